@@ -1,0 +1,78 @@
+"""Individual differential privacy accounting: pure functions of arrays, no I/O.
+
+Units are nats; norms and noise are in the same units; neighbouring data sets differ by adding or
+removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
+paper each function carries, and which test holds it to that.
+"""
+
+from __future__ import annotations
+
+from accounting.calibration import noise_for_norm_budget
+from accounting.conversions import (
+    gdp_budget,
+    gdp_to_delta,
+    gdp_to_epsilon,
+    renyi_to_delta,
+    renyi_to_epsilon,
+    zcdp_budget,
+    zcdp_to_delta,
+    zcdp_to_epsilon,
+)
+from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
+from accounting.errors import InvalidInput
+from accounting.filters import (
+    ApproxDPFilter,
+    BudgetFilter,
+    GdpFilter,
+    RenyiFilter,
+    ZcdpFilter,
+)
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PureDP
+from accounting.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.units import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    UNIT_BITS,
+    budget_units,
+    cost_units,
+    from_units,
+    from_units_down,
+)
+
+__all__ = [
+    "MAX_BUDGET_UNITS",
+    "MAX_COST_UNITS",
+    "MEASURES",
+    "UNIT_BITS",
+    "ApproxDPFilter",
+    "BudgetFilter",
+    "Gaussian",
+    "GdpFilter",
+    "GdpOdometer",
+    "InvalidInput",
+    "Laplace",
+    "Measure",
+    "Mechanism",
+    "PureDP",
+    "RenyiFilter",
+    "RenyiTracker",
+    "ZcdpFilter",
+    "advance_units",
+    "budget_units",
+    "charge_units",
+    "cost_units",
+    "from_units",
+    "from_units_down",
+    "gdp_budget",
+    "gdp_cost",
+    "gdp_to_delta",
+    "gdp_to_epsilon",
+    "noise_for_norm_budget",
+    "renyi_cost",
+    "renyi_to_delta",
+    "renyi_to_epsilon",
+    "zcdp_budget",
+    "zcdp_cost",
+    "zcdp_to_delta",
+    "zcdp_to_epsilon",
+]

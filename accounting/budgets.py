@@ -1,0 +1,65 @@
+"""The one budget rule, on units: what fits is spent, what does not fit is not charged.
+
+State is an int64 array of spent units, one row per user, which the caller owns; functions return a
+new one. `budgets` holds one number, for state of shape (n,), or one per Renyi order, for state of
+shape (n, k); a charge must fit at *every* order (Feldman and Zrnic, Remark 4.4: that some order
+still holds is not proven to be enough when costs are chosen adaptively).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accounting.errors import InvalidInput
+from accounting.units import MAX_COST_UNITS
+from accounting.validation import BoolArray, IntArray, unit_array
+
+
+def admit_within(
+    budgets: tuple[int, ...], state: IntArray, cost: IntArray
+) -> tuple[IntArray, BoolArray]:
+    """Return (new_state, admitted): spent + cost where this is at most the budget, else spent.
+
+    `state`, `cost`: int64 units of one shape, (n,) or (n, k). `admitted`: bool, shape (n,). A row
+    that is denied at one order is charged at none. Raises `InvalidInput` for state above the
+    budget, negative units, or shapes that differ.
+    """
+    spent = checked_state(budgets, state)
+    charge = unit_array("cost", cost, MAX_COST_UNITS)
+    if charge.shape != spent.shape:
+        raise InvalidInput("cost", charge.shape, f"of the shape of the state, {spent.shape}")
+    # spent <= 2**61 and charge <= 2**62, so the sum is exact.
+    total = spent + charge
+    if spent.ndim == 1:
+        admitted: BoolArray = np.asarray(total <= budgets[0])
+        np.copyto(total, spent, where=~admitted)
+        return total, admitted
+    every_order = np.asarray((total <= np.array(budgets)).all(axis=1))
+    np.copyto(total, spent, where=~every_order[:, np.newaxis])
+    return total, every_order
+
+
+def remaining_within(budgets: tuple[int, ...], state: IntArray) -> IntArray:
+    """Return budget - spent, in units, of the shape of `state`."""
+    spent = checked_state(budgets, state)
+    return (budgets[0] if spent.ndim == 1 else np.array(budgets)) - spent
+
+
+def exhausted_within(budgets: tuple[int, ...], state: IntArray) -> BoolArray:
+    """Return whether nothing is left, at some order at least; shape (n,)."""
+    spent = checked_state(budgets, state)
+    full = np.asarray(spent == (np.array(budgets) if spent.ndim == 2 else budgets[0]))
+    return full if spent.ndim == 1 else np.asarray(full.any(axis=1))
+
+
+def checked_state(budgets: tuple[int, ...], state: IntArray) -> IntArray:
+    """Return `state` if every entry lies between 0 and its budget, else raise `InvalidInput`."""
+    spent = unit_array("state", state, max(budgets))
+    if spent.ndim == 1 and len(budgets) == 1:
+        return spent
+    if spent.ndim != 2 or spent.shape[1] != len(budgets):
+        shape = "(n,)" if len(budgets) == 1 else f"(n, {len(budgets)})"
+        raise InvalidInput("state", spent.shape, f"of shape {shape}, as initial_state gives it")
+    if bool((spent > np.array(budgets)).any()):
+        raise InvalidInput("state", spent.max(axis=0).tolist(), f"at most the budgets {budgets}")
+    return spent

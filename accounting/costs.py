@@ -1,0 +1,122 @@
+"""The cost of one step for each user, rounded up.
+
+Neighbouring data sets differ by adding or removing one user; both directions are covered. All
+costs are deterministic functions of the norm, so a user who is left out (norm 0) costs nothing.
+
+    mechanism   rho (zCDP)           mu squared (GDP)    Renyi divergence at order a
+    Gaussian    c^2 / (2 s^2)        c^2 / s^2           a rho
+    Laplace     (c / scale)^2 / 2    -                   a rho  (bound)
+    PureDP      eps^2 / 2            -                   a rho  (bound)
+
+Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
+eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PureDP, noise_scale
+from accounting.order_units import units_at_orders
+from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
+from accounting.units import MAX_COST_UNITS, UNIT_BITS
+from accounting.validation import FloatArray, IntArray, norm_vector, renyi_orders
+
+Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+
+
+def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
+    """Return rho of each user, in nats, shape (n,): the smallest float64 >= the formula above.
+
+    `norms`: shape (n,), finite, >= 0; what they measure is said by the mechanism. Raises
+    `InvalidInput` for other norms or another mechanism.
+    """
+    scale = noise_scale(_known(mechanism))
+    return _half_up(square_ratio_up(norm_vector("norms", norms), scale))
+
+
+def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
+    """Return mu squared of each user, shape (n,): the smallest float64 >= c^2 / s^2.
+
+    `norms`: shape (n,), finite, >= 0. Only `Gaussian` steps; Koskela et al. App. C.2. Raises
+    `InvalidInput` for other norms or another mechanism.
+    """
+    gaussian = _gaussian_only(_known(mechanism))
+    return square_ratio_up(norm_vector("norms", norms), gaussian.noise_stddev)
+
+
+def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
+    """Return the Renyi divergence of each user at each order, in nats, shape (n, k).
+
+    `norms`: shape (n,), finite, >= 0; `orders`: shape (k,), finite, > 1. Each entry is the
+    smallest float64 >= order times `zcdp_cost`. For `Laplace` and `PureDP` this is the bound
+    a eps^2 / 2. Raises `InvalidInput` for other norms, orders or mechanisms.
+    """
+    alphas = renyi_orders("orders", orders)
+    rho = zcdp_cost(mechanism, norms)
+    costs = np.empty((rho.size, alphas.size))
+    for column, order in enumerate(alphas.tolist()):
+        costs[:, column] = product_up(order, rho)
+    return costs
+
+
+def charge_units(
+    measure: Measure,
+    mechanism: Mechanism,
+    norms: npt.ArrayLike,
+    orders: npt.ArrayLike | None = None,
+) -> IntArray:
+    """Return what a step charges each user, in units of the measure (`accounting.units`).
+
+    - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44), shape (n,). An (epsilon, delta) budget is
+      spent in zCDP (Feldman and Zrnic Thm 4.9).
+    - "gdp": ceil(c^2 / s^2 2**44), shape (n,). `Gaussian` only.
+    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)), shape (n, k) for `orders` a of shape (k,).
+
+    All are exact: rational arithmetic on the float64 inputs gives the same integers. They saturate
+    at `MAX_COST_UNITS`, which no budget admits. `norms`: shape (n,), finite, >= 0. Raises
+    `InvalidInput` for other norms or orders, an unknown measure, or a mechanism that the measure
+    does not cover.
+    """
+    if measure not in MEASURES:
+        raise InvalidInput("measure", measure, f"one of {', '.join(MEASURES)}")
+    if (orders is not None) != (measure == "renyi"):
+        raise InvalidInput("orders", orders, "given for the measure renyi, and for no other")
+    scale = noise_scale(_known(mechanism))
+    if measure == "gdp":
+        scale = _gaussian_only(mechanism).noise_stddev
+    vector = norm_vector("norms", norms)
+    bits = UNIT_BITS if measure == "gdp" else UNIT_BITS - 1
+    charges = square_ratio_ceil(vector, scale, bits, MAX_COST_UNITS)
+    if orders is None:
+        return charges
+    return units_at_orders(charges, renyi_orders("orders", orders))
+
+
+def _known(mechanism: Mechanism) -> Mechanism:
+    if not isinstance(mechanism, (Gaussian, Laplace, PureDP)):
+        raise InvalidInput("mechanism", mechanism, "Gaussian, Laplace or PureDP")
+    return mechanism
+
+
+def _gaussian_only(mechanism: Mechanism) -> Gaussian:
+    if not isinstance(mechanism, Gaussian):
+        raise InvalidInput(
+            "mechanism",
+            mechanism,
+            "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
+            "account such steps in zcdp, renyi or approx-dp",
+        )
+    return mechanism
+
+
+def _half_up(values: FloatArray) -> FloatArray:
+    """Return values / 2 rounded up; only odd multiples of the smallest float64 need rounding."""
+    halves = 0.5 * values
+    halves[halves + halves < values] += np.nextafter(0.0, 1.0)
+    return halves

@@ -1,0 +1,21 @@
+"""What a caller can do wrong, said so that the caller can put it right."""
+
+from __future__ import annotations
+
+
+class InvalidInput(ValueError):  # noqa: N818 - named for what it is, as ValueError is
+    """An argument lies outside what the theory or the number format allows.
+
+    The message names the argument, shows the offending value and says what is allowed. Nothing
+    has been changed when it is raised.
+    """
+
+    def __init__(self, argument: str, value: object, allowed: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{argument} is {value!r}, but must be {allowed}")
+
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, object, str]]:
+        """Pickle by the three parts, so that the error survives a process boundary."""
+        return (type(self), (self.argument, self.value, self.allowed))

@@ -1,0 +1,89 @@
+"""Budget and spend as whole numbers of one small unit, so that addition is exact.
+
+A unit is 2**-44 of the measure in which a dataset is accounted: nats of rho (zCDP), mu squared
+(GDP), or Renyi divergence in nats at an order. Costs are rounded up to units and budgets down, so
+no sequence of admissions exceeds the budget in exact arithmetic, sums do not depend on the order
+of the steps, and every IEEE machine computes the same state.
+
+Range: a cost saturates at 2**62 units, a budget is at most 2**61 units (131072 nats). A spend is
+never above its budget, so spend + cost stays below 2**63 and int64 never overflows. A saturated
+cost exceeds every budget and is therefore never admitted.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.validation import (
+    FloatArray,
+    IntArray,
+    nonnegative_array,
+    real_number,
+    unit_array,
+)
+
+UNIT_BITS: Final = 44
+MAX_COST_UNITS: Final = 2**62
+MAX_BUDGET_UNITS: Final = 2**61
+
+_UNITS_PER_ONE: Final = float(2**UNIT_BITS)
+_ONE_UNIT: Final = 1.0 / _UNITS_PER_ONE
+_MAX_COST: Final = MAX_COST_UNITS / _UNITS_PER_ONE
+
+
+def cost_units(cost: npt.ArrayLike) -> IntArray:
+    """Return ceil(cost * 2**44), exactly, saturating at `MAX_COST_UNITS`.
+
+    `cost`: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A positive
+    cost is never less than one unit. Raises `InvalidInput` for NaN or a negative cost.
+    """
+    costs = nonnegative_array("cost", cost)
+    # Scaling by a power of two and ceil are exact in float64 below the saturation point.
+    scaled = np.asarray(np.minimum(costs, _MAX_COST))
+    np.multiply(scaled, _UNITS_PER_ONE, out=scaled)
+    np.ceil(scaled, out=scaled)
+    return scaled.astype(np.int64)
+
+
+def budget_units(budget: float | Fraction) -> int:
+    """Return floor(budget * 2**44), exactly.
+
+    `budget`: a finite number in the unit of the measure (mu squared for GDP). Raises
+    `InvalidInput` if the floor is below 1 unit or above `MAX_BUDGET_UNITS`.
+    """
+    number = budget if isinstance(budget, Fraction) else real_number("budget", budget)
+    if math.isfinite(number):
+        units: int = math.floor(Fraction(number) * 2**UNIT_BITS)
+        if 1 <= units <= MAX_BUDGET_UNITS:
+            return units
+    raise InvalidInput(
+        "budget", budget, f"from 2**-{UNIT_BITS} to {MAX_BUDGET_UNITS >> UNIT_BITS}, both included"
+    )
+
+
+def from_units(units: npt.ArrayLike) -> FloatArray:
+    """Return the smallest float64 >= units * 2**-44; for what was spent.
+
+    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    """
+    whole = unit_array("units", units, MAX_COST_UNITS)
+    nearest = whole.astype(np.float64)
+    below = nearest.astype(np.int64) < whole
+    return np.asarray(np.where(below, np.nextafter(nearest, np.inf), nearest) * _ONE_UNIT)
+
+
+def from_units_down(units: npt.ArrayLike) -> FloatArray:
+    """Return the largest float64 <= units * 2**-44; for what remains.
+
+    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    """
+    whole = unit_array("units", units, MAX_COST_UNITS)
+    nearest = whole.astype(np.float64)
+    above = nearest.astype(np.int64) > whole
+    return np.asarray(np.where(above, np.nextafter(nearest, 0.0), nearest) * _ONE_UNIT)

@@ -1,0 +1,7 @@
+"""python -m streams.cli"""
+
+import sys
+
+from streams.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,136 @@
+"""Where each user's numbers stand: user id -> slot, slots numbered in the order of first sight.
+
+Integer ids, the fast path, are found 4,096 at a time in an open-addressing hash table that is
+itself two numpy arrays; string ids in a dict.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.schemas import User
+
+UNKNOWN = -1
+_EMPTY = np.int64(-1)
+_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
+
+
+class UserIndex:
+    """The users of one dataset in one partition. Slots are never reused."""
+
+    def __init__(self) -> None:
+        self._integers = _IntegerTable()
+        self._strings: dict[str, int] = {}
+        self._integer_at = np.empty(64, dtype=np.int64)  # slot -> id, for integer users
+        self._string_at: dict[int, str] = {}  # slot -> id, for string users
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
+        """The slot of each user, shape (n,); UNKNOWN for users never seen."""
+        if isinstance(users, np.ndarray):
+            return self._integers.find(users)
+        slots = np.full(len(users), UNKNOWN, dtype=np.int64)
+        integer_positions = [i for i, user in enumerate(users) if isinstance(user, int)]
+        if integer_positions:
+            integers = np.array([users[i] for i in integer_positions], dtype=np.int64)
+            slots[integer_positions] = self._integers.find(integers)
+        for i, user in enumerate(users):
+            if isinstance(user, str):
+                slots[i] = self._strings.get(user, UNKNOWN)
+        return slots
+
+    def add(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
+        """Give the next slots to users that are unknown and distinct; returns the slots."""
+        first = self._count
+        slots = np.arange(first, first + len(users), dtype=np.int64)
+        self._count += len(users)
+        if self._count > len(self._integer_at):
+            grown = np.empty(max(self._count, 2 * len(self._integer_at)), dtype=np.int64)
+            grown[:first] = self._integer_at[:first]
+            self._integer_at = grown
+        if isinstance(users, np.ndarray):
+            self._integer_at[first : self._count] = users
+            self._integers.add(users, slots)
+            return slots
+        for slot, user in enumerate(users, start=first):
+            if isinstance(user, str):
+                self._strings[user] = slot
+                self._string_at[slot] = user
+            else:
+                self._integer_at[slot] = user
+                self._integers.add(np.array([user], dtype=np.int64), np.array([slot]))
+        return slots
+
+    def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
+        """The ids in slots start to stop, in order."""
+        integers = self._integer_at[start:stop]
+        if not self._string_at:
+            return integers
+        ids = [
+            self._string_at.get(slot, integer)
+            for slot, integer in enumerate(integers.tolist(), start=start)
+        ]
+        return ids if any(isinstance(user, str) for user in ids) else integers
+
+    def user(self, slot: int) -> User:
+        """The id in one slot."""
+        return self._string_at.get(slot, int(self._integer_at[slot]))
+
+
+class _IntegerTable:
+    """int64 key -> int64 value, open addressing with linear probing, at most half full."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._allocate(bits=8)
+
+    def _allocate(self, bits: int) -> None:
+        self._shift = np.uint64(64 - bits)
+        self._mask = np.int64((1 << bits) - 1)
+        self._keys = np.zeros(1 << bits, dtype=np.int64)
+        self._values = np.full(1 << bits, _EMPTY, dtype=np.int64)  # _EMPTY marks a free place
+
+    def _home(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        return ((keys.view(np.uint64) * _FIBONACCI) >> self._shift).astype(np.int64)
+
+    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        keys = np.ascontiguousarray(keys)
+        place = self._home(keys)
+        found = self._values[place]
+        # Positions still searching: their place is taken by another key.
+        pending = np.flatnonzero((found != _EMPTY) & (self._keys[place] != keys))
+        while len(pending):
+            place[pending] = (place[pending] + 1) & self._mask
+            there = place[pending]
+            found[pending] = self._values[there]
+            missed = (self._values[there] != _EMPTY) & (self._keys[there] != keys[pending])
+            pending = pending[missed]
+        return found
+
+    def add(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> None:
+        """Keys must be distinct and not in the table."""
+        self._count += len(keys)
+        if 2 * self._count > len(self._keys):
+            taken = self._values != _EMPTY
+            old_keys, old_values = self._keys[taken], self._values[taken]
+            self._allocate(bits=int(4 * self._count - 1).bit_length())
+            self._insert(old_keys, old_values)
+        self._insert(np.ascontiguousarray(keys), values)
+
+    def _insert(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> None:
+        place = self._home(keys)
+        pending = np.arange(len(keys))
+        while len(pending):
+            there = place[pending]
+            free = self._values[there] == _EMPTY
+            # Several keys may want one free place: the last write wins, the others go on.
+            self._keys[there[free]] = keys[pending[free]]
+            self._values[there[free]] = values[pending[free]]
+            settled = self._values[there] == values[pending]
+            settled &= self._keys[there] == keys[pending]
+            pending = pending[~settled]
+            place[pending] = (place[pending] + 1) & self._mask

@@ -1,0 +1,147 @@
+"""Child processes that end with their parent, however it ends, and leave their log behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from streams.local.errors import LocalStackError
+
+_GUARD = Path(__file__).with_name("guard.py")
+_TAIL_BYTES = 16384
+_POLL = 0.02  # seconds
+
+
+class Child:
+    """One program under a guard (``guard.py``), which ends it when this process is gone.
+
+    Standard output and standard error are appended to the log. Signals from the terminal do not
+    reach it: whoever started it decides the order in which things stop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        grace: float = 10.0,
+        hold: Sequence[int] = (),
+    ) -> None:
+        """Start the program.
+
+        Args:
+            name: what messages call it.
+            command: the program and its arguments.
+            log: file that its output is appended to.
+            environment: all of its variables; this process's own by default.
+            grace: seconds between SIGTERM and SIGKILL.
+            hold: descriptors that stay open until the program has ended (a lock, say).
+
+        Raises:
+            LocalStackError: the program cannot be executed.
+        """
+        self.name = name
+        self.log = log
+        self.grace = grace
+        self.started = time.monotonic()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._log_start = output.seek(0, 2)
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), str(grace), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else dict(environment),
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=tuple(hold),
+            )
+        assert self._guard.stdout is not None
+        with self._guard.stdout as stream:
+            kind, _, text = stream.readline().decode().strip().partition(" ")
+        if kind != "pid":
+            self.kill()
+            raise LocalStackError(
+                f"{name} could not be started: {command[0]}: {text or 'no answer'}"
+            )
+        self.pid = int(text)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The program's exit code, 128 plus the signal that ended it, or None while it runs."""
+        return self._guard.poll()
+
+    @property
+    def running(self) -> bool:
+        """Whether the program is there."""
+        return self.exit_code is None
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until the program has ended; its exit code, or None after the timeout."""
+        try:
+            return self._guard.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        """Ask the program to end (SIGTERM), without waiting."""
+        self._command(b"T")
+
+    def kill(self) -> None:
+        """End the program with SIGKILL and wait until it is gone."""
+        self._command(b"K")
+        self._guard.wait()
+        self._close()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL after the grace period; returns when the program is gone."""
+        self.terminate()
+        self.wait(self.grace)
+        self.kill()
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
+        """Wait until ``ready()``.
+
+        Raises:
+            LocalStackError: the program ended, or the timeout passed; with the log's last lines.
+        """
+        deadline = time.monotonic() + timeout
+        while not ready():
+            code = self.exit_code
+            if code is not None:
+                raise LocalStackError(self.explain(f"ended with exit code {code} while starting"))
+            if time.monotonic() >= deadline:
+                raise LocalStackError(self.explain(f"was not ready after {timeout:g} seconds"))
+            time.sleep(_POLL)
+
+    def explain(self, what: str, lines: int = 20) -> str:
+        """``what`` happened to the program, the last lines of its log, and where the log is."""
+        tail = self.log_tail(lines)
+        quoted = "\n".join(f"    {line}" for line in tail) if tail else "    (nothing)"
+        return f"{self.name} {what}. The last lines of its log, {self.log}:\n{quoted}"
+
+    def log_tail(self, lines: int = 20) -> list[str]:
+        """The last lines that this program, not an earlier one, wrote to the log."""
+        with suppress(OSError), self.log.open("rb") as log:
+            end = log.seek(0, 2)
+            log.seek(max(self._log_start, end - _TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-lines:]
+        return []
+
+    def _command(self, letter: bytes) -> None:
+        pipe = self._guard.stdin
+        if pipe is not None and not pipe.closed:
+            with suppress(OSError):  # the guard, and so the program, has ended
+                pipe.write(letter)
+
+    def _close(self) -> None:
+        if self._guard.stdin is not None:
+            with suppress(OSError):
+                self._guard.stdin.close()

@@ -1,0 +1,98 @@
+"""The data directory of a stack: kept or temporary, and used by one stack at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from streams.local.errors import LocalStackError
+
+_PREFIX = "dp-turnstile-"
+_LOCK = ".lock"
+_WAIT = 15.0  # seconds: children of a stack that was killed take some to end
+_POLL = 0.1
+_STALE_AFTER = 60.0
+
+
+class DataDirectory:
+    """A directory and the lock on it.
+
+    The children's guards inherit the lock, so that it is free only when the last of them has
+    ended, even after a kill -9 of the stack: two brokers never share a log.
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        """Make and lock the directory; without a path, a temporary one.
+
+        Raises:
+            LocalStackError: it cannot be made, or another stack uses it.
+        """
+        self.temporary = path is None
+        try:
+            if path is None:
+                _remove_stale()
+                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            else:
+                self.path = Path(path).expanduser().absolute()
+                self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise LocalStackError(
+                f"The data directory cannot be used: {error}. Give one that can be written."
+            ) from error
+        deadline = time.monotonic() + _WAIT
+        while not _try_lock(self.lock):
+            if time.monotonic() >= deadline:
+                os.close(self.lock)
+                raise LocalStackError(
+                    f"Another stack uses the data directory {self.path}. "
+                    "Stop it first, or give another directory."
+                )
+            time.sleep(_POLL)
+
+    def close(self, keep_logs: bool = False) -> None:
+        """Release the lock; remove the directory if it is temporary, except its logs if wanted."""
+        if self.temporary:
+            for entry in self.path.iterdir():
+                if keep_logs and entry.name in ("logs", _LOCK):
+                    continue
+                _remove(entry)
+            if not keep_logs:
+                _remove(self.path)
+        os.close(self.lock)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_stale() -> None:
+    """Remove what stacks that were killed left behind: ours, and locked by nobody."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            status = (directory / _LOCK).lstat()
+            # A new lock file may be about to be locked by its maker.
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _STALE_AFTER:
+                continue
+            descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                if _try_lock(descriptor):
+                    _remove(directory)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,43 @@
+"""Free TCP ports on the loopback address."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+# Below the ports that Linux (32768-60999) and macOS (49152-65535) hand to outgoing connections.
+# Inside those, a client that keeps reconnecting to a stopped server can be given the server's own
+# port, connect to itself and so keep the server from coming back.
+_LOWEST, _HIGHEST = 20000, 32767
+_TRIES = 200
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do, so that connections in TIME_WAIT do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Distinct free ports. Another process may still take one first: callers retry."""
+    generator = random.SystemRandom()
+    found: list[int] = []
+    for _ in range(_TRIES):
+        if len(found) == count:
+            return tuple(found)
+        port = generator.randint(_LOWEST, _HIGHEST)
+        if port not in found and is_free(port):
+            found.append(port)
+    # That range is taken or forbidden here: let the system choose.
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind((LOOPBACK, 0))
+        return (first.getsockname()[1], second.getsockname()[1])[:count]

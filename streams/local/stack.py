@@ -1,0 +1,255 @@
+"""A whole installation on this machine: broker, Redis and workers, up together, down together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from streams.config import PREFIX
+from streams.local.broker import JVM_OPTIONS, KafkaBroker
+from streams.local.directory import DataDirectory
+from streams.local.errors import LocalStackError
+from streams.local.jars import Progress
+from streams.local.redis_server import RedisServer
+from streams.local.workers import Worker
+
+WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
+
+
+_Part = TypeVar("_Part", KafkaBroker, RedisServer)
+
+
+class LocalStack:
+    """Broker, Redis and workers as a context manager.
+
+    ```
+    with LocalStack(workers=2, partitions=4) as stack:
+        Turnstile(stack.kafka)
+    ```
+
+    Everything that it started ends with it, also when this process is killed. A broker or a Redis
+    whose address is given is used and left alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 1,
+        partitions: int = 4,
+        prefix: str = PREFIX,
+        kafka: str | None = None,
+        redis: str | None = None,
+        data: Path | str | None = None,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        worker_environment: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+        progress: Progress | None = None,
+        wait_ready: Callable[[LocalStack], None] | None = None,
+    ) -> None:
+        """Describe the stack; ``start()`` or ``with`` starts it.
+
+        Args:
+            workers: how many to run.
+            partitions: of topics that do not exist yet (TURNSTILE_PARTITIONS of the workers).
+            prefix: of topics and Redis keys (TURNSTILE_PREFIX of the workers).
+            kafka: bootstrap servers of an existing broker; by default one is started.
+            redis: URL of an existing Redis; by default one is started.
+            data: directory to keep; by default a temporary one, removed at the end.
+            worker_command: the program and arguments of a worker.
+            worker_environment: further variables of the workers.
+            heap: largest heap of the broker, as in ``-Xmx``.
+            jvm_options: further options of the broker's virtual machine.
+            progress: called with a line of text about what is happening; from any thread.
+            wait_ready: called at the end of ``start()``; returns when the workers are ready.
+        """
+        if workers < 0:
+            raise LocalStackError(f"The number of workers is {workers}; it must be at least 0.")
+        self.prefix = prefix
+        self.partitions = partitions
+        self._count = workers
+        self._given_kafka = kafka
+        self._given_redis = redis
+        self._data = data
+        self._worker_command = tuple(worker_command)
+        self._worker_environment = dict(worker_environment or {})
+        self._heap = heap
+        self._jvm_options = tuple(jvm_options)
+        self._say: Progress = progress or (lambda _: None)
+        self._wait_ready = wait_ready
+        self._directory: DataDirectory | None = None
+        self._broker: KafkaBroker | None = None
+        self._redis: RedisServer | None = None
+        self._workers: list[Worker] = []
+
+    @property
+    def kafka(self) -> str:
+        """Bootstrap servers, as ``host:port``."""
+        return self._given_kafka or self.broker.address
+
+    @property
+    def redis(self) -> str:
+        """URL of Redis."""
+        return self._given_redis or self.redis_server.url
+
+    @property
+    def broker(self) -> KafkaBroker:
+        """The broker that this stack started."""
+        return _own(self._broker, "broker")
+
+    @property
+    def redis_server(self) -> RedisServer:
+        """The Redis that this stack started."""
+        return _own(self._redis, "Redis")
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """The workers, running or about to be started again."""
+        return tuple(self._workers)
+
+    @property
+    def directory(self) -> Path:
+        """Where data and logs are."""
+        if self._directory is None:
+            raise LocalStackError("The stack is not running: start it first.")
+        return self._directory.path
+
+    def start(self) -> None:
+        """Start the broker, Redis and the workers; when one fails, stop all.
+
+        Raises:
+            LocalStackError: something could not be started; the logs stay.
+        """
+        if self._directory is not None:
+            raise LocalStackError("The stack has been started already.")
+        self._directory = DataDirectory(self._data)
+        try:
+            self._start_servers(self._directory)
+            for _ in range(self._count):
+                self.start_worker()
+            if self._wait_ready is not None:
+                self._wait_ready(self)
+        except BaseException:
+            self._stop(keep_logs=True)
+            raise
+
+    def stop(self) -> None:
+        """Stop the workers, then Redis and the broker; remove the data unless it is kept."""
+        self._stop(keep_logs=False)
+
+    def start_worker(self) -> Worker:
+        """Start one more worker."""
+        environment = {
+            **os.environ,
+            **self._worker_environment,
+            "TURNSTILE_KAFKA": self.kafka,
+            "TURNSTILE_REDIS": self.redis,
+            "TURNSTILE_PREFIX": self.prefix,
+            "TURNSTILE_PARTITIONS": str(self.partitions),
+        }
+        index = len(self._workers)
+        worker = Worker(
+            index,
+            self._worker_command,
+            environment=environment,
+            log=self.directory / "logs" / f"worker-{index}.log",
+            progress=self._say,
+            hold=self._hold,
+        )
+        worker.start()
+        self._workers.append(worker)
+        return worker
+
+    def stop_worker(self, index: int) -> None:
+        """End a worker in order; it is not started again."""
+        self._workers[index].stop()
+
+    def kill_worker(self, index: int) -> None:
+        """End a worker with SIGKILL; its supervisor starts it again."""
+        self._workers[index].kill()
+
+    def restart_redis(self, *, kill: bool = False) -> None:
+        """Stop Redis, or kill it, and start it again on the same port and data."""
+        self._restart(self.redis_server, kill)
+
+    def restart_kafka(self, *, kill: bool = False) -> None:
+        """Stop the broker, or kill it, and start it again on the same port and data."""
+        self._restart(self.broker, kill)
+
+    def check(self) -> None:
+        """Raise if a server has ended by itself or a worker keeps exiting.
+
+        Raises:
+            LocalStackError: with the last lines of the log.
+        """
+        for part in (self._broker, self._redis, *self._workers):
+            if part is not None:
+                part.check()
+
+    @property
+    def _hold(self) -> tuple[int, ...]:
+        return () if self._directory is None else (self._directory.lock,)
+
+    def _start_servers(self, directory: DataDirectory) -> None:
+        if self._given_redis is None:
+            self._redis = RedisServer(directory.path, hold=self._hold)
+            self._announced_start(self._redis)
+        if self._given_kafka is None:
+            self._broker = KafkaBroker(
+                directory.path,
+                heap=self._heap,
+                jvm_options=self._jvm_options,
+                progress=self._say,
+                hold=self._hold,
+            )
+            self._announced_start(self._broker)
+
+    def _announced_start(self, server: KafkaBroker | RedisServer) -> None:
+        self._say(f"Starting {server.name}")
+        began = time.monotonic()
+        server.start()
+        self._say(f"{server.name} is ready on {server.address} ({time.monotonic() - began:.1f} s)")
+
+    def _restart(self, server: KafkaBroker | RedisServer, kill: bool) -> None:
+        if kill:
+            server.kill()
+        else:
+            server.stop()
+        self._announced_start(server)
+
+    def _stop(self, keep_logs: bool) -> None:
+        if self._directory is None:
+            return
+        for worker in self._workers:  # all at once, then wait for each
+            worker.terminate()
+        for worker in self._workers:
+            worker.stop()
+        for server in (self._redis, self._broker):
+            if server is not None:
+                server.stop()
+        self._workers, self._redis, self._broker = [], None, None
+        self._directory.close(keep_logs)
+        self._directory = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _own(part: _Part | None, name: str) -> _Part:
+    if part is None:
+        raise LocalStackError(f"This stack has no {name} that it started itself.")
+    return part

@@ -1,0 +1,98 @@
+"""From a policy on the wire to the rule of ``accounting`` that decides under it."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import (
+    ApproxDPFilter,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    Laplace,
+    Mechanism,
+    PureDP,
+    RenyiFilter,
+    ZcdpFilter,
+)
+from accounting.units import from_units
+from streams.schemas import MechanismName, Policy, Reason, Refused
+
+BudgetFilter: TypeAlias = RenyiFilter | ZcdpFilter | GdpFilter | ApproxDPFilter
+
+
+def check_policy(policy: Policy) -> None:
+    """Check what no single field can tell.
+
+    Raises:
+        Refused: INVALID_POLICY.
+    """
+    numbers = len(policy.orders) if policy.measure == "renyi" else 1
+    complaint = None
+    if policy.measure == "renyi" and not policy.orders:
+        complaint = "measure renyi needs at least one order"
+    elif policy.measure != "renyi" and policy.orders:
+        complaint = f"orders belong to measure renyi, not to {policy.measure}"
+    elif not all(math.isfinite(order) for order in policy.orders):
+        complaint = f"orders must be finite, not {policy.orders}"
+    elif sorted(set(policy.orders)) != policy.orders:
+        complaint = f"orders must increase strictly, not {policy.orders}"
+    elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
+        complaint = (
+            f"{numbers} budget and odometer_step entries are needed, "
+            f"not {len(policy.budget)} and {len(policy.odometer_step)}"
+        )
+    if complaint:
+        raise Refused(Reason.INVALID_POLICY, complaint)
+
+
+def filter_of(policy: Policy) -> BudgetFilter:
+    """The privacy filter with the budget of a checked policy."""
+    match policy.measure:
+        case "renyi":
+            return RenyiFilter.from_units(policy.orders, policy.budget)
+        case "zcdp":
+            return ZcdpFilter.from_units(policy.budget[0])
+        case "gdp":
+            return GdpFilter.from_units(policy.budget[0])
+        case "approx-dp":
+            return ApproxDPFilter.from_units(policy.budget[0])
+
+
+def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism:
+    """The mechanism of a charge, if the policy's measure can charge it.
+
+    Raises:
+        Refused: INVALID_MECHANISM.
+    """
+    try:
+        mechanism: Mechanism
+        match name:
+            case "gaussian":
+                mechanism = Gaussian(scale)
+            case "laplace":
+                mechanism = Laplace(scale)
+            case "pure-dp":
+                mechanism = PureDP()
+    except InvalidInput as error:
+        raise Refused(Reason.INVALID_MECHANISM, str(error)) from error
+    gaussian = isinstance(mechanism, Gaussian)
+    if policy.measure == "gdp" and not gaussian:
+        detail = f"measure gdp charges gaussian steps only, not {name}; use measure zcdp"
+        raise Refused(Reason.INVALID_MECHANISM, detail)
+    if policy.on_exhaustion == "clip" and not gaussian:
+        detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
+        raise Refused(Reason.INVALID_MECHANISM, detail)
+    return mechanism
+
+
+def bound_in_measure(policy: Policy, units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Units as numbers of the policy's own measure (mu for gdp), never less; shape kept."""
+    bound = from_units(units)
+    if policy.measure != "gdp":
+        return bound
+    return np.where(units > 0, np.nextafter(np.sqrt(bound), np.inf), 0.0)

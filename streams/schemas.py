@@ -1,0 +1,323 @@
+"""Every record that crosses Kafka, and nothing else: the one place that defines the wire.
+
+A record is MessagePack, or JSON when its first byte is ``{``. ``decode_request`` is the edge:
+what it returns has the right types, ranges and lengths; what it refuses raises ``Refused`` with
+the reason that the rejects topic will carry. ``deploy/asyncapi.yaml`` describes the same records
+and a test holds the two together.
+
+Changing a record:
+
+1. Add a field with a default, or a new record with a new ``type``; never change a meaning.
+2. Raise ``VERSION`` when an older worker would misread the new record.
+3. Change ``deploy/asyncapi.yaml`` in the same commit.
+4. Replay the recorded logs under ``tests/recorded``: decisions must stay the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from accounting.units import MAX_BUDGET_UNITS
+
+VERSION = 1
+
+Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+"""A dataset or a run: 1 to 128 letters, digits, dots, dashes and underscores."""
+
+IntegerUser: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+StringUser: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+User: TypeAlias = int | str
+Users: TypeAlias = list[IntegerUser | StringUser] | bytes
+"""User ids, or packed little-endian signed 64-bit integers (the fast path)."""
+
+Norms: TypeAlias = list[float] | bytes
+"""One norm per user, or packed little-endian float64 (the fast path)."""
+
+Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
+MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
+OnExhaustion: TypeAlias = Literal["halt", "clip"]
+Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_BUDGET_UNITS)]
+Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
+Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+"""A random string by which the sender recognises the answer."""
+
+
+class Reason(StrEnum):
+    """Why a record was refused, in the order in which the checks are made."""
+
+    MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
+    TOO_LARGE = "too-large"  # more bytes than a request may have
+    UNSUPPORTED_VERSION = "unsupported-version"
+    INVALID_POLICY = "invalid-policy"
+    POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
+    UNKNOWN_DATASET = "unknown-dataset"
+    UNKNOWN_RUN = "unknown-run"  # charged before it was opened
+    OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
+    STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
+    STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
+    LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
+    INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
+    INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
+    NORM_ABOVE_CLIP = "norm-above-clip"
+    DUPLICATE_USER = "duplicate-user"
+    WRONG_PARTITION = "wrong-partition"  # the user lives in another partition
+
+
+class Refused(Exception):
+    """A record that is not applied: its reason for programs, its detail for people."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
+    """What all records share: a ``type`` and the version of this module."""
+
+    v: int = VERSION
+
+
+# --- requests: the topic `norms` --------------------------------------------------------------
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Under what a dataset is charged. It is fixed before the first charge and never changes."""
+
+    dataset: Name
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
+    measure: Measure
+    # One per order for renyi, else one. Units of accounting.units, rounded down.
+    budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
+    odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
+    orders: Annotated[list[Order], Meta(max_length=256)] = []  # renyi only, increasing
+    on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
+
+
+class CreateDataset(_Record, tag="create-dataset"):
+    """Fixes the policy of a dataset; sent to every partition, once and for all."""
+
+    request: Token
+    policy: Policy
+
+
+class OpenRun(_Record, tag="open-run"):
+    """Begins an attempt of a run and fences every lower one; sent to every partition."""
+
+    dataset: Name
+    run: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    request: Token
+
+
+class Charge(_Record, tag="charge"):
+    """One step of one run, for the users of one partition; empty partitions get one too."""
+
+    dataset: Name
+    run: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    step: Counter
+    users: Users
+    norms: Norms  # before release; L2 for gaussian, L1 for laplace, eps for pure-dp
+    mechanism: MechanismName = "gaussian"
+    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
+    clip_norm: float | None = None  # no norm of the step may exceed it
+
+
+Request: TypeAlias = CreateDataset | OpenRun | Charge
+
+# --- answers: the topic `halts` -----------------------------------------------------------------
+
+
+class DatasetCreated(_Record, tag="dataset-created"):
+    """This partition holds the dataset under exactly this policy."""
+
+    request: Token
+    partition: int
+    offset: int
+    policy: Policy
+
+
+class RunOpened(_Record, tag="run-opened"):
+    """This partition charges the run under this attempt."""
+
+    dataset: Name
+    run: Name
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int  # the last step decided here, -1 before the first
+    policy: Policy
+
+
+class Decision(_Record, tag="decision"):
+    """Who is admitted to one step, in one partition; positions are those of the request's users."""
+
+    dataset: Name
+    run: Name
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    digest: bytes  # of the charge: 16 bytes
+    users: int  # how many the charge had
+    admitted: bytes  # bit set, least significant bit first
+    exhausted: bytes  # bit set: nothing is left after this step
+    halted: Users  # the ids of those not admitted: the HALT events of this step
+    clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
+    granted: bytes = b""  # float64 granted norms of those positions
+
+
+Answer: TypeAlias = DatasetCreated | RunOpened | Decision
+
+# --- the topics `odometer` and `rejects` --------------------------------------------------------
+
+
+class OdometerCheckpoint(_Record, tag="odometer"):
+    """A user's spent budget is at most ``bound``; written on every increase. For that user alone."""
+
+    dataset: Name
+    user: IntegerUser | StringUser
+    partition: int
+    offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
+    # In the measure's own unit (rho, mu, Renyi divergence per order), rounded up.
+    bound: list[float]
+
+
+class Rejected(_Record, tag="rejected"):
+    """A request that was not applied: budgets are as they were before it."""
+
+    partition: int
+    offset: int
+    reason: Reason
+    detail: str
+    record: bytes  # the original bytes
+    # What could be read of the request, so that its sender finds the answer.
+    dataset: str | None = None
+    run: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    request: str | None = None
+    # For older-attempt: what a new attempt has to exceed.
+    current_attempt: int | None = None
+
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+"""A larger request is refused: split the population over more partitions."""
+
+_MSGPACK_REQUEST = msgspec.msgpack.Decoder(Request)
+_JSON_REQUEST = msgspec.json.Decoder(Request)
+_ANSWER = msgspec.msgpack.Decoder(Answer)
+_ENCODER = msgspec.msgpack.Encoder()
+
+encode = _ENCODER.encode
+"""Encodes any record of this module as MessagePack."""
+
+
+def decode_request(value: bytes | None) -> Request:
+    """Read a request from the bytes of a Kafka record.
+
+    Raises:
+        Refused: MALFORMED, TOO_LARGE or UNSUPPORTED_VERSION.
+    """
+    if value is None:
+        raise Refused(Reason.MALFORMED, "the record has no value (a tombstone)")
+    if len(value) > MAX_REQUEST_BYTES:
+        detail = f"{len(value)} bytes; a request has at most {MAX_REQUEST_BYTES}"
+        raise Refused(Reason.TOO_LARGE, detail)
+    try:
+        request = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(Reason.MALFORMED, str(error)) from error
+    if request.v != VERSION:
+        detail = f"version {request.v}; this worker reads version {VERSION}"
+        raise Refused(Reason.UNSUPPORTED_VERSION, detail)
+    return request
+
+
+def decode_answer(value: bytes) -> Answer:
+    """Read a record of the topic `halts`."""
+    return _ANSWER.decode(value)
+
+
+def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
+    """Packed ids, or a list of nothing but integers, as int64 (n,); any other list as it is.
+
+    Raises:
+        Refused: MALFORMED, when packed ids are not a multiple of 8 bytes.
+    """
+    if isinstance(users, bytes):
+        return _unpack(users, "<i8", "users").astype(np.int64, copy=False)
+    if all(type(user) is int for user in users):
+        return np.array(users, dtype=np.int64)
+    return list(users)
+
+
+def unpack_norms(norms: Norms) -> NDArray[np.float64]:
+    """Norms as float64 (n,).
+
+    Raises:
+        Refused: MALFORMED, when packed norms are not a multiple of 8 bytes.
+    """
+    if isinstance(norms, bytes):
+        return _unpack(norms, "<f8", "norms").astype(np.float64, copy=False)
+    return np.array(norms, dtype=np.float64)
+
+
+def _unpack(packed: bytes, dtype: str, field: str) -> NDArray[np.generic]:
+    if len(packed) % 8:
+        detail = f"{field}: {len(packed)} packed bytes are not a multiple of 8"
+        raise Refused(Reason.MALFORMED, detail)
+    return np.frombuffer(packed, dtype=dtype)
+
+
+def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
+    """The inverse of ``unpack_users``."""
+    return users if isinstance(users, list) else users.astype("<i8", copy=False).tobytes()
+
+
+def pack_norms(norms: NDArray[np.float64]) -> bytes:
+    """The inverse of ``unpack_norms``."""
+    return norms.astype("<f8", copy=False).tobytes()
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> bytes:
+    """A bool array as a bit set, least significant bit first."""
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
+    """The inverse of ``pack_bits``."""
+    octets = np.frombuffer(packed, dtype=np.uint8)
+    return np.unpackbits(octets, count=count, bitorder="little").astype(np.bool_)
+
+
+def charge_digest(charge: Charge) -> bytes:
+    """What makes a step the same step: all its content but the attempt, however it is encoded."""
+    digest = hashlib.blake2b(digest_size=16)
+    head = (charge.dataset, charge.run, charge.step, charge.mechanism)
+    digest.update(_ENCODER.encode((*head, float(charge.scale), _optional(charge.clip_norm))))
+    users = pack_users(unpack_users(charge.users))
+    digest.update(users if isinstance(users, bytes) else _ENCODER.encode(users))
+    digest.update(pack_norms(unpack_norms(charge.norms)))
+    return digest.digest()
+
+
+def _optional(number: float | None) -> float | None:
+    return None if number is None else float(number)
+
+
+def odometer_key(dataset: str, user: User) -> bytes:
+    """The key of a user's odometer checkpoints, for compaction: the JSON array [dataset, user]."""
+    return msgspec.json.encode((dataset, user))

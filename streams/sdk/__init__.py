@@ -1,0 +1,1 @@
+"""The client library: no Faust, no event loop."""

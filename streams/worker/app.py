@@ -1,0 +1,124 @@
+"""The worker: a Faust app with one agent on the topic `norms`.
+
+The agent hands each record to the partition it came from and acknowledges nothing by itself: a
+record is done when its batch is in Redis. All that is unexpected ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import tempfile
+from typing import Any
+
+import faust
+from faust.worker import Worker
+
+from streams.config import Config
+from streams.redis_store import RedisStore, StoreUnavailable
+from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics import NORMS, TopicsUnavailable, ensure_topics
+from streams.worker.exits import EXIT_RESTART, end_process
+from streams.worker.partitions import Partitions
+from streams.worker.publisher import Publisher
+from streams.worker.transport import TurnstileApp
+
+logger = logging.getLogger("turnstile.worker")
+
+_BUFFERED_RECORDS = 256
+_SESSION_SECONDS = 6.0
+
+
+class _Record:
+    """A Faust event as the processor sees it."""
+
+    __slots__ = ("_event", "offset", "value")
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+        self.offset: int = event.message.offset
+        self.value: bytes | None = event.message.value
+
+    def done(self) -> None:
+        self._event.ack()
+
+
+def create_app(config: Config, partitions: int) -> TurnstileApp:
+    """The Faust app; everything is set here, so that no environment changes what it does."""
+    app = TurnstileApp(
+        f"{config.prefix}worker",
+        broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
+        store="memory://",
+        datadir=tempfile.mkdtemp(prefix="turnstile-faust-"),
+        web_enabled=False,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        key_serializer="raw",
+        value_serializer="raw",
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
+        broker_max_poll_records=_BUFFERED_RECORDS,
+        stream_buffer_maxsize=_BUFFERED_RECORDS,
+        broker_session_timeout=_SESSION_SECONDS,
+        broker_heartbeat_interval=_SESSION_SECONDS / 3,
+        broker_commit_interval=5.0,
+    )
+    app.norms_topic = config.topic(NORMS)
+    norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
+    store = RedisStore(config.redis, config.prefix)
+    publisher = Publisher(config)
+    owned = Partitions(partitions, store, publisher)
+    app.claim = owned.claim
+
+    @app.task(on_leader=False)
+    async def fold() -> None:
+        await _or_end("folding", owned.keep_folded())
+
+    @app.on_before_configured.connect
+    def quiet(app: faust.App, **_: Any) -> None:
+        logging.getLogger("aiokafka").setLevel(logging.WARNING)
+
+    @app.agent(norms)
+    async def decide(stream: Any) -> None:
+        async for event in stream.noack().events():
+            if event.message.generation_id == app.consumer_generation_id:
+                owned.arrive(event.message.partition, _Record(event))
+
+    async def begin() -> None:
+        await store.check()
+        await publisher.start()
+
+    app.on_start = _before(app.on_start, begin)  # type: ignore[method-assign]
+    return app
+
+
+async def _or_end(what: str, work: Any) -> None:
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        end_process(f"{what} failed: {error}", error)
+
+
+def _before(then: Any, first: Any) -> Any:
+    async def both() -> None:
+        await _or_end("starting", first())
+        await then()
+
+    return both
+
+
+def run_worker(config: Config, log_level: str = "INFO") -> None:
+    """Run a worker until it is told to stop, or something is not as expected."""
+    logging.basicConfig(
+        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        partitions = ensure_topics(config)
+    except (TopicsUnavailable, StoreUnavailable) as error:
+        logger.critical("worker ends: %s", error)
+        sys.exit(EXIT_RESTART)
+    app = create_app(config, partitions)
+    Worker(app, loglevel=log_level, quiet=True, override_logging=False).execute_from_commandline()

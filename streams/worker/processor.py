@@ -1,0 +1,255 @@
+"""One owned partition: from records of the log to a state in Redis to published answers.
+
+    claim -> load -> republish the outbox -> [ batch -> fold in memory -> commit -> publish ]*
+
+The steps, which the code repeats:
+
+1. Take what has arrived, leaving out what was applied before.
+2. Fold it in memory.
+3. Commit state, outputs and the next offset to Redis, in one atomic write.
+4. Publish the outputs.
+5. Drop them from the outbox once the broker has them.
+
+Between 2 and 3 the memory is ahead of Redis. If the commit does not succeed, the process ends and
+the memory with it. The lock keeps the background fold from writing such uncommitted state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+
+from streams.ledger import Ledger, Output, ledger_of
+from streams.redis_store import RedisStore, Snapshot, Verdict
+from streams.schemas import encode
+from streams.worker.exits import end_process
+from streams.worker.publisher import Publisher
+
+logger = logging.getLogger("turnstile.worker")
+
+BATCH_RECORDS = 64
+BATCH_BYTES = 4 * 1024 * 1024
+FOLD_BYTES = 16 * 1024 * 1024
+"""Deltas are folded into pages when there are this many bytes of them, and ..."""
+FOLD_RATIO = 2
+"""... this many times the size of the pages, so that folding stays cheaper than committing."""
+BYTES_PER_USER = 32
+FOLD_DELTAS = 4096
+"""Or when there are this many, however small: each is read when the partition is claimed."""
+PUBLISH_WITHIN = 10.0
+"""Seconds a batch may take until it is published: a process paused for longer is replaced by now,
+and what it would publish then is stale."""
+UNPUBLISHED_BATCHES = 8
+
+
+class Event(Protocol):
+    """What this module needs of a record of the log."""
+
+    offset: int
+    value: bytes | None
+
+    def done(self) -> None:
+        """Say that the record is applied."""
+
+
+@dataclass
+class Backlog:
+    """Deltas in Redis that are not folded yet."""
+
+    count: int = 0
+    size: int = 0
+
+
+class Processor:
+    """The only writer of one partition for as long as its claim lasts."""
+
+    def __init__(
+        self, ledger: Ledger, snapshot: Snapshot, owner: str, store: RedisStore, publisher: Publisher
+    ) -> None:
+        self.next = self._claimed_at = snapshot.next
+        self.halted: str | None = None  # why nothing is decided here any more
+        self.ledger = ledger
+        self.owner = owner
+        self._partition = ledger.partition
+        self._store = store
+        self._publisher = publisher
+        self._lock = asyncio.Lock()
+        self._arrived: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._published: list[int] = []
+        self._publishing = asyncio.Semaphore(UNPUBLISHED_BATCHES)
+        self._backlog = Backlog(len(snapshot.deltas), sum(map(len, snapshot.deltas)))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outbox = snapshot.outbox
+
+    @classmethod
+    def load(
+        cls,
+        partition: int,
+        partitions: int,
+        snapshot: Snapshot,
+        owner: str,
+        store: RedisStore,
+        publisher: Publisher,
+    ) -> Processor:
+        """Build the state of a claimed partition from what Redis holds."""
+        ledger = ledger_of(snapshot, partition, partitions)
+        return cls(ledger, snapshot, owner, store, publisher)
+
+    def start(self) -> None:
+        """Republish what the owner before may not have published, then take records."""
+        self._spawn(self._run())
+
+    async def stop(self) -> None:
+        """Take no more records; a batch that is under way ends first."""
+        async with self._lock:
+            for task in self._tasks:
+                task.cancel()
+        self._arrived.clear()
+
+    def arrive(self, event: Event) -> None:
+        """Queue a record of this partition."""
+        if self.halted:
+            return
+        self._arrived.append(event)
+        self._wake.set()
+
+    async def rewind(self) -> int:
+        """Forget what is queued, because it will be fetched again; returns where from."""
+        async with self._lock:
+            self._arrived.clear()
+            return self.next
+
+    def wants_fold(self) -> bool:
+        """Whether folding the deltas is worth it by now."""
+        users = sum(len(accounts) for accounts in self.ledger.datasets.values())
+        too_large = self._backlog.size > max(FOLD_BYTES, FOLD_RATIO * BYTES_PER_USER * users)
+        return too_large or self._backlog.count > FOLD_DELTAS
+
+    async def fold(self) -> None:
+        """Write what changed as pages, page by page, then drop the deltas that led to it."""
+        async with self._lock:
+            covered = Backlog(self._backlog.count, self._backlog.size)
+            names = self.ledger.unfolded()
+        for name in names:
+            async with self._lock:
+                field = {name: self.ledger.fold(name)}
+                verdict = await self._store.fold(self._partition, self.owner, self.next, field)
+            self._expect_ok(verdict, "fold")
+        async with self._lock:
+            verdict = await self._store.fold(
+                self._partition, self.owner, self.next, {}, drop=covered.count
+            )
+            self._expect_ok(verdict, "trim")
+            self._backlog.count -= covered.count
+            self._backlog.size -= covered.size
+
+    async def _run(self) -> None:
+        for first, packed in self._outbox:
+            await self._publish(first, msgspec.msgpack.decode(packed, type=list[Output]))
+        self._outbox = []
+        while True:
+            if not self._arrived:
+                self._wake.clear()
+                await self._forget_published()
+                if not self._arrived:
+                    await self._wake.wait()
+            async with self._lock:
+                batch = self._take_batch()
+                if batch:
+                    await self._process(batch)
+
+    def _take_batch(self) -> list[Event]:
+        # Step 1.
+        batch: list[Event] = []
+        size = 0
+        while self._arrived and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
+            event = self._arrived.popleft()
+            expected = self.next + len(batch)
+            if event.offset < expected:
+                continue
+            if event.offset > expected:
+                self._arrived.clear()
+                self._missing(expected, event.offset)
+                break
+            batch.append(event)
+            size += len(event.value or b"")
+        return batch
+
+    def _missing(self, expected: int, found: int) -> None:
+        if self.next != self._claimed_at:
+            end_process(f"partition {self._partition}: {found} came where {expected} was expected")
+        # It is the log that has a hole, so starting again would not help.
+        self.halted = (
+            f"the log continues at offset {found}, but {expected} has to be applied next: records "
+            "were deleted, compacted or written by a transactional producer. Nothing is decided "
+            "here until an operator restores them or starts over under another prefix"
+        )
+        logger.critical("partition %d stops: %s", self._partition, self.halted)
+
+    async def _process(self, batch: list[Event]) -> None:
+        first, began = batch[0].offset, monotonic()
+        # Step 2.
+        outputs = [output for e in batch for output in self.ledger.apply(e.offset, e.value)]
+        delta = encode(self.ledger.take_delta())
+        # Step 3.
+        published, self._published = self._published, []
+        verdict = await self._store.commit(
+            self._partition,
+            self.owner,
+            first,
+            first + len(batch),
+            delta,
+            encode(outputs),
+            published,
+        )
+        self._expect_ok(verdict, "commit")
+        self.next = first + len(batch)
+        self._backlog.count += 1
+        self._backlog.size += len(delta)
+        for event in batch:
+            event.done()
+        # Step 4.
+        if monotonic() - began > PUBLISH_WITHIN:
+            end_process(f"partition {self._partition}: paused while a batch was under way")
+        await self._publish(first, outputs)
+
+    async def _publish(self, first: int, outputs: list[Output]) -> None:
+        await self._publishing.acquire()
+        sent = await self._publisher.publish(self._partition, outputs)
+        self._spawn(self._confirm(first, sent))
+
+    async def _confirm(self, first: int, sent: list[asyncio.Future[object]]) -> None:
+        try:
+            await asyncio.gather(*sent)
+        finally:
+            self._publishing.release()
+        # Step 5, with the next commit or when there is nothing else to do.
+        self._published.append(first)
+        if not self._arrived:
+            self._wake.set()
+
+    async def _forget_published(self) -> None:
+        if self._published:
+            published, self._published = self._published, []
+            await self._store.forget_published(self._partition, published)
+
+    def _expect_ok(self, verdict: Verdict, write: str) -> None:
+        if verdict is not Verdict.OK:
+            end_process(f"partition {self._partition}: {write} at {self.next} is {verdict}")
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            end_process(f"partition {self._partition}: {error}", error)

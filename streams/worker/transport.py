@@ -1,0 +1,66 @@
+"""What has to differ from Faust's own Kafka transport.
+
+Faust seeks to the consumer group's committed offsets after every rebalance. Here the offset comes
+from Redis, together with the ownership of the partition: ``seek_to_committed`` claims.
+
+Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
+partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import faust
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from streams.worker.exits import end_process
+
+_BUFFERS_FULL_PAUSE = 0.005
+
+Claim = Callable[[Mapping[int, tuple[int, int]]], Awaitable[dict[int, int]]]
+
+
+class ClaimingConsumer(driver.Consumer):
+    """A consumer whose position comes from the owner's claim."""
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Claim the assigned partitions and seek to where their state continues."""
+        app: TurnstileApp = self.app
+        try:
+            assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
+            starts = await self.earliest_offsets(*assigned) if assigned else {}
+            ends = await self.highwaters(*assigned) if assigned else {}
+            log = {tp.partition: (starts[tp], ends[tp]) for tp in assigned}
+            positions = await app.claim(log)
+            seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
+            if seeks:
+                await self.seek_wait(seeks)
+            return seeks
+        except Exception as error:
+            # Faust would log it and go on from wherever the consumer stands.
+            end_process(f"cannot claim the assigned partitions: {error}", error)
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        if self.flow_active and not self._get_active_partitions():
+            await self.sleep(_BUFFERS_FULL_PAUSE)
+            return {}, self._get_active_partitions()
+        return await super()._wait_next_records(timeout)
+
+
+class ClaimingTransport(driver.Transport):
+    """Faust's Kafka transport with the consumer above."""
+
+    Consumer = ClaimingConsumer
+
+
+class TurnstileApp(faust.App):
+    """A Faust app that knows how to claim partitions."""
+
+    norms_topic: str
+    claim: Claim
+
+    def _new_transport(self) -> ClaimingTransport:
+        return ClaimingTransport(self.conf.broker_consumer, self)

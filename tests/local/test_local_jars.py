@@ -1,0 +1,103 @@
+"""The jars: fetched once, whole, and never run when they are not what they should be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streams.local import LocalStackError
+from streams.local.jars import cache_directory, kafka_classpath
+from streams.local.kafka_jars import kafka_jars
+
+# The two smallest: what holds for them holds for all.
+SMALL = tuple(jar for jar in kafka_jars() if jar.artifact in ("jspecify", "slf4j-simple"))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_table_names_each_jar_once_with_a_checksum() -> None:
+    jars = kafka_jars()
+    assert len({jar.filename for jar in jars}) == len(jars) == 46
+    assert {len(jar.sha256) for jar in jars} == {64}
+    assert all(jar.group and jar.version for jar in jars)
+
+
+def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "dp-turnstile"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert cache_directory() == Path.home() / ".cache" / "dp-turnstile"
+
+
+def test_a_damaged_or_missing_file_is_fetched_again_and_no_other(tmp_path: Path) -> None:
+    said: list[str] = []
+    first, second = kafka_classpath(tmp_path, said.append, SMALL)
+    assert said[0].startswith("Downloading Kafka")
+    assert "(2 files" in said[0]
+
+    first.write_bytes(first.read_bytes()[:-1])
+    untouched = second.stat()
+    said.clear()
+    assert kafka_classpath(tmp_path, said.append, SMALL) == [first, second]
+    assert "(1 files" in said[0]
+    assert second.stat().st_mtime_ns == untouched.st_mtime_ns
+
+    first.unlink()
+    kafka_classpath(tmp_path, None, SMALL)
+    assert first.exists()
+    assert {path.name for path in first.parent.iterdir()} == {".lock", first.name, second.name}
+
+
+def test_what_is_there_needs_no_network(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    paths = kafka_classpath(tmp_path, None, SMALL)
+    request.getfixturevalue("offline")
+    said: list[str] = []
+    assert kafka_classpath(tmp_path, said.append, SMALL) == paths
+    assert said == []
+
+
+def test_offline_the_error_says_what_to_do(tmp_path: Path, offline: None) -> None:
+    with pytest.raises(LocalStackError, match=r"Maven Central.*Connect to the internet once"):
+        kafka_classpath(tmp_path, None, SMALL)
+
+
+def test_other_bytes_than_expected_are_never_put_in_place(tmp_path: Path) -> None:
+    forged = replace(SMALL[0], sha256="0" * 64)
+    with pytest.raises(LocalStackError, match="expected SHA-256"):
+        kafka_classpath(tmp_path, None, [forged])
+    assert list(tmp_path.rglob("*.jar")) == []
+
+
+def test_processes_that_need_the_download_at_once_share_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from streams.local.jars import kafka_classpath;"
+        "from streams.local.kafka_jars import kafka_jars;"
+        "small = [j for j in kafka_jars() if j.artifact in ('jspecify', 'slf4j-simple')];"
+        "print(len(kafka_classpath(Path(sys.argv[1]), print, small)))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sum(output.count("Downloading") for output in outputs) == 1
+    assert all(output.endswith("2\n") for output in outputs)
+
+
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LocalStackError, match="XDG_CACHE_HOME"):
+        kafka_classpath(tmp_path / "file", None, SMALL)

