@@ -259,7 +259,8 @@ class Accounts:
         return bound_in_measure(self.policy, units)
 
     def _bound_lists(self, rungs: NDArray[np.int64]) -> list[list[float]]:
-        rows: list[list[float]] = self._bound(rungs).reshape(len(rungs), -1).tolist()
+        bound = self._bound(rungs)
+        rows: list[list[float]] = (bound if bound.ndim == 2 else bound[:, np.newaxis]).tolist()
         return rows
 
     def _rows(self, packed: bytes) -> NDArray[np.int64]:

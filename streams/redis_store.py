@@ -25,10 +25,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-_CHUNK = 64
-"""Deltas read in one reply when a partition is loaded."""
-
-
 class StoreUnavailable(Exception):
     """Redis did not answer, or answered with an error. Nothing can be decided."""
 
@@ -105,20 +101,14 @@ class RedisStore:
         return int(next_offset), before.decode()
 
     async def load(self, partition: int) -> Snapshot:
-        """All that is kept of a partition. Consistent only for its owner."""
-        keys = {name: self._key(partition, name) for name in ("meta", "deltas", "folded", "outbox")}
+        """All that is kept of a partition, as of one moment."""
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.hgetall(self._key(partition, "meta"))
+        pipeline.hgetall(self._key(partition, "folded"))
+        pipeline.lrange(self._key(partition, "deltas"), 0, -1)
+        pipeline.hgetall(self._key(partition, "outbox"))
         try:
-            meta = await cast(Any, self._redis.hgetall(keys["meta"]))
-            folded = await cast(Any, self._redis.hgetall(keys["folded"]))
-            outbox = await cast(Any, self._redis.hgetall(keys["outbox"]))
-            deltas: list[bytes] = []
-            while True:
-                start = len(deltas)
-                stop = start + _CHUNK - 1
-                chunk = await cast(Any, self._redis.lrange(keys["deltas"], start, stop))
-                deltas += chunk
-                if len(chunk) < _CHUNK:
-                    break
+            meta, folded, deltas, outbox = await pipeline.execute()
         except RedisError as error:
             raise StoreUnavailable(f"cannot load partition {partition}: {error}") from error
         return Snapshot(
@@ -159,17 +149,6 @@ class RedisStore:
             await cast(Any, self._redis.hdel(self._key(partition, "outbox"), *map(str, published)))
         except RedisError as error:
             raise StoreUnavailable(f"cannot clear the outbox: {error}") from error
-
-    async def sizes(self, partition: int) -> dict[str, int]:
-        """How many deltas, folded fields and unpublished batches a partition has."""
-        try:
-            return {
-                "deltas": await cast(Any, self._redis.llen(self._key(partition, "deltas"))),
-                "folded": await cast(Any, self._redis.hlen(self._key(partition, "folded"))),
-                "outbox": await cast(Any, self._redis.hlen(self._key(partition, "outbox"))),
-            }
-        except RedisError as error:
-            raise StoreUnavailable(f"cannot read partition {partition}: {error}") from error
 
     def _key(self, partition: int, name: str) -> str:
         return f"{self._prefix}{{norms-{partition}}}:{name}"

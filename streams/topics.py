@@ -73,10 +73,14 @@ def partition_count(admin: KafkaAdminClient, config: Config) -> int:
     """P, which norms, halts and rejects share.
 
     Raises:
-        TopicsUnavailable: they differ; a user's partition would be ambiguous.
+        TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
+            ambiguous.
     """
     names = [config.topic(name) for name in (NORMS, HALTS, REJECTS)]
     counts = {entry["name"]: len(entry["partitions"]) for entry in admin.describe_topics(names)}
+    if not all(counts.get(name) for name in names):
+        missing = sorted(name for name in names if not counts.get(name))
+        raise TopicsUnavailable(f"no such topics: {', '.join(missing)}")
     if len(set(counts.values())) != 1:
         raise TopicsUnavailable(
             f"the topics differ in their number of partitions: {counts}; "

@@ -6,17 +6,15 @@ record is done when its batch is in Redis. All that is unexpected ends the proce
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import tempfile
 from typing import Any
 
-import faust
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.redis_store import RedisStore, StoreUnavailable
+from streams.redis_store import RedisStore
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics import NORMS, TopicsUnavailable, ensure_topics
 from streams.worker.exits import EXIT_RESTART, end_process
@@ -73,11 +71,10 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
 
     @app.task(on_leader=False)
     async def fold() -> None:
-        await _or_end("folding", owned.keep_folded())
-
-    @app.on_before_configured.connect
-    def quiet(app: faust.App, **_: Any) -> None:
-        logging.getLogger("aiokafka").setLevel(logging.WARNING)
+        try:
+            await owned.keep_folded()
+        except Exception as error:
+            end_process(f"folding failed: {error}", error)
 
     @app.agent(norms)
     async def decide(stream: Any) -> None:
@@ -85,29 +82,17 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
             if event.message.generation_id == app.consumer_generation_id:
                 owned.arrive(event.message.partition, _Record(event))
 
-    async def begin() -> None:
+    async def connect() -> None:
         await store.check()
         await publisher.start()
 
-    app.on_start = _before(app.on_start, begin)  # type: ignore[method-assign]
+    async def disconnect() -> None:
+        await owned.claim({})
+        await publisher.stop()
+        await store.close()
+
+    app.connect, app.disconnect = connect, disconnect
     return app
-
-
-async def _or_end(what: str, work: Any) -> None:
-    try:
-        await work
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:
-        end_process(f"{what} failed: {error}", error)
-
-
-def _before(then: Any, first: Any) -> Any:
-    async def both() -> None:
-        await _or_end("starting", first())
-        await then()
-
-    return both
 
 
 def run_worker(config: Config, log_level: str = "INFO") -> None:
@@ -115,9 +100,11 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    for chatty in ("kafka", "aiokafka"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         partitions = ensure_topics(config)
-    except (TopicsUnavailable, StoreUnavailable) as error:
+    except TopicsUnavailable as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
     app = create_app(config, partitions)

@@ -19,15 +19,17 @@ class Publisher:
 
     def __init__(self, config: Config) -> None:
         self._topics = {channel: config.topic(channel.value) for channel in Channel}
+        self._kafka = config.kafka
+        self._producer: aiokafka.AIOKafkaProducer
+
+    async def start(self) -> None:
+        """Connect. The producer belongs to the event loop in which this runs."""
         self._producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=config.kafka,
+            bootstrap_servers=self._kafka,
             acks="all",
             enable_idempotence=True,
             max_request_size=_MAX_RECORD,
         )
-
-    async def start(self) -> None:
-        """Connect."""
         await self._producer.start()
 
     async def stop(self) -> None:

@@ -21,6 +21,7 @@ from streams.worker.exits import end_process
 _BUFFERS_FULL_PAUSE = 0.005
 
 Claim = Callable[[Mapping[int, tuple[int, int]]], Awaitable[dict[int, int]]]
+Hook = Callable[[], Awaitable[None]]
 
 
 class ClaimingConsumer(driver.Consumer):
@@ -61,6 +62,21 @@ class TurnstileApp(faust.App):
 
     norms_topic: str
     claim: Claim
+    connect: Hook
+    disconnect: Hook
+
+    async def on_start(self) -> None:
+        """Connect to what the app needs before anything is consumed."""
+        try:
+            await self.connect()
+        except Exception as error:
+            end_process(f"cannot start: {error}", error)
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """Give the connections back."""
+        await super().on_stop()
+        await self.disconnect()
 
     def _new_transport(self) -> ClaimingTransport:
         return ClaimingTransport(self.conf.broker_consumer, self)
