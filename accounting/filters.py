@@ -132,7 +132,8 @@ class BudgetFilter(ABC):
         if len(left) != granted.size:
             raise InvalidInput("norms", granted.shape, f"one norm for each of {len(left)} users")
         charged = self._charge(mechanism, granted)
-        short = np.flatnonzero((charged > left).reshape(granted.size, -1).any(axis=1))
+        over = charged > left
+        short = np.flatnonzero(over if over.ndim == 1 else over.any(axis=1))
         if short.size:
             granted[short], charged[short] = self._last_grant(mechanism, left[short])
         return state + charged, granted, charged
@@ -207,7 +208,7 @@ class ApproxDPFilter(_OneBudgetFilter):
 class RenyiFilter(BudgetFilter):
     """Admit while the sum of Renyi divergences is at most the budget at every order.
 
-    `orders`: k orders, finite, > 1, all different; `budgets`: k budgets in nats. The state and the
+    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats. The state and the
     costs have shape (n, k).
     """
 

@@ -49,7 +49,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccountsDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What one charge changed: new values, not increments, so that applying it twice is harmless."""
+    """What one charge changed: new values, not increments, so applying it twice is harmless."""
 
     dataset: str
     new_users: Users  # they take the next slots
@@ -130,9 +130,7 @@ class Accounts:
             clipped=clipped,
             granted=granted,
             raised=raised,
-            delta=AccountsDelta(
-                self.policy.dataset, pack_users(new_users), first_new_slot, *delta
-            ),
+            delta=AccountsDelta(self.policy.dataset, pack_users(new_users), first_new_slot, *delta),
         )
 
     def apply(self, delta: AccountsDelta) -> None:
@@ -248,8 +246,12 @@ class Accounts:
             _packed(self._base[raised_slots]),
             _packed(self._rungs[raised_slots]),
         )
-        users = [self._index.user(slot) for slot in raised_slots.tolist()]
-        return delta, list(zip(users, self._bound_lists(new_rungs[raised]), strict=True))
+        bound = self._bound(new_rungs[raised])
+        # At the budget the bound stays where it is, however many rungs are climbed.
+        higher = bound > self._bound(rungs[raised])
+        news = higher.any(axis=1) if higher.ndim == 2 else higher
+        users = [self._index.user(slot) for slot in raised_slots[news].tolist()]
+        return delta, list(zip(users, _lists(bound[news]), strict=True))
 
     def _bound(self, rungs: NDArray[np.int64]) -> NDArray[np.float64]:
         # The filter alone already promises that no user goes beyond the budget.
@@ -257,11 +259,6 @@ class Accounts:
         rows = rungs if self._orders is None else rungs[:, np.newaxis]
         units = np.minimum(np.minimum(rows, most_rungs) * self._odometer_step, self._budget)
         return bound_in_measure(self.policy, units)
-
-    def _bound_lists(self, rungs: NDArray[np.int64]) -> list[list[float]]:
-        bound = self._bound(rungs)
-        rows: list[list[float]] = (bound if bound.ndim == 2 else bound[:, np.newaxis]).tolist()
-        return rows
 
     def _rows(self, packed: bytes) -> NDArray[np.int64]:
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *self._spent.shape[1:])
@@ -301,6 +298,11 @@ def _select(
     if isinstance(users, np.ndarray):
         return users[positions]
     return [users[position] for position in positions]
+
+
+def _lists(bound: NDArray[np.float64]) -> list[list[float]]:
+    rows: list[list[float]] = (bound if bound.ndim == 2 else bound[:, np.newaxis]).tolist()
+    return rows
 
 
 def _packed(numbers: NDArray[np.int64]) -> bytes:

@@ -86,10 +86,12 @@ class Kept(Protocol):
     """What a store keeps of a partition: folded state, then the deltas since, in order."""
 
     @property
-    def folded(self) -> dict[str, bytes]: ...
+    def folded(self) -> dict[str, bytes]:
+        """Field -> packed state."""
 
     @property
-    def deltas(self) -> list[bytes]: ...
+    def deltas(self) -> list[bytes]:
+        """Packed ``Delta`` records."""
 
 
 def ledger_of(kept: Kept, partition: int, partitions: int) -> Ledger:
@@ -217,9 +219,7 @@ class Ledger:
             if request.attempt < run.attempt or taken:
                 detail = f"attempt {request.attempt} is not newer than attempt {run.attempt}"
                 raise Refused(Reason.OLDER_ATTEMPT, detail)
-            opened = msgspec.structs.replace(
-                run, attempt=request.attempt, request=request.request
-            )
+            opened = msgspec.structs.replace(run, attempt=request.attempt, request=request.request)
         self._set_run(opened)
         return RunOpened(
             dataset=request.dataset,
@@ -269,9 +269,7 @@ class Ledger:
             raise Refused(Reason.OLDER_ATTEMPT, detail)
         return run
 
-    def _decision(
-        self, offset: int, charge: Charge, digest: bytes, outcome: Outcome
-    ) -> Decision:
+    def _decision(self, offset: int, charge: Charge, digest: bytes, outcome: Outcome) -> Decision:
         users, admitted = outcome.users, outcome.admitted
         halted = (
             [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
@@ -294,9 +292,7 @@ class Ledger:
             granted=pack_norms(outcome.granted),
         )
 
-    def _checkpoint(
-        self, offset: int, dataset: str, user: int | str, bound: list[float]
-    ) -> Output:
+    def _checkpoint(self, offset: int, dataset: str, user: int | str, bound: list[float]) -> Output:
         checkpoint = OdometerCheckpoint(
             dataset=dataset, user=user, partition=self.partition, offset=offset, bound=bound
         )

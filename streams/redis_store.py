@@ -25,6 +25,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+
 class StoreUnavailable(Exception):
     """Redis did not answer, or answered with an error. Nothing can be decided."""
 
@@ -99,6 +100,14 @@ class RedisStore:
         """Own a partition and fence every other owner; returns next and the owner before."""
         next_offset, before = await self._run(self._claim, partition, ["meta"], [owner])
         return int(next_offset), before.decode()
+
+    async def owner(self, partition: int) -> str:
+        """Who owns a partition; empty if nobody ever did."""
+        try:
+            owner = await cast(Any, self._redis.hget(self._key(partition, "meta"), "owner"))
+        except RedisError as error:
+            raise StoreUnavailable(f"cannot read partition {partition}: {error}") from error
+        return (owner or b"").decode()
 
     async def load(self, partition: int) -> Snapshot:
         """All that is kept of a partition, as of one moment."""

@@ -104,14 +104,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
 
 
-class CreateDataset(_Record, tag="create-dataset"):
+class CreateDataset(_Record, frozen=True, tag="create-dataset"):
     """Fixes the policy of a dataset; sent to every partition, once and for all."""
 
     request: Token
     policy: Policy
 
 
-class OpenRun(_Record, tag="open-run"):
+class OpenRun(_Record, frozen=True, tag="open-run"):
     """Begins an attempt of a run and fences every lower one; sent to every partition."""
 
     dataset: Name
@@ -120,7 +120,7 @@ class OpenRun(_Record, tag="open-run"):
     request: Token
 
 
-class Charge(_Record, tag="charge"):
+class Charge(_Record, frozen=True, tag="charge"):
     """One step of one run, for the users of one partition; empty partitions get one too."""
 
     dataset: Name
@@ -139,7 +139,7 @@ Request: TypeAlias = CreateDataset | OpenRun | Charge
 # --- answers: the topic `halts` -----------------------------------------------------------------
 
 
-class DatasetCreated(_Record, tag="dataset-created"):
+class DatasetCreated(_Record, frozen=True, tag="dataset-created"):
     """This partition holds the dataset under exactly this policy."""
 
     request: Token
@@ -148,7 +148,7 @@ class DatasetCreated(_Record, tag="dataset-created"):
     policy: Policy
 
 
-class RunOpened(_Record, tag="run-opened"):
+class RunOpened(_Record, frozen=True, tag="run-opened"):
     """This partition charges the run under this attempt."""
 
     dataset: Name
@@ -161,7 +161,7 @@ class RunOpened(_Record, tag="run-opened"):
     policy: Policy
 
 
-class Decision(_Record, tag="decision"):
+class Decision(_Record, frozen=True, tag="decision"):
     """Who is admitted to one step, in one partition; positions are those of the request's users."""
 
     dataset: Name
@@ -184,8 +184,8 @@ Answer: TypeAlias = DatasetCreated | RunOpened | Decision
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
 
 
-class OdometerCheckpoint(_Record, tag="odometer"):
-    """A user's spent budget is at most ``bound``; written on every increase. For that user alone."""
+class OdometerCheckpoint(_Record, frozen=True, tag="odometer"):
+    """A user has spent at most ``bound``; written on every increase, for that user's eyes alone."""
 
     dataset: Name
     user: IntegerUser | StringUser
@@ -195,7 +195,7 @@ class OdometerCheckpoint(_Record, tag="odometer"):
     bound: list[float]
 
 
-class Rejected(_Record, tag="rejected"):
+class Rejected(_Record, frozen=True, tag="rejected"):
     """A request that was not applied: budgets are as they were before it."""
 
     partition: int
@@ -216,9 +216,9 @@ class Rejected(_Record, tag="rejected"):
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A larger request is refused: split the population over more partitions."""
 
-_MSGPACK_REQUEST = msgspec.msgpack.Decoder(Request)
-_JSON_REQUEST = msgspec.json.Decoder(Request)
-_ANSWER = msgspec.msgpack.Decoder(Answer)
+_MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_JSON_REQUEST: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 
 encode = _ENCODER.encode

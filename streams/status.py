@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
@@ -13,6 +15,8 @@ from streams.ledger import ledger_of
 from streams.redis_store import RedisStore, Snapshot, StoreUnavailable
 from streams.schemas import Policy
 from streams.topics import NORMS
+
+T = TypeVar("T")
 
 
 class Unavailable(Exception):
@@ -88,6 +92,19 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     return datasets
 
 
+def read_owners(config: Config, partitions: int) -> list[str]:
+    """The owner of every partition; empty for one that was never claimed.
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+
+    async def read(store: RedisStore) -> list[str]:
+        return [await store.owner(partition) for partition in range(partitions)]
+
+    return _from_redis(config, read)
+
+
 def _log(config: Config) -> list[tuple[int, int]]:
     try:
         consumer = KafkaConsumer(bootstrap_servers=config.kafka.split(","), group_id=None)
@@ -110,11 +127,18 @@ def _log(config: Config) -> list[tuple[int, int]]:
 
 
 def _snapshots(config: Config, partitions: int) -> list[Snapshot]:
-    async def load() -> list[Snapshot]:
+    async def load(store: RedisStore) -> list[Snapshot]:
+        return [await store.load(partition) for partition in range(partitions)]
+
+    return _from_redis(config, load)
+
+
+def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
+    async def connected() -> list[T]:
         async with RedisStore(config.redis, config.prefix) as store:
-            return [await store.load(partition) for partition in range(partitions)]
+            return await read(store)
 
     try:
-        return asyncio.run(load())
+        return asyncio.run(connected())
     except StoreUnavailable as error:
         raise Unavailable(f"Redis at {config.redis} does not answer: {error}") from error

@@ -92,13 +92,21 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = verb("demo", commands.demo, "a private training, or a stream of private queries")
     demo.add_argument(
-        "kind", choices=["mnist", "cdnow", "all"], nargs="?", default="all", help="which (default all)"
+        "kind",
+        choices=["mnist", "cdnow", "all"],
+        nargs="?",
+        default="all",
+        help="which (default all)",
     )
-    demo.add_argument("--data", type=Path, metavar="DIR", help="folder with the MNIST or CDNOW files")
+    demo.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with the MNIST or CDNOW files"
+    )
     demo.add_argument("--out", type=Path, default=Path("out"), help="for the plots (default out)")
     demo.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default 2)")
 
-    worker = verb("worker", commands.worker, "fold the log and answer it; start as many as you like")
+    worker = verb(
+        "worker", commands.worker, "fold the log and answer it; start as many as you like"
+    )
     worker.add_argument("--partitions", type=int, metavar="P", help="partitions of new topics")
     worker.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING ...")
 
@@ -115,7 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--orders", type=float, nargs="+", help="Renyi orders")
     create.add_argument("--odometer-step", type=float, nargs="+", help="in the unit of the budget")
     create.add_argument("--on-exhaustion", default="halt", choices=["halt", "clip"])
-    show = verb("show", commands.dataset_show, "the policy and the users of a dataset", dataset_verbs)
+    show = verb(
+        "show", commands.dataset_show, "the policy and the users of a dataset", dataset_verbs
+    )
     show.add_argument("name")
     verb("list", commands.dataset_list, "all datasets", dataset_verbs)
 

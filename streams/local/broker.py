@@ -20,9 +20,10 @@ JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Defaults of the virtual machine, beside the heap.
 
 Measured on 2 cores: with the first compiler alone the broker starts in 2.1 s instead of 3.0 s and
-uses about half the processor time; throughput was the same or better (400 B, 48 KiB and 12 MiB
-records, where Python clients are the limit). The serial collector needs 0.5 GB for 12 MiB records
-where G1 takes 0.7 GB, since such records are "humongous" to G1.
+uses half to all of the processor time that it uses otherwise; throughput at 400 B, 48 KiB and
+12 MiB a record was the same within the noise, since Python clients are the limit. The serial
+collector needs 0.5 GB for 12 MiB records where G1 takes 0.7 GB. A benchmark with faster clients
+should compare with ``jvm_options=()``.
 """
 
 _MAX_RECORD = 16 * 1024 * 1024  # 12 MiB of content and what surrounds it

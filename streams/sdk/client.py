@@ -14,7 +14,6 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.sdk.datasets import policy_from
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -30,6 +29,7 @@ from streams.schemas import (
     User,
     encode,
 )
+from streams.sdk.datasets import policy_from
 from streams.sdk.errors import DecisionTimeout, Fenced, ServiceUnavailable
 from streams.sdk.followers import Halt, Since, follow_decisions, follow_odometer, halts_of
 from streams.sdk.replies import Replies

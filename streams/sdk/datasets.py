@@ -8,8 +8,7 @@ from fractions import Fraction
 
 import msgspec
 
-from accounting import InvalidInput, gdp_budget, zcdp_budget
-from accounting.units import UNIT_BITS
+from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
 from streams.policies import check_policy
 from streams.schemas import Measure, OnExhaustion, Policy, Refused
 from streams.sdk.errors import InvalidCharge
@@ -87,5 +86,5 @@ def _units(number: float, measure: Measure, name: str) -> int:
     """Whole units, rounded down; mu counts by its square."""
     if not 0 < number < math.inf:
         raise InvalidCharge(f"{name} is {number}; it must be finite and positive")
-    exact = Fraction(number) ** 2 if measure == "gdp" else Fraction(number)
-    return math.floor(exact * 2**UNIT_BITS)
+    exact = Fraction(number)
+    return budget_units(exact * exact if measure == "gdp" else exact)

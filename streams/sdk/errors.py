@@ -58,6 +58,4 @@ def refusal_of(rejected: Rejected) -> Refusal:
     """The exception of a rejected request."""
     kinds = {Reason.POLICY_CHANGED: PolicyChanged, Reason.OLDER_ATTEMPT: Fenced}
     kind = kinds.get(rejected.reason, Refusal)
-    return kind(
-        rejected.reason, rejected.detail, rejected.partition, rejected.current_attempt
-    )
+    return kind(rejected.reason, rejected.detail, rejected.partition, rejected.current_attempt)

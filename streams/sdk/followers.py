@@ -79,9 +79,7 @@ def follow_records(
     return _poll(consumer, idle_timeout)
 
 
-def _poll(
-    consumer: KafkaConsumer, idle_timeout: float | None
-) -> Iterator[tuple[int, bytes]]:
+def _poll(consumer: KafkaConsumer, idle_timeout: float | None) -> Iterator[tuple[int, bytes]]:
     idle_ms = 0
     try:
         while idle_timeout is None or idle_ms < 1000 * idle_timeout:
@@ -164,9 +162,7 @@ def _rising_checkpoints(records: Iterator[tuple[int, bytes]]) -> Iterator[Odomet
             yield checkpoint
 
 
-def follow_rejects(
-    config: Config, since: Since, idle_timeout: float | None
-) -> Iterator[Rejected]:
+def follow_rejects(config: Config, since: Since, idle_timeout: float | None) -> Iterator[Rejected]:
     """What was refused, and why."""
     decoder = msgspec.msgpack.Decoder(Rejected)
     records = follow_records(config, REJECTS, since, idle_timeout)

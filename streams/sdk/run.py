@@ -60,7 +60,8 @@ class Asks(Protocol):
 
     def ask(
         self, key: object, requests: dict[int, Request], timeout: float | None
-    ) -> dict[int, Answer]: ...
+    ) -> dict[int, Answer]:
+        """The answers by partition; raises when one is missing or a refusal."""
 
 
 class Run:
@@ -123,9 +124,7 @@ class Run:
             Refusal: a worker refused; open the run again.
         """
         if self._failed is not None:
-            raise TurnstileError(
-                "this attempt cannot go on; open the run again"
-            ) from self._failed
+            raise TurnstileError("this attempt cannot go on; open the run again") from self._failed
         scale, name = _mechanism(noise_stddev, mechanism, self.policy)
         ids, values = _users(users), _norms(norms, len(users), clip_norm)
         homes = partitions_of(ids, self.policy.partitions)
@@ -179,9 +178,7 @@ class Run:
             clip_norm=clip_norm,
         )
 
-    def _decide(
-        self, charges: dict[int, Charge], timeout: float | None
-    ) -> dict[int, Decision]:
+    def _decide(self, charges: dict[int, Charge], timeout: float | None) -> dict[int, Decision]:
         for partition, charge in charges.items():
             size = len(encode(charge))
             if size > MAX_REQUEST_BYTES:
@@ -291,9 +288,7 @@ def _typed_users(users: NDArray[np.int64] | Sequence[User]) -> NDArray[np.int64]
     return ids
 
 
-def _norms(
-    norms: ArrayLike, users: int, clip_norm: float | None
-) -> NDArray[np.float64]:
+def _norms(norms: ArrayLike, users: int, clip_norm: float | None) -> NDArray[np.float64]:
     try:
         values = np.asarray(norms, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -319,5 +314,3 @@ def _pick(
     if isinstance(users, np.ndarray):
         return users[positions]
     return [users[position] for position in positions.tolist()]
-
-

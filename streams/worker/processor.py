@@ -70,7 +70,12 @@ class Processor:
     """The only writer of one partition for as long as its claim lasts."""
 
     def __init__(
-        self, ledger: Ledger, snapshot: Snapshot, owner: str, store: RedisStore, publisher: Publisher
+        self,
+        ledger: Ledger,
+        snapshot: Snapshot,
+        owner: str,
+        store: RedisStore,
+        publisher: Publisher,
     ) -> None:
         self.next = self._claimed_at = snapshot.next
         self.halted: str | None = None  # why nothing is decided here any more

@@ -10,7 +10,7 @@ partitions is the normal state under load: ``_wait_next_records`` waits for mill
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import faust
 from faust.transport.drivers import aiokafka as driver
@@ -29,7 +29,7 @@ class ClaimingConsumer(driver.Consumer):
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Claim the assigned partitions and seek to where their state continues."""
-        app: TurnstileApp = self.app
+        app = cast(TurnstileApp, self.app)
         try:
             assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
             starts = await self.earliest_offsets(*assigned) if assigned else {}

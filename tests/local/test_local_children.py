@@ -44,17 +44,19 @@ def test_all_children_end_when_the_parent_is_killed(
         env=environment,
     ) as parent:
         assert parent.stdout is not None
-        pids = [int(text) for text in parent.stdout.readline().split()]
-        assert len(pids) == 4
-        assert not any(map(is_gone, pids))
-        parent.send_signal(number)
+        try:
+            pids = [int(text) for text in parent.stdout.readline().split()]
+            assert len(pids) == 4
+            assert not any(map(is_gone, pids))
+        finally:
+            parent.send_signal(number)
         parent.wait()
         eventually(lambda: all(map(is_gone, pids)))
 
 
 def test_the_program_ends_when_its_guard_is_killed(tmp_path: Path) -> None:
     child = Child("Child", [sys.executable, "-c", STUBBORN], log=tmp_path / "log")
-    os.kill(os.getpgid(child._guard.pid), signal.SIGKILL)  # the guard leads its own group
+    os.kill(child._guard.pid, signal.SIGKILL)
     eventually(lambda: is_gone(child.pid))
 
 

@@ -83,9 +83,8 @@ def test_a_restarted_broker_has_its_data_and_its_port(stack: LocalStack, kill: b
 def test_a_restarted_redis_has_its_data_and_its_port(stack: LocalStack, kill: bool) -> None:
     url, pid = stack.redis, stack.redis_server.pid
     with redis.Redis.from_url(url) as client:
+        # Before the reply the kernel has it: only the machine's end would lose it.
         client.set(f"restart-{kill}", "kept")
-        # A stop writes all; a kill of the process (not of the machine) loses nothing that the
-        # kernel was given, which is before the reply.
     stack.restart_redis(kill=kill)
     assert is_gone(pid)
     assert stack.redis == url

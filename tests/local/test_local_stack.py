@@ -102,6 +102,20 @@ def test_a_directory_that_was_given_keeps_its_data(stack: LocalStack, tmp_path: 
     assert (tmp_path / "data" / "logs" / "redis.log").stat().st_size > 0
 
 
+def test_what_a_killed_stack_left_behind_is_removed_and_a_running_one_is_not(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    left = tmp_path / "dp-turnstile-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    with LocalStack(workers=0, kafka=stack.kafka) as running:
+        for lock in (left / ".lock", running.directory / ".lock"):
+            os.utime(lock, (0, 0))
+        with LocalStack(workers=0, kafka=stack.kafka, redis=stack.redis):
+            assert not left.exists()
+            assert running.directory.exists()
+
+
 def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> None:
     pids: list[int] = []
     logs: list[Path] = []

@@ -1,0 +1,33 @@
+# Everything a newcomer types. A bare machine needs Python 3.11 and make; nothing else.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
+	$(BIN)/turnstile demo $(ARGS)
+
+test: $(VENV)/installed           ## lint, types, import rules, then every test
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed           ## ruff, mypy, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:                            ## remove what make made
+	rm -rf $(VENV) build out .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,127 @@
+"""Continual monitoring (Feldman and Zrnic, section 4.2): how many customers bought today?
+
+One query a day, "did this customer buy", answered with noise under one budget for the whole time.
+A customer pays on the days on which it buys and on no other, so the queries can go on for ever;
+who has bought on ``norm_budget`` days counts no more. Worst-case accounting charges everyone every
+day and must stop after k0 = floor(norm_budget) days.
+
+As in the training, the noise comes from a seed so that the figures can be reproduced. Answers to
+real questions keep the generator that ``QueryAnswerer`` makes for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import zcdp_budget, zcdp_cost
+from accounting.mechanisms import Gaussian
+from streams.demo.purchases import Purchases
+from streams.demo.training import Progress, worst_case_steps
+from streams.queries import Charges, QueryAnswerer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is guaranteed to every customer, and on how many days of buying a customer counts."""
+
+    epsilon: float
+    delta: float
+    norm_budget: int
+
+    @property
+    def rho(self) -> float:
+        """The budget of every customer, in zCDP."""
+        return zcdp_budget(self.epsilon, self.delta)
+
+
+CDNOW: Final = Settings(epsilon=1.0, delta=1e-5, norm_budget=20)
+
+
+@dataclass(frozen=True, eq=False)
+class MonitoringResult:
+    """The days, as they were and as they were told. All but ``answers`` is sensitive.
+
+    Attributes:
+        answers: (days,), the private number of buyers.
+        buyers: (days,), the true one.
+        admitted: (days,), buyers who were counted.
+        active: (days,), customers who had something left after the day.
+        spent: (customers,), zCDP that each customer spent.
+        noise_stddev: of each answer.
+        k0: days that worst-case accounting could have answered with the same noise.
+        error_bound: of one answer against ``admitted``, with probability 95 %.
+        charge_seconds: spent on charges and answers.
+    """
+
+    purchases: Purchases
+    settings: Settings
+    answers: NDArray[np.float64]
+    buyers: NDArray[np.int64]
+    admitted: NDArray[np.int64]
+    active: NDArray[np.int64]
+    spent: NDArray[np.float64]
+    noise_stddev: float
+    k0: int
+    error_bound: float
+    charge_seconds: float
+
+    @property
+    def mean_error(self) -> float:
+        """Mean distance of an answer from the true number of buyers."""
+        return float(np.abs(self.answers - self.buyers).mean())
+
+    @property
+    def mean_missing(self) -> float:
+        """Buyers a day who were not counted because they had run out."""
+        return float((self.buyers - self.admitted).mean())
+
+
+def monitor_daily(
+    run: Charges, purchases: Purchases, settings: Settings, *, seed: int, progress: Progress
+) -> MonitoringResult:
+    """Ask every day, on a run of a fresh dataset with budget ``settings.rho`` that halts."""
+    answerer = QueryAnswerer.calibrated(
+        run,
+        norm_budget=settings.norm_budget,
+        rho=settings.rho,
+        clip_norm=1.0,
+        noise=np.random.default_rng(seed),
+    )
+    days = len(purchases.buyers)
+    answers = np.zeros(days)
+    admitted, active = np.zeros((2, days), dtype=np.int64)
+    everyone = np.unique(np.concatenate(purchases.buyers))
+    days_counted = np.zeros(len(everyone), dtype=np.int64)
+    exhausted = np.zeros(len(everyone), dtype=np.bool_)
+    charging = 0.0
+    for day, buyers in enumerate(purchases.buyers):
+        began = perf_counter()
+        answer = answerer.answer(buyers, np.ones(len(buyers)))
+        charging += perf_counter() - began
+        answers[day] = answer.value
+        charge = answerer.last_charge
+        assert charge is not None
+        places = np.searchsorted(everyone, np.asarray(charge.users))
+        days_counted[places] += charge.decision.admitted
+        exhausted[places] = charge.decision.exhausted
+        admitted[day] = np.count_nonzero(charge.decision.admitted)
+        active[day] = purchases.customers - np.count_nonzero(exhausted)
+        progress(day + 1, days)
+    return MonitoringResult(
+        purchases=purchases,
+        settings=settings,
+        answers=answers,
+        buyers=np.array([len(buyers) for buyers in purchases.buyers]),
+        admitted=admitted,
+        active=active,
+        spent=zcdp_cost(Gaussian(answerer.noise_stddev), np.sqrt(days_counted)),
+        noise_stddev=answerer.noise_stddev,
+        k0=worst_case_steps(1.0, answerer.noise_stddev, settings.rho),
+        error_bound=answerer.error_bound(0.05),
+        charge_seconds=charging,
+    )

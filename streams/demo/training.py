@@ -1,0 +1,237 @@
+"""Private gradient descent with individual filtering (Feldman and Zrnic, Algorithm 7).
+
+Multinomial logistic regression on all images at every step. The gradient of image i is the outer
+product of its features x and its residual r = p - y, so its norm is |r| |x| and no gradient is
+ever written out. Each step:
+
+1. The norms are charged; the filter grants min(norm, what the user has left).
+2. The gradients, clipped to the granted norms, are summed, and noise is added once, to the sum.
+3. The weights move; the test images, which are not users, are classified.
+
+No gradient is longer than C = sqrt(2) FEATURE_NORM, so C, the clip norm, is known before the data
+and clips nothing. Worst-case accounting (Algorithm 6) charges C to everyone in every step and must
+stop after k0 = floor(2 s^2 rho / C^2) steps. Until then the filter cannot have stopped anyone:
+both trainings are the same, number by number, and the accuracy of the worst case is the accuracy
+after k0 steps. A second worst case spreads the same budget over as many steps as the filter had,
+with more noise.
+
+The noise of a demo comes from a seed, so that its figures can be reproduced. A noise that can be
+reproduced hides nothing: a trainer on private data uses ``queries.unpredictable_generator``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
+from accounting.mechanisms import Gaussian
+from streams.demo.images import CLASSES, FEATURE_NORM, Images
+from streams.queries import Charges
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the steps done and the steps in all."""
+
+CLIP_NORM: Final = math.sqrt(2.0) * FEATURE_NORM
+"""A residual is the difference of two probability vectors: its norm is at most sqrt(2)."""
+
+_NORM_ROUNDED_UP: Final = 1.0 + 2.0**-44
+_GRANT_ROUNDED_DOWN: Final = 1.0 - 2.0**-44
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. All of it is fixed before the data is seen.
+
+    Attributes:
+        epsilon: with delta, what is guaranteed to every user.
+        delta: see epsilon.
+        worst_case_steps: the noise is such that worst-case accounting allows this many steps.
+        steps: how many are made with individual accounting.
+        learning_rate: of the mean gradient.
+    """
+
+    epsilon: float
+    delta: float
+    worst_case_steps: int
+    steps: int
+    learning_rate: float
+
+    @property
+    def rho(self) -> float:
+        """The budget of every user, in zCDP."""
+        return zcdp_budget(self.epsilon, self.delta)
+
+    @property
+    def noise_stddev(self) -> float:
+        """The noise at which the budget lasts for ``worst_case_steps`` gradients of norm C."""
+        return noise_for_norm_budget(self.worst_case_steps * CLIP_NORM**2, self.rho)
+
+
+DIGITS: Final = Settings(2.0, 1e-5, worst_case_steps=30, steps=90, learning_rate=10.0)
+MNIST: Final = Settings(1.0, 1e-5, worst_case_steps=40, steps=120, learning_rate=20.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What happened in each step, and to each user. All but ``accuracy`` is sensitive.
+
+    Attributes:
+        accuracy: (steps,), on the test images after each step.
+        admitted: (steps,), how many users took part.
+        halted: (steps,), how many were left out.
+        active: (steps,), how many had something left after the step.
+        spent: (n,), zCDP that each user spent.
+        charge_seconds: spent waiting for decisions.
+        seconds: spent in all.
+    """
+
+    accuracy: NDArray[np.float64]
+    admitted: NDArray[np.int64]
+    halted: NDArray[np.int64]
+    active: NDArray[np.int64]
+    spent: NDArray[np.float64]
+    charge_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """A training beside what worst-case accounting makes of the same budget."""
+
+    images: Images
+    settings: Settings
+    trace: Trace
+    k0: int
+    accuracy_more_noise: float
+    """Of the worst case that makes as many steps, with the noise which that takes."""
+
+    @property
+    def accuracy(self) -> float:
+        """Of the individual accounting, after its last step."""
+        return float(self.trace.accuracy[-1])
+
+    @property
+    def accuracy_worst_case(self) -> float:
+        """Of the worst-case accounting with the same noise: it stops after k0 steps."""
+        return float(self.trace.accuracy[self.k0 - 1])
+
+    @property
+    def accuracy_error(self) -> float:
+        """Standard error of an accuracy that comes from so many test images."""
+        return math.sqrt(self.accuracy * (1.0 - self.accuracy) / len(self.images.test))
+
+    @property
+    def epsilon_of_all_steps(self) -> float:
+        """What worst-case accounting would claim after all the steps with this noise."""
+        settings = self.settings
+        rho = settings.steps * CLIP_NORM**2 / (2.0 * settings.noise_stddev**2)
+        return float(zcdp_to_epsilon(rho, settings.delta))
+
+
+def worst_case_steps(norm: float, noise_stddev: float, rho: float) -> int:
+    """k0: how many steps of this norm the budget rho certainly pays for."""
+    return math.floor(2.0 * noise_stddev**2 * rho / norm**2)
+
+
+def train_privately(
+    run: Charges, images: Images, settings: Settings, *, seed: int, progress: Progress
+) -> TrainingResult:
+    """Train on a run of a fresh dataset with budget ``settings.rho`` that clips on exhaustion."""
+    total = 2 * settings.steps
+    trace = descend(
+        images,
+        settings,
+        noise_stddev=settings.noise_stddev,
+        noise=np.random.default_rng(seed),
+        run=run,
+        progress=lambda done: progress(done, total),
+    )
+    more_noise = descend(
+        images,
+        settings,
+        noise_stddev=noise_for_norm_budget(settings.steps * CLIP_NORM**2, settings.rho),
+        noise=np.random.default_rng(seed),
+        progress=lambda done: progress(settings.steps + done, total),
+    )
+    k0 = worst_case_steps(CLIP_NORM, settings.noise_stddev, settings.rho)
+    return TrainingResult(images, settings, trace, k0, float(more_noise.accuracy[-1]))
+
+
+def descend(
+    images: Images,
+    settings: Settings,
+    *,
+    noise_stddev: float,
+    noise: np.random.Generator,
+    run: Charges | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Trace:
+    """Gradient descent on what the run grants; without a run, everyone takes part in every step."""
+    began = perf_counter()
+    users, n = images.users, len(images.train)
+    targets = np.eye(CLASSES)[images.train_labels]
+    lengths = np.linalg.norm(images.train, axis=1)
+    weights = np.zeros((images.train.shape[1], CLASSES))
+    accuracy = np.zeros(settings.steps)
+    admitted, halted, active = np.zeros((3, settings.steps), dtype=np.int64)
+    granted_squares = np.zeros(n)
+    charging = 0.0
+    for step in range(settings.steps):
+        residuals = probabilities(images.train, weights) - targets
+        norms = gradient_norms(residuals, lengths)
+        granted = norms
+        if run is not None:
+            # Step 1.
+            asked = perf_counter()
+            decision = run.charge(users, norms, noise_stddev=noise_stddev, clip_norm=CLIP_NORM)
+            charging += perf_counter() - asked
+            granted = np.where(decision.admitted, decision.granted, 0.0)
+            admitted[step] = np.count_nonzero(decision.admitted)
+            halted[step] = n - admitted[step]
+            active[step] = n - np.count_nonzero(decision.exhausted)
+        granted_squares += granted**2
+        # Step 2.
+        gradient = clipped_gradient(images.train, residuals, norms, granted)
+        gradient += noise.normal(0.0, noise_stddev, gradient.shape)
+        # Step 3. The number of users is taken to be public.
+        weights -= settings.learning_rate / n * gradient
+        predicted = (images.test @ weights).argmax(axis=1)
+        accuracy[step] = np.mean(predicted == images.test_labels)
+        progress(step + 1)
+    spent = zcdp_cost(Gaussian(noise_stddev), np.sqrt(granted_squares))
+    return Trace(accuracy, admitted, halted, active, spent, charging, perf_counter() - began)
+
+
+def probabilities(rows: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The softmax of every row, (n, classes)."""
+    scores = rows @ weights
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def gradient_norms(
+    residuals: NDArray[np.float64], lengths: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """L2 norm of every user's gradient, (n,), rounded up but never above C."""
+    norms = np.linalg.norm(residuals, axis=1) * lengths * _NORM_ROUNDED_UP
+    return np.asarray(np.minimum(norms, CLIP_NORM))
+
+
+def clipped_gradient(
+    rows: NDArray[np.float64],
+    residuals: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    granted: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The sum over users of their gradients, each scaled down to its granted norm."""
+    scale = np.ones_like(norms)
+    shorter = granted < norms
+    scale[shorter] = granted[shorter] / norms[shorter] * _GRANT_ROUNDED_DOWN
+    return np.asarray(rows.T @ (residuals * scale[:, None]))

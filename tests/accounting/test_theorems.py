@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import accounting
+
+TABLE = Path(accounting.__file__).with_name("THEOREMS.md")
+TESTS = Path(__file__).parent
+
+
+def rows() -> list[list[str]]:
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["statement", "assumptions", "function", "test"]
+    return cells[2:]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:40])
+def test_every_row_names_a_function_and_a_test_that_exist(row: list[str]) -> None:
+    statement, assumptions, functions, tests = row
+    assert statement
+    assert assumptions
+    for column in (functions, tests):
+        assert re.findall(r"`([^`]+)`", column), column
+    for name in re.findall(r"`([^`]+)`", functions):
+        module, _, attribute = name.partition(".")
+        found: object = importlib.import_module(f"accounting.{module}")
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        assert callable(found), name
+    for name in re.findall(r"`([^`]+)`", tests):
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
+
+
+def test_every_name_that_is_exported_exists() -> None:
+    assert sorted(accounting.__all__) == sorted(set(accounting.__all__))
+    for name in accounting.__all__:
+        assert hasattr(accounting, name)

@@ -1,0 +1,98 @@
+"""Requests for tests of the ledger, which needs neither Kafka nor Redis."""
+
+import msgspec
+import numpy as np
+
+from accounting.units import budget_units
+from streams.ledger import Channel, Delta, Ledger
+from streams.schemas import (
+    Charge,
+    CreateDataset,
+    Decision,
+    OpenRun,
+    Policy,
+    Rejected,
+    decode_answer,
+    encode,
+    pack_norms,
+    unpack_bits,
+)
+
+
+class Log:
+    """A log that is folded as it grows."""
+
+    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
+        self.ledger = Ledger(partition, partitions)
+        self.records: list[bytes] = []
+        self.outputs: list[list] = []
+        self.deltas: list[bytes] = []
+
+    def send(self, record) -> list:
+        value = record if isinstance(record, bytes | None) else encode(record)
+        outputs = self.ledger.apply(len(self.records), value)
+        self.records.append(value)
+        self.outputs.append(outputs)
+        self.deltas.append(encode(self.ledger.take_delta()))
+        return outputs
+
+    def create(self, name="d", budget=1.0, **policy) -> None:
+        units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
+        defaults = {
+            "dataset": name,
+            "partitions": self.ledger.partitions,
+            "measure": "zcdp",
+            "budget": units,
+            "odometer_step": [max(1, unit // 8) for unit in units],
+        }
+        fields = Policy(**{**defaults, **policy})
+        self.send(CreateDataset(request="token", policy=fields))
+
+    def open(self, dataset="d", run="r", attempt=1, request="token"):
+        return answer_of(
+            self.send(OpenRun(dataset=dataset, run=run, attempt=attempt, request=request))
+        )
+
+    def charge(self, step, users, norms, scale=4.0, **fields):
+        charge = Charge(
+            **{
+                "dataset": "d",
+                "run": "r",
+                "attempt": 1,
+                "step": step,
+                "users": users,
+                "norms": pack_norms(np.array(norms, dtype=float)),
+                "scale": scale,
+                **fields,
+            }
+        )
+        return answer_of(self.send(charge))
+
+    def spent(self, dataset="d") -> dict:
+        users, units = self.ledger.datasets[dataset].spent_units()
+        ids = users.tolist() if isinstance(users, np.ndarray) else users
+        return dict(zip(ids, units.tolist(), strict=True))
+
+
+def answer_of(outputs: list):
+    """The first output, decoded."""
+    first = outputs[0]
+    if first.channel is Channel.REJECTS:
+        return msgspec.msgpack.decode(first.value, type=Rejected)
+    return decode_answer(first.value)
+
+
+def admitted(decision: Decision) -> list[bool]:
+    return unpack_bits(decision.admitted, decision.users).tolist()
+
+
+def exhausted(decision: Decision) -> list[bool]:
+    return unpack_bits(decision.exhausted, decision.users).tolist()
+
+
+def replayed(deltas: list[bytes], partitions: int = 1) -> Ledger:
+    """A ledger that an owner before has left as deltas."""
+    ledger = Ledger(0, partitions)
+    for delta in deltas:
+        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    return ledger
