@@ -53,8 +53,8 @@ def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
 def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
     """Return the Renyi divergence of each user at each order, in nats, shape (n, k).
 
-    `norms`: shape (n,), finite, >= 0; `orders`: shape (k,), > 1 and at most 2**40. Each entry is the
-    smallest float64 >= order times `zcdp_cost`. For `Laplace` and `PureDP` this is the bound
+    `norms`: shape (n,), finite, >= 0; `orders`: shape (k,), > 1, at most 2**40. Each entry is
+    the smallest float64 >= order times `zcdp_cost`. For `Laplace` and `PureDP` this is the bound
     a eps^2 / 2. Raises `InvalidInput` for other norms, orders or mechanisms.
     """
     alphas = renyi_orders("orders", orders)

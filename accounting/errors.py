@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class InvalidInput(ValueError):  # noqa: N818 - named for what it is, as ValueError is
+class InvalidInput(ValueError):
     """An argument lies outside what the theory or the number format allows.
 
     The message names the argument, shows the offending value and says what is allowed. Nothing

@@ -208,8 +208,8 @@ class ApproxDPFilter(_OneBudgetFilter):
 class RenyiFilter(BudgetFilter):
     """Admit while the sum of Renyi divergences is at most the budget at every order.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats. The state and the
-    costs have shape (n, k).
+    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats. The
+    state and the costs have shape (n, k).
     """
 
     measure = "renyi"

@@ -50,7 +50,7 @@ class MonitoringResult:
         answers: (days,), the private number of buyers.
         buyers: (days,), the true one.
         admitted: (days,), buyers who were counted.
-        active: (days,), customers who had something left after the day.
+        active: (days,), customers who could be counted once more after the day.
         spent: (customers,), zCDP that each customer spent.
         noise_stddev: of each answer.
         k0: days that worst-case accounting could have answered with the same noise.
@@ -97,7 +97,6 @@ def monitor_daily(
     admitted, active = np.zeros((2, days), dtype=np.int64)
     everyone = np.unique(np.concatenate(purchases.buyers))
     days_counted = np.zeros(len(everyone), dtype=np.int64)
-    exhausted = np.zeros(len(everyone), dtype=np.bool_)
     charging = 0.0
     for day, buyers in enumerate(purchases.buyers):
         began = perf_counter()
@@ -108,9 +107,8 @@ def monitor_daily(
         assert charge is not None
         places = np.searchsorted(everyone, np.asarray(charge.users))
         days_counted[places] += charge.decision.admitted
-        exhausted[places] = charge.decision.exhausted
         admitted[day] = np.count_nonzero(charge.decision.admitted)
-        active[day] = purchases.customers - np.count_nonzero(exhausted)
+        active[day] = np.count_nonzero(days_counted < settings.norm_budget)
         progress(day + 1, days)
     return MonitoringResult(
         purchases=purchases,

@@ -71,9 +71,7 @@ class Watcher:
             # a pause, and the topic is counted again.
             while True:
                 done = self._done.is_set()
-                count = 0
-                for _ in follow():
-                    count += 1
+                for count, _ in enumerate(follow(), start=1):
                     setattr(self, counter, max(count, getattr(self, counter)))
                 if done:
                     return

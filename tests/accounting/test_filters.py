@@ -440,10 +440,20 @@ def test_budgets_that_are_none_are_refused(bad: float) -> None:
     for make in (ZcdpFilter, GdpFilter, lambda b: RenyiFilter([2.0], [b])):
         with pytest.raises(InvalidInput):
             make(bad)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 1e9])
+def test_epsilon_and_delta_that_are_none_are_refused(bad: float) -> None:
     with pytest.raises(InvalidInput):
         ApproxDPFilter(bad, 1e-5)
     with pytest.raises(InvalidInput, match="delta"):
-        ApproxDPFilter(1.0, 0.0)
+        ApproxDPFilter(1.0, bad)
+
+
+def test_epsilon_zero_leaves_what_delta_alone_implies_if_that_is_a_unit() -> None:
+    assert ApproxDPFilter(0.0, 1e-5).budget_units[0] >= 1
+    with pytest.raises(InvalidInput, match="budget"):
+        ApproxDPFilter(0.0, 1e-9)
 
 
 @pytest.mark.parametrize("bad", [0, -1, MAX_BUDGET_UNITS + 1, 1.5, True, "1"])

@@ -510,9 +510,7 @@ def _clip(
     payable = [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
     tightest = payable.index(min(payable))
     exact = _exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
-    assert exact <= payable[tightest], (
-        f"a granted norm of {grant} costs more than is left: {left}"
-    )
+    assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
     assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
         f"a granted norm of {grant} wastes more than documented of {left}"
     )

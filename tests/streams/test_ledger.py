@@ -5,7 +5,6 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from tests.streams.ledgers import Log, admitted, answer_of, exhausted, replayed
 
 from streams.accounts import PAGE_USERS
 from streams.ledger import Channel, Delta, Ledger
@@ -20,6 +19,7 @@ from streams.schemas import (
     encode,
     pack_norms,
 )
+from tests.streams.ledgers import Log, admitted, answer_of, exhausted, replayed
 
 
 @pytest.fixture
@@ -141,9 +141,9 @@ def test_a_newer_attempt_fences_an_older_one_and_keeps_the_step(log):
 
 
 def test_a_policy_never_changes(log):
-    rejected = answer_of([out for out in log.outputs[0]])
+    created = answer_of(log.outputs[0])
     log.create(budget=1.0)
-    assert answer_of(log.outputs[-1]).policy == rejected.policy
+    assert answer_of(log.outputs[-1]).policy == created.policy
     log.create(budget=2.0)
     assert answer_of(log.outputs[-1]).reason is Reason.POLICY_CHANGED
 
@@ -248,8 +248,13 @@ def test_a_fold_that_stops_anywhere_changes_nothing(seed):
     assert state_of(taken_over) == state_of(source.ledger)
     follow_up = encode(
         Charge(
-            dataset="d", run="r", attempt=1, step=source.ledger.runs["d", "r"].step + 1,
-            users=[1, "u3"], norms=pack_norms(np.array([0.5, 0.5])), scale=2.0,
+            dataset="d",
+            run="r",
+            attempt=1,
+            step=source.ledger.runs["d", "r"].step + 1,
+            users=[1, "u3"],
+            norms=pack_norms(np.array([0.5, 0.5])),
+            scale=2.0,
         )
     )
     offset = len(source.records)

@@ -1,0 +1,104 @@
+"""The table that the benchmarks end with."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+
+from tests.benchmarks.latency import USERS_PER_STEP as USERS_PER_SMALL_STEP
+from tests.benchmarks.latency import Latency, percentile
+from tests.benchmarks.servers import spread
+from tests.benchmarks.soak import POPULATION, Soak, first_and_last
+from tests.benchmarks.soak import USERS_PER_STEP as USERS_PER_SOAK_STEP
+from tests.benchmarks.throughput import Throughput
+from tests.benchmarks.workload import BUDGET_STEPS, ODOMETER_STEPS, USERS_PER_STEP
+
+_PERCENTS = (50, 90, 99)
+
+
+def throughput_lines(results: Sequence[Throughput]) -> list[str]:
+    """Million users a second, median (smallest to largest)."""
+    if not results:
+        return []
+    first = results[0]
+    lines = [
+        "## Throughput: one worker, one partition",
+        "",
+        f"Million users per second, {USERS_PER_STEP:,} users a record, median of "
+        f"{len(first.worker)} rounds of {first.records:,} records (smallest to largest), from the "
+        "first to the last decision as the broker stamped them. The raw pipe reads the same "
+        "records, appends the same bytes to Redis and publishes the same decisions and odometer "
+        f"checkpoints, without accounting. Budgets last for {BUDGET_STEPS:,} steps of the largest "
+        f"norm and begin partly spent; odometer steps are 1/{ODOMETER_STEPS} of the budget.",
+        "",
+        "| users of the partition | worker | raw pipe | worker / raw pipe | odometer checkpoints |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        worker = spread([rate / 1e6 for rate in result.worker])
+        raw = spread([rate / 1e6 for rate in result.raw])
+        per_record = result.checkpoints / result.records / len(result.worker)
+        lines.append(
+            f"| {result.users:,} | {worker} | {raw} | {result.ratio:.2f} "
+            f"| {result.checkpoints:,} ({per_record:.1f} a record) |"
+        )
+    return [*lines, ""]
+
+
+def latency_lines(results: Sequence[Latency]) -> list[str]:
+    """Milliseconds by percentile."""
+    if not results:
+        return []
+    lines = [
+        "## Latency of one step",
+        "",
+        f"Milliseconds, {USERS_PER_SMALL_STEP} users a step, {len(results[0].turnstile):,} steps "
+        "each, in alternating blocks. The echo goes the same two hops through the same broker: "
+        "kafka-python producer, bare aiokafka relay, kafka-python consumer.",
+        "",
+        "| partitions | | p50 | p90 | p99 |",
+        "|---:|---|---:|---:|---:|",
+    ]
+    for result in results:
+        mine = [percentile(result.turnstile, percent) for percent in _PERCENTS]
+        bare = [percentile(result.echo, percent) for percent in _PERCENTS]
+        ratios = [a / b for a, b in zip(mine, bare, strict=True)]
+        for name, numbers in (("charge", mine), ("bare echo", bare), ("ratio", ratios)):
+            cells = " | ".join(f"{number:.2f}" for number in numbers)
+            lines.append(f"| {result.partitions} | {name} | {cells} |")
+    return [*lines, ""]
+
+
+def soak_lines(soak: Soak | None) -> list[str]:
+    """Memory at the beginning and at the end."""
+    if soak is None:
+        return []
+    lines = [
+        "## Soak",
+        "",
+        f"{soak.seconds:.0f} s, {soak.steps:,} steps of {USERS_PER_SOAK_STEP:,} out of "
+        f"{POPULATION:,} users, {soak.users_per_second:,.0f} users per second. MB, medians over "
+        "the first and the last fifth of the time.",
+        "",
+        "| | first fifth | last fifth |",
+        "|---|---:|---:|",
+    ]
+    for name, samples in (("worker, resident", soak.worker), ("Redis, used", soak.store)):
+        first, last = first_and_last(samples)
+        lines.append(f"| {name} | {first / 1e6:.1f} | {last / 1e6:.1f} |")
+    return [*lines, ""]
+
+
+def document(
+    throughput: Sequence[Throughput], latency: Sequence[Latency], soak: Soak | None
+) -> str:
+    """All of it as Markdown."""
+    machine = (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}; broker, Redis (append-only file, fsync every "
+        "second), worker and load all on this machine."
+    )
+    lines = ["# Benchmarks", "", machine, ""]
+    lines += throughput_lines(throughput) + latency_lines(latency) + soak_lines(soak)
+    return "\n".join(lines)

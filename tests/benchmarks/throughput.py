@@ -1,0 +1,143 @@
+"""User-charges per second: the worker against the raw pipe, in turns, over the same records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import redis
+
+from streams.config import Config
+from streams.local import LocalStack
+from streams.topics import HALTS, NORMS
+from tests.benchmarks.raw_pipe import raw_keys
+from tests.benchmarks.servers import (
+    check_running,
+    create_topics,
+    end_offset,
+    next_offset,
+    read_halts,
+    start_module,
+    wait_until,
+)
+from tests.benchmarks.workload import USERS_PER_STEP, Applied, Workload, produce
+
+_WITHIN = 300.0
+
+
+@dataclass
+class Throughput:
+    """What one population gave; rates in users per second, one per round."""
+
+    users: int
+    records: int
+    worker: list[float] = field(default_factory=list)
+    raw: list[float] = field(default_factory=list)
+    checkpoints: int = 0
+    halted: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Worker to raw pipe, by medians."""
+        return statistics.median(self.worker) / statistics.median(self.raw)
+
+
+class Contest:
+    """One population: its log, its worker, its raw pipe."""
+
+    def __init__(self, stack: LocalStack, users: int, records: int) -> None:
+        self._stack = stack
+        self._workload = Workload(users, seed=users)
+        place = {"kafka": stack.kafka, "redis": stack.redis, "partitions": 1}
+        self._config = Config(prefix=f"worker{users}.", **place)  # type: ignore[arg-type]
+        self._raw_config = Config(prefix=f"raw{users}.", **place)  # type: ignore[arg-type]
+        self._redis = redis.Redis.from_url(stack.redis, decode_responses=True)
+        self.result = Throughput(users, records)
+        create_topics(self._config)
+        create_topics(self._raw_config)
+
+    def prepare(self) -> None:
+        """Enrol everybody, through the worker."""
+        self._work_off(self._produced(self._workload.enrolment()))
+
+    def round(self, counts: bool = True) -> None:
+        """New records, worked off by the worker, then by the raw pipe."""
+        first = self._workload.next
+        applied = self._produced(self._workload.steps(self.result.records))
+        worker, raw = self._work_off(applied), self._pass_through(first, applied)
+        if not counts:
+            return
+        self.result.worker.append(worker)
+        self.result.raw.append(raw)
+        self.result.checkpoints += sum(record.checkpoints for record in applied)
+
+    def _produced(self, applied: list[Applied]) -> list[Applied]:
+        produce(self._config.kafka, self._config.topic(NORMS), applied)
+        written = end_offset(self._config, NORMS)
+        if written != self._workload.next:
+            raise AssertionError(f"the log ends at {written}, not at {self._workload.next}")
+        return applied
+
+    def _work_off(self, applied: list[Applied]) -> float:
+        halts = end_offset(self._config, HALTS)
+        config = self._config
+        with LocalStack(
+            workers=1,
+            partitions=1,
+            prefix=config.prefix,
+            kafka=config.kafka,
+            redis=config.redis,
+        ) as stack:
+            wait_until(
+                lambda: next_offset(self._redis, config) == self._workload.next,
+                _WITHIN,
+                stack.check,
+            )
+            return _rate(read_halts(config, halts, len(applied)), applied)
+
+    def _pass_through(self, first: int, applied: list[Applied]) -> float:
+        config = self._raw_config
+        halts = end_offset(config, HALTS)
+        file = self._stack.directory / "applied"
+        file.write_bytes(msgspec.msgpack.encode(applied))
+        options = {
+            "kafka": config.kafka,
+            "redis": config.redis,
+            "prefix": config.prefix,
+            "source": self._config.prefix,
+            "first": first,
+            "applied": file,
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        child = start_module(self._stack, "raw_pipe", arguments)
+        try:
+            wait_until(lambda: child.exit_code == 0, _WITHIN, lambda: check_running(child))
+            return _rate(read_halts(config, halts, len(applied)), applied)
+        finally:
+            child.stop()
+            self._redis.unlink(*raw_keys(config.prefix))
+
+
+def measure(
+    stack: LocalStack, populations: Sequence[int], records: int, rounds: int
+) -> list[Throughput]:
+    """All populations in turns, after one round that is not counted."""
+    contests = [Contest(stack, users, records) for users in populations]
+    for contest in contests:
+        contest.prepare()
+        contest.round(counts=False)
+    for _ in range(rounds):
+        for contest in contests:
+            contest.round()
+    return [contest.result for contest in contests]
+
+
+def _rate(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float:
+    """Users per second from the first to the last decision, as the broker stamped them."""
+    if [value for _, value in decisions] != [record.decision for record in applied]:
+        raise AssertionError("the decisions differ from those of the ledger")
+    began, ended = decisions[0][0], decisions[-1][0]
+    later = sum(stamp > began for stamp, _ in decisions)
+    return later * USERS_PER_STEP / max(ended - began, 1) * 1000

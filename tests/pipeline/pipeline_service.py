@@ -1,0 +1,126 @@
+"""What a test sees of a running service: one prefix on a broker and a Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+from auditor import Auditor, Log, Rows, compare, home, state_of
+from kafka import KafkaProducer
+
+from streams.config import Config
+from streams.ledger import Ledger, ledger_of
+from streams.local import LocalStack
+from streams.redis_store import RedisStore, Snapshot
+from streams.sdk.client import Turnstile
+
+_SETTLES_WITHIN = 60.0
+
+
+def eventually(condition: Callable[[], Any], within: float = _SETTLES_WITHIN) -> Any:
+    """Wait for something that other processes do; what the condition returned at last."""
+    deadline = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {within} seconds"
+        time.sleep(0.02)
+    return found
+
+
+class Service:
+    """One prefix on a broker and a Redis: what tests publish to it, read of it, and its audit."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.stack = stack
+        self.kafka, self.redis, self.prefix = stack.kafka, stack.redis, stack.prefix
+        self.partitions = stack.partitions
+        self.config = Config(
+            kafka=self.kafka, redis=self.redis, prefix=self.prefix, partitions=self.partitions
+        )
+        self._open = ExitStack()
+        self._log: Log | None = None
+        self._producer: KafkaProducer | None = None
+        self._client: Turnstile | None = None
+        self._auditor = Auditor(self.partitions)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def turnstile(self, timeout: float = 30.0) -> Turnstile:
+        """A client that is closed with the service."""
+        client = Turnstile(self.kafka, prefix=self.prefix, timeout=timeout)
+        self._open.callback(client.close)
+        return client
+
+    @property
+    def client(self) -> Turnstile:
+        """The client that tests share."""
+        if self._client is None:
+            self._client = self.turnstile()
+        return self._client
+
+    @property
+    def log(self) -> Log:
+        if self._log is None:
+            self._log = Log(self.config)
+            self._open.callback(self._log.close)
+        return self._log
+
+    def publish(self, partition: int, value: bytes | dict[str, Any] | None) -> int:
+        """Write a record to `norms` as any Kafka client could; returns its offset."""
+        if self._producer is None:
+            self._producer = KafkaProducer(
+                bootstrap_servers=self.kafka, acks="all", max_request_size=16 * 1024 * 1024
+            )
+            self._open.callback(self._producer.close)
+        if isinstance(value, dict):
+            value = msgspec.msgpack.encode(value)
+        sent = self._producer.send(self.config.topic("norms"), value=value, partition=partition)
+        return sent.get(timeout=30).offset
+
+    def settle(self) -> dict[int, Snapshot]:
+        """Wait until all that was published is decided and answered; what Redis holds then."""
+        return eventually(self._settled)
+
+    def audit(self) -> Auditor:
+        """Everything so far must be as the auditor has it."""
+        ledgers = self.ledgers()
+        self.log.refresh()
+        self._auditor.fold(self.log)
+        compare(self._auditor, self.log, ledgers)
+        return self._auditor
+
+    def ledgers(self) -> dict[int, Ledger]:
+        """The settled state, by partition."""
+        return {p: ledger_of(kept, p, self.partitions) for p, kept in self.settle().items()}
+
+    def state(self, dataset: str) -> Rows:
+        """The settled accounts of one dataset, of all partitions."""
+        rows: Rows = {}
+        for ledger in self.ledgers().values():
+            if dataset in ledger.datasets:
+                rows |= state_of(ledger, dataset)
+        return rows
+
+    def users(self, count: int, partition: int) -> list[int]:
+        """Integer users that live in a partition."""
+        found: list[int] = []
+        user = 0
+        while len(found) < count:
+            if home(user, self.partitions) == partition:
+                found.append(user)
+            user += 1
+        return found
+
+    def _settled(self) -> dict[int, Snapshot] | None:
+        ends = self.log.norms_ends()
+        snapshots = asyncio.run(self._load())
+        done = all(kept.next == ends[p] and not kept.outbox for p, kept in snapshots.items())
+        return snapshots if done else None
+
+    async def _load(self) -> dict[int, Snapshot]:
+        async with RedisStore(self.redis, self.prefix) as store:
+            return {p: await store.load(p) for p in range(self.partitions)}

@@ -1,0 +1,69 @@
+"""From a guarantee to a policy: never more than was promised, and errors that help."""
+
+from fractions import Fraction
+
+import pytest
+
+from accounting import gdp_budget, zcdp_budget
+from streams.schemas import Policy
+from streams.sdk.datasets import policy_from
+from streams.sdk.errors import InvalidCharge
+
+NOTHING = {
+    "partitions": 4,
+    "measure": "zcdp",
+    "epsilon": None,
+    "delta": None,
+    "budget": None,
+    "orders": None,
+    "odometer_step": None,
+    "on_exhaustion": "halt",
+}
+
+
+def policy(name="d", **arguments) -> Policy:
+    return policy_from(name, **{**NOTHING, **arguments})
+
+
+UNIT = 2**44
+
+
+def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
+    rho = zcdp_budget(1.0, 1e-5)
+    assert policy(epsilon=1.0, delta=1e-5).budget == [int(Fraction(rho) * UNIT)]
+    assert policy(measure="approx-dp", epsilon=1.0, delta=1e-5).budget == [
+        int(Fraction(rho) * UNIT)
+    ]
+    mu = gdp_budget(1.0, 1e-5)
+    assert policy(measure="gdp", epsilon=1.0, delta=1e-5).budget == [int(Fraction(mu) ** 2 * UNIT)]
+    assert policy(budget=0.3).budget == [int(Fraction(0.3) * UNIT)]
+    assert policy(measure="renyi", orders=[2, 8], budget=[1, 0.1]).budget == [
+        UNIT,
+        int(Fraction(0.1) * UNIT),
+    ]
+
+
+UNUSABLE = [
+    ({}, "either budget, or epsilon and delta"),
+    ({"budget": 1, "epsilon": 1, "delta": 0.1}, "either budget, or epsilon and delta"),
+    ({"epsilon": 1}, "both"),
+    ({"budget": float("nan")}, "finite and positive"),
+    ({"budget": 0}, "finite and positive"),
+    ({"budget": 1e300}, "budget"),
+    ({"budget": 1e-300}, "budget"),
+    ({"epsilon": 1, "delta": 2}, "delta"),
+    ({"measure": "renyi", "budget": [1, 2], "orders": [2]}, "entries"),
+    ({"measure": "renyi", "budget": [1], "orders": [1.0]}, "orders"),
+    ({"measure": "renyi", "budget": [1, 1], "orders": [3, 2]}, "increase"),
+    ({"measure": "renyi", "epsilon": 1, "delta": 0.1}, "one number per order"),
+    ({"budget": 1, "orders": [2]}, "renyi"),
+    ({"measure": "magic", "budget": 1}, "magic"),
+    ({"budget": 1, "on_exhaustion": "explode"}, "explode"),
+    ({"name": "with space", "budget": 1}, "dataset"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), UNUSABLE)
+def test_what_makes_no_policy_is_refused_with_its_reason(arguments, message):
+    with pytest.raises(InvalidCharge, match=message):
+        policy(**arguments)

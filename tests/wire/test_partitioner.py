@@ -1,0 +1,107 @@
+"""A user's partition is where every Kafka client would put a record with the user's key.
+
+``golden_partitions.json`` was computed once with the Java client; the file says how.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2
+
+from streams.partitioner import partitions_of, user_key
+from streams.schemas import User
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "golden_partitions.json").read_text(encoding="utf-8")
+)
+COUNTS: list[int] = GOLDEN["partition_counts"]
+IDS: list[User] = [row["id"] for row in GOLDEN["rows"]]
+INTEGERS = [user for user in IDS if isinstance(user, int)]
+STRINGS = [user for user in IDS if isinstance(user, str)]
+
+integers = st.integers(-(2**63), 2**63 - 1)
+strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=256)
+counts = st.integers(1, 100_000)
+
+
+def golden(partitions: int, users: list[User]) -> list[int]:
+    column = COUNTS.index(partitions)
+    table = {(type(row["id"]), row["id"]): row["partitions"][column] for row in GOLDEN["rows"]}
+    return [table[type(user), user] for user in users]
+
+
+def by_kafka_python(user: User, partitions: int) -> int:
+    return int(murmur2(user_key(user)) & 0x7FFFFFFF) % partitions
+
+
+def test_golden_table_covers_the_edges() -> None:
+    assert {0, 1, -1, 2**31, -(2**31), 2**63 - 1, -(2**63)} <= set(INTEGERS)
+    lengths = {len(user.encode()) for user in STRINGS}
+    assert set(range(1, 41)) <= lengths
+    assert max(lengths) == 1024  # 256 characters of four bytes
+    assert any(not user.isascii() for user in STRINGS)
+    assert {row["murmur2"] < 0 for row in GOLDEN["rows"]} == {True, False}
+    assert "org.apache.kafka:kafka-clients:4.3.0" in GOLDEN["computed_by"]
+
+
+@pytest.mark.parametrize("partitions", COUNTS)
+def test_integer_array_lives_where_the_java_client_says(partitions: int) -> None:
+    homes = partitions_of(np.array(INTEGERS, dtype=np.int64), partitions)
+    assert homes.dtype == np.int64
+    assert homes.tolist() == golden(partitions, list(INTEGERS))
+
+
+@pytest.mark.parametrize("partitions", COUNTS)
+@pytest.mark.parametrize("users", [INTEGERS, STRINGS, IDS], ids=["integers", "strings", "mixed"])
+def test_list_lives_where_the_java_client_says(users: list[User], partitions: int) -> None:
+    assert partitions_of(users, partitions).tolist() == golden(partitions, users)
+
+
+def test_one_user_alone_lives_where_it_lives_among_others() -> None:
+    # Keys of different lengths share one padded array; the padding must not count.
+    for user in IDS:
+        assert partitions_of([user], 100_000).tolist() == golden(100_000, [user])
+
+
+def test_arrays_of_any_layout_are_understood() -> None:
+    users = np.array(INTEGERS, dtype=np.int64)
+    expected = golden(64, list(INTEGERS))
+    assert partitions_of(np.repeat(users, 2)[::2], 64).tolist() == expected
+    assert partitions_of(users[::-1], 64).tolist() == expected[::-1]
+    assert partitions_of(users.astype(">i8"), 64).tolist() == expected
+
+
+@pytest.mark.parametrize("users", [np.empty(0, dtype=np.int64), []], ids=["array", "list"])
+def test_nobody_lives_nowhere(users: Any) -> None:
+    homes = partitions_of(users, 4)
+    assert homes.shape == (0,)
+    assert homes.dtype == np.int64
+
+
+@pytest.mark.parametrize("user", [2**63, -(2**63) - 1])
+def test_integer_beyond_64_bits_has_no_key(user: int) -> None:
+    with pytest.raises(OverflowError):
+        user_key(user)
+
+
+def test_a_number_and_its_digits_are_two_users() -> None:
+    assert user_key(7) != user_key("7")
+
+
+@given(st.lists(integers, max_size=20), counts)
+def test_integer_arrays_agree_with_kafka_python(users: list[int], partitions: int) -> None:
+    homes = partitions_of(np.array(users, dtype=np.int64), partitions)
+    assert homes.tolist() == [by_kafka_python(user, partitions) for user in users]
+
+
+@given(st.lists(integers | strings, max_size=20), counts)
+def test_lists_agree_with_kafka_python(users: list[User], partitions: int) -> None:
+    homes = partitions_of(users, partitions)
+    assert homes.tolist() == [by_kafka_python(user, partitions) for user in users]
