@@ -37,7 +37,7 @@ def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     `InvalidInput` for other norms or another mechanism.
     """
     scale = noise_scale(_known(mechanism))
-    return _half_up(square_ratio_up(norm_vector("norms", norms), scale))
+    return _half_square_ratio_up(norm_vector("norms", norms), scale)
 
 
 def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
@@ -115,8 +115,17 @@ def _gaussian_only(mechanism: Mechanism) -> Gaussian:
     return mechanism
 
 
-def _half_up(values: FloatArray) -> FloatArray:
-    """Return values / 2 rounded up; only odd multiples of the smallest float64 need rounding."""
-    halves = 0.5 * values
-    halves[halves + halves < values] += np.nextafter(0.0, 1.0)
+def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:
+    """Return the smallest float64 >= (norm / scale)^2 / 2.
+
+    Halving a float64 is exact, except that odd multiples of the smallest one need rounding, and
+    that the square may be above the largest float64 though its half is not.
+    """
+    squares = square_ratio_up(norms, scale)
+    halves = 0.5 * squares
+    halves[halves + halves < squares] += np.nextafter(0.0, 1.0)
+    above = np.isinf(squares)
+    if above.any():
+        with np.errstate(over="ignore"):
+            halves[above] = 2.0 * square_ratio_up(0.5 * norms[above], scale)
     return halves

@@ -232,26 +232,27 @@ class Accounts:
         changed = charged.any(axis=1) if charged.ndim == 2 else charged != 0
         base, rungs = self._base[slots], self._rungs[slots]
         used, new_rungs = advance_units(before - base, rungs, charged, self._odometer_step)
-        raised = np.flatnonzero(new_rungs != rungs)
-        raised_slots, changed_slots = slots[raised], slots[changed]
-        changed_spent = spent[changed]
+        changed_slots, changed_spent = slots[changed], spent[changed]
         self._spent[changed_slots] = changed_spent
-        self._base[raised_slots] = (spent - used)[raised]
-        self._rungs[raised_slots] = new_rungs[raised]
         self._touch(changed_slots)
-        delta = (
-            changed_slots.astype("<u4").tobytes(),
-            _packed(changed_spent),
+        delta = changed_slots.astype("<u4").tobytes(), _packed(changed_spent)
+        raised = np.flatnonzero(new_rungs != rungs)
+        if not len(raised):
+            return (*delta, b"", b"", b""), []
+        raised_slots, raised_base = slots[raised], (spent - used)[raised]
+        self._base[raised_slots] = raised_base
+        self._rungs[raised_slots] = new_rungs[raised]
+        odometer = (
             raised_slots.astype("<u4").tobytes(),
-            _packed(self._base[raised_slots]),
-            _packed(self._rungs[raised_slots]),
+            _packed(raised_base),
+            _packed(new_rungs[raised]),
         )
         bound = self._bound(new_rungs[raised])
         # At the budget the bound stays where it is, however many rungs are climbed.
         higher = bound > self._bound(rungs[raised])
         news = higher.any(axis=1) if higher.ndim == 2 else higher
         users = [self._index.user(slot) for slot in raised_slots[news].tolist()]
-        return delta, list(zip(users, _lists(bound[news]), strict=True))
+        return (*delta, *odometer), list(zip(users, _lists(bound[news]), strict=True))
 
     def _bound(self, rungs: NDArray[np.int64]) -> NDArray[np.float64]:
         # The filter alone already promises that no user goes beyond the budget.
@@ -264,6 +265,8 @@ class Accounts:
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *self._spent.shape[1:])
 
     def _touch(self, slots: NDArray[np.int64]) -> None:
+        if not len(slots):
+            return
         pages = np.zeros(len(self._index) // PAGE_USERS + 1, dtype=np.bool_)
         pages[slots // PAGE_USERS] = True
         self._dirty.update(np.flatnonzero(pages).tolist())

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka_clients import new_reader
 from streams.ledger import ledger_of
 from streams.redis_store import RedisStore, Snapshot, StoreUnavailable
 from streams.schemas import Policy
@@ -107,7 +108,7 @@ def read_owners(config: Config, partitions: int) -> list[str]:
 
 def _log(config: Config) -> list[tuple[int, int]]:
     try:
-        consumer = KafkaConsumer(bootstrap_servers=config.kafka.split(","), group_id=None)
+        consumer = new_reader(config)
     except KafkaError as error:
         raise Unavailable(f"no Kafka broker at {config.kafka}: {error}") from error
     try:

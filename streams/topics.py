@@ -8,6 +8,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from streams.config import Config
+from streams.kafka_clients import new_admin
 from streams.schemas import MAX_REQUEST_BYTES
 
 _OVERHEAD = 64 * 1024  # a record batch's own fields, and the fields around the original bytes
@@ -50,7 +51,7 @@ def ensure_topics(config: Config) -> int:
         TopicsUnavailable: no broker, or topics whose partition counts differ.
     """
     try:
-        admin = KafkaAdminClient(bootstrap_servers=config.kafka.split(","))
+        admin = new_admin(config)
     except KafkaError as error:
         raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
     try:

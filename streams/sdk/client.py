@@ -9,13 +9,11 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka_clients import new_admin, new_producer
 from streams.schemas import (
-    MAX_REQUEST_BYTES,
     Answer,
     CreateDataset,
     Measure,
@@ -69,13 +67,7 @@ class Turnstile:
             self.config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
         self.partitions = self._wait_for_topics()
         self._replies = Replies(self.config, self.partitions)
-        self._producer = KafkaProducer(
-            bootstrap_servers=self.config.kafka.split(","),
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=0,
-            max_request_size=MAX_REQUEST_BYTES + 1024 * 1024,
-        )
+        self._producer = new_producer(self.config)
         self._closing = threading.Lock()
         self._closed = False
 
@@ -235,7 +227,7 @@ class Turnstile:
                 sleep(_TOPICS_POLL)
 
     def _count_partitions(self) -> int:
-        admin = KafkaAdminClient(bootstrap_servers=self.config.kafka.split(","))
+        admin = new_admin(self.config)
         try:
             return partition_count(admin, self.config)
         finally:

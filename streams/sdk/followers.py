@@ -11,6 +11,7 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
 from streams.config import Config
+from streams.kafka_clients import new_reader
 from streams.schemas import (
     Decision,
     OdometerCheckpoint,
@@ -61,9 +62,7 @@ def follow_records(
         ServiceUnavailable: the topic does not exist.
     """
     name = config.topic(topic)
-    consumer = KafkaConsumer(
-        bootstrap_servers=config.kafka.split(","), group_id=None, enable_auto_commit=False
-    )
+    consumer = new_reader(config)
     partitions = consumer.partitions_for_topic(name)
     if not partitions:
         consumer.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Hashable
 from typing import Any
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from streams.config import Config
+from streams.kafka_clients import new_reader
 from streams.schemas import (
     Answer,
     DatasetCreated,
@@ -18,8 +20,15 @@ from streams.schemas import (
     RunOpened,
     decode_answer,
 )
-from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, refusal_of
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    DecisionTimeout,
+    ServiceUnavailable,
+    refusal_of,
+)
 from streams.topics import HALTS, REJECTS
+
+logger = logging.getLogger("turnstile.sdk")
 
 _POLL_MS = 500
 
@@ -84,13 +93,8 @@ class Replies:
         self._waiting: dict[Hashable, Waiting] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=config.kafka.split(","),
-            group_id=None,
-            enable_auto_commit=False,
-            fetch_max_wait_ms=_POLL_MS,
-            max_partition_fetch_bytes=16 * 1024 * 1024,
-        )
+        self._broken: ServiceUnavailable | None = None
+        self._consumer = new_reader(config, fetch_max_wait_ms=_POLL_MS)
         places = [
             TopicPartition(config.topic(name), partition)
             for name in (HALTS, REJECTS)
@@ -109,6 +113,8 @@ class Replies:
         waiting = Waiting(partitions)
         with self._lock:
             self._waiting[key] = waiting
+            if self._broken is not None:
+                waiting.fail(self._broken)
         return waiting
 
     def forget(self, key: Hashable) -> None:
@@ -127,11 +133,17 @@ class Replies:
             while not self._stop.is_set():
                 for place, records in self._consumer.poll(timeout_ms=_POLL_MS).items():
                     for record in records:
-                        self._dispatch(place.topic == self._halts, record.value)
+                        try:
+                            self._dispatch(place.topic == self._halts, record.value)
+                        except msgspec.DecodeError as error:
+                            # Not written by a worker: it admits nobody, and answers nobody.
+                            logger.warning("skipped a record of %s: %s", place, error)
         except Exception as error:
+            self._broken = ServiceUnavailable(f"answers can no longer be read: {error}")
+            self._broken.__cause__ = error
             with self._lock:
                 for waiting in self._waiting.values():
-                    waiting.fail(error)
+                    waiting.fail(self._broken)
 
     def _dispatch(self, is_answer: bool, value: bytes) -> None:
         if is_answer:

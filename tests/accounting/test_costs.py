@@ -65,6 +65,21 @@ def test_costs_of_any_norm_round_up_and_are_positive_unless_the_norm_is_zero(
         assert exact.is_smallest_float_at_least(cost, exact.rho(c, s))
 
 
+@pytest.mark.parametrize(
+    ("norm", "s"),
+    [
+        (0.375, 2.1545979836457646e-155),  # the square overflows, its half does not
+        (1.7e308, 1e154),
+        (5e-324, 5e-324),
+        (1e-162, 1.0),  # half of the smallest float64
+        (1.7e308, 5e-324),
+    ],
+)
+def test_costs_at_the_ends_of_the_float_range(norm: float, s: float) -> None:
+    cost = float(zcdp_cost(Gaussian(s), [norm])[0])
+    assert exact.is_smallest_float_at_least(cost, exact.rho(norm, s))
+
+
 @given(st.lists(st.one_of(exact.usual_norm, exact.any_norm), max_size=10), exact.usual_scale)
 def test_charges_are_what_an_auditor_computes_in_fractions(norms: list[float], s: float) -> None:
     mechanism = Gaussian(s)

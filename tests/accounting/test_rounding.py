@@ -50,6 +50,25 @@ def test_square_ratio_of_exact_squares_is_exact(k: int, m: int, shift: int) -> N
     assert result.tolist() == [float(k) ** 2]
 
 
+def convergents_of_root(n: int) -> list[tuple[int, int]]:
+    """Integers (c, s) up to 2**53 with c / s next to sqrt(n): c^2 - n s^2 is small, not zero."""
+    root = math.isqrt(n)
+    m, d, a = 0, 1, root
+    pairs = [(1, 0), (root, 1)]
+    while pairs[-1][0] < 2**53:
+        m = d * a - m
+        d = (n - m * m) // d
+        a = (root + m) // d
+        pairs.append((a * pairs[-1][0] + pairs[-2][0], a * pairs[-1][1] + pairs[-2][1]))
+    return pairs[1:-1]
+
+
+def test_square_ratio_of_pell_numbers_is_decided_though_a_2_to_minus_105_from_a_float() -> None:
+    for n in (2, 3, 5, 7, 13, 14, 56, 61, 110, 218, 224, 1726):
+        for c, s in convergents_of_root(n):
+            check_square_ratios([float(c)], float(s))
+
+
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 10_000])
 def test_blocks_do_not_change_the_result(size: int) -> None:
     c = np.random.default_rng(size).random(size)

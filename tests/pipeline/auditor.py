@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -186,7 +187,7 @@ def read(value: bytes | None) -> dict[str, Any]:
     is_json = value[:1] == b"{"
     try:
         request = (msgspec.json if is_json else msgspec.msgpack).decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Rejection("malformed") from error
     if type(request) is not dict:
         raise Rejection("malformed")
@@ -342,7 +343,7 @@ class Auditor:
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
             or not all(map(math.isfinite, orders))
-            or any(low >= high for low, high in zip(orders, orders[1:], strict=False))
+            or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
             or len(policy["odometer_step"]) != count
             or policy["partitions"] != self.partitions

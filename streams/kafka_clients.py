@@ -1,0 +1,47 @@
+"""kafka-python clients with this project's settings: who they are and how long they wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from streams.config import Config
+from streams.schemas import MAX_REQUEST_BYTES
+
+_MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
+
+
+def _connection(config: Config) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": config.kafka.split(","),
+        "bootstrap_timeout_ms": int(1000 * config.timeout),
+    }
+
+
+def new_admin(config: Config) -> KafkaAdminClient:
+    """A client that creates and describes topics."""
+    return KafkaAdminClient(**_connection(config))
+
+
+def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
+    """A consumer outside any group: it is assigned partitions and never commits."""
+    return KafkaConsumer(
+        group_id=None,
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=_MAX_RECORD,
+        **_connection(config),
+        **settings,
+    )
+
+
+def new_producer(config: Config) -> KafkaProducer:
+    """An idempotent producer, without transactions: their markers would leave offset gaps."""
+    return KafkaProducer(
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=0,
+        max_request_size=_MAX_RECORD,
+        **_connection(config),
+    )
