@@ -24,6 +24,7 @@ from streams.index import UNKNOWN, UserIndex
 from streams.partitioner import partitions_of
 from streams.policies import bound_in_measure, filter_of, mechanism_of
 from streams.schemas import (
+    MAX_CHARGE_USERS,
     Charge,
     Policy,
     Reason,
@@ -277,6 +278,9 @@ class Accounts:
 
 
 def _check_norms(users: int, norms: NDArray[np.float64], clip_norm: float | None) -> None:
+    if users > MAX_CHARGE_USERS:
+        detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
+        raise Refused(Reason.TOO_LARGE, detail)
     if len(norms) != users:
         raise Refused(Reason.LENGTH_MISMATCH, f"{users} users, but {len(norms)} norms")
     if clip_norm is not None and not (0 <= clip_norm < np.inf):

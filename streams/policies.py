@@ -48,6 +48,10 @@ def check_policy(policy: Policy) -> None:
         )
     if complaint:
         raise Refused(Reason.INVALID_POLICY, complaint)
+    try:
+        filter_of(policy)
+    except InvalidInput as error:
+        raise Refused(Reason.INVALID_POLICY, str(error)) from error
 
 
 def filter_of(policy: Policy) -> BudgetFilter:

@@ -28,7 +28,7 @@ from accounting.units import MAX_BUDGET_UNITS
 
 VERSION = 1
 
-Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)")]
 """A dataset or a run: 1 to 128 letters, digits, dots, dashes and underscores."""
 
 IntegerUser: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -71,10 +71,18 @@ class Reason(StrEnum):
     WRONG_PARTITION = "wrong-partition"  # the user lives in another partition
 
 
+MAX_DETAIL = 500
+
+
 class Refused(Exception):
-    """A record that is not applied: its reason for programs, its detail for people."""
+    """A record that is not applied: its reason for programs, its detail for people.
+
+    The detail is cut to ``MAX_DETAIL`` characters: it may quote the record, which may be long.
+    """
 
     def __init__(self, reason: Reason, detail: str) -> None:
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[:MAX_DETAIL]} ..."
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
@@ -216,6 +224,9 @@ class Rejected(_Record, frozen=True, tag="rejected"):
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A larger request is refused: split the population over more partitions."""
 
+MAX_CHARGE_USERS = 2**19
+"""More users in one charge are refused, however small their encoding: an answer has to fit too."""
+
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _JSON_REQUEST: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -239,11 +250,28 @@ def decode_request(value: bytes | None) -> Request:
     try:
         request = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _check_version(_version_of(value))  # a newer version may have fields unknown here
         raise Refused(Reason.MALFORMED, str(error)) from error
-    if request.v != VERSION:
-        detail = f"version {request.v}; this worker reads version {VERSION}"
-        raise Refused(Reason.UNSUPPORTED_VERSION, detail)
+    _check_version(request.v)
     return request
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        detail = f"version {version}; this worker reads version {VERSION}"
+        raise Refused(Reason.UNSUPPORTED_VERSION, detail)
+
+
+class _Versioned(msgspec.Struct):
+    v: int = VERSION
+
+
+def _version_of(value: bytes) -> int:
+    decode = msgspec.json.decode if value[:1] == b"{" else msgspec.msgpack.decode
+    try:
+        return decode(value, type=_Versioned).v
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return VERSION
 
 
 def decode_answer(value: bytes) -> Answer:
@@ -305,11 +333,17 @@ def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
 
 def charge_digest(charge: Charge) -> bytes:
     """What makes a step the same step: all its content but the attempt, however it is encoded."""
-    digest = hashlib.blake2b(digest_size=16)
-    head = (charge.dataset, charge.run, charge.step, charge.mechanism)
-    digest.update(_ENCODER.encode((*head, float(charge.scale), _optional(charge.clip_norm))))
     users = pack_users(unpack_users(charge.users))
-    digest.update(users if isinstance(users, bytes) else _ENCODER.encode(users))
+    packed = isinstance(users, bytes)
+    content = users if isinstance(users, bytes) else _ENCODER.encode(users)
+    head = (
+        (charge.dataset, charge.run, charge.step, charge.mechanism),
+        (float(charge.scale), _optional(charge.clip_norm)),
+        (packed, len(content)),
+    )
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(_ENCODER.encode(head))
+    digest.update(content)
     digest.update(pack_norms(unpack_norms(charge.norms)))
     return digest.digest()
 

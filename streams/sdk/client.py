@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from kafka.errors import KafkaError
 
 from streams.config import Config
@@ -17,6 +18,7 @@ from streams.schemas import (
     Answer,
     CreateDataset,
     Measure,
+    Name,
     OdometerCheckpoint,
     OnExhaustion,
     OpenRun,
@@ -28,7 +30,7 @@ from streams.schemas import (
     encode,
 )
 from streams.sdk.datasets import policy_from
-from streams.sdk.errors import DecisionTimeout, Fenced, ServiceUnavailable
+from streams.sdk.errors import DecisionTimeout, Fenced, InvalidCharge, ServiceUnavailable
 from streams.sdk.followers import Halt, Since, follow_decisions, follow_odometer, halts_of
 from streams.sdk.replies import Replies
 from streams.sdk.run import Run
@@ -144,9 +146,15 @@ class Turnstile:
         """Begin a run, or resume it: a new attempt, which fences every earlier one.
 
         Raises:
+            InvalidCharge: a name that no dataset or run can have.
             Refusal: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
+        try:
+            msgspec.convert([dataset, name], list[Name])
+        except msgspec.ValidationError as error:
+            # The refusal of such a record could not name the request, so nobody would hear of it.
+            raise InvalidCharge(f"dataset {dataset!r} or run {name!r}: {error}") from error
         attempt = 1
         for _ in range(_OPENINGS):
             token = uuid4().hex

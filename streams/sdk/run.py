@@ -13,6 +13,7 @@ from accounting import Gaussian, Laplace, Mechanism, PureDP
 from streams.partitioner import partitions_of
 from streams.policies import mechanism_of
 from streams.schemas import (
+    MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
     Answer,
     Charge,
@@ -180,6 +181,12 @@ class Run:
 
     def _decide(self, charges: dict[int, Charge], timeout: float | None) -> dict[int, Decision]:
         for partition, charge in charges.items():
+            count = len(charge.norms) // 8
+            if count > MAX_CHARGE_USERS:
+                raise InvalidCharge(
+                    f"partition {partition} has {count} users, more than {MAX_CHARGE_USERS}: "
+                    "charge fewer users a step, or use more partitions"
+                )
             size = len(encode(charge))
             if size > MAX_REQUEST_BYTES:
                 raise InvalidCharge(

@@ -73,6 +73,11 @@ def next_offset(client: redis.Redis, config: Config, partition: int = 0) -> int:
     return int(str(client.hget(f"{config.prefix}{{norms-{partition}}}:meta", "next") or 0))
 
 
+def unpublished(client: redis.Redis, config: Config, partition: int = 0) -> int:
+    """How many batches are in a worker's outbox; what is there is published again later."""
+    return int(str(client.hlen(f"{config.prefix}{{norms-{partition}}}:outbox")))
+
+
 def wait_until(condition: Callable[[], bool], within: float, check: Callable[[], None]) -> None:
     """Wait for other processes; ``check`` raises when one of them has failed."""
     deadline = time.monotonic() + within

@@ -11,6 +11,7 @@ import redis
 
 from streams.config import Config
 from streams.local import LocalStack
+from streams.schemas import decode_answer
 from streams.topics import HALTS, NORMS
 from tests.benchmarks.raw_pipe import raw_keys
 from tests.benchmarks.servers import (
@@ -20,6 +21,7 @@ from tests.benchmarks.servers import (
     next_offset,
     read_halts,
     start_module,
+    unpublished,
     wait_until,
 )
 from tests.benchmarks.workload import USERS_PER_STEP, Applied, Workload, produce
@@ -95,7 +97,8 @@ class Contest:
                 _WITHIN,
                 stack.check,
             )
-            return _rate(read_halts(config, halts, len(applied)), applied)
+            wait_until(lambda: not unpublished(self._redis, config), _WITHIN, stack.check)
+        return _rate(read_halts(config, halts, len(applied)), applied)
 
     def _pass_through(self, first: int, applied: list[Applied]) -> float:
         config = self._raw_config
@@ -136,8 +139,10 @@ def measure(
 
 def _rate(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float:
     """Users per second from the first to the last decision, as the broker stamped them."""
-    if [value for _, value in decisions] != [record.decision for record in applied]:
-        raise AssertionError("the decisions differ from those of the ledger")
+    for number, ((_, value), record) in enumerate(zip(decisions, applied, strict=True)):
+        if value != record.decision:
+            came, expected = decode_answer(value), decode_answer(record.decision)
+            raise AssertionError(f"decision {number} is {came}, not {expected}")
     began, ended = decisions[0][0], decisions[-1][0]
     later = sum(stamp > began for stamp, _ in decisions)
     return later * USERS_PER_STEP / max(ended - began, 1) * 1000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
-from pipeline_service import Service
+from pipeline_service import Service, ServiceFactory
 
 from streams.local import LocalStack
 
@@ -17,9 +17,6 @@ def servers() -> Iterator[LocalStack]:
     """A broker and a Redis, without workers."""
     with LocalStack(workers=0) as running:
         yield running
-
-
-ServiceFactory = Callable[..., AbstractContextManager[Service]]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import msgspec
@@ -124,3 +124,7 @@ class Service:
     async def _load(self) -> dict[int, Snapshot]:
         async with RedisStore(self.redis, self.prefix) as store:
             return {p: await store.load(p) for p in range(self.partitions)}
+
+
+ServiceFactory = Callable[..., AbstractContextManager[Service]]
+"""Starts ``workers`` workers under a new prefix, whose topics have ``partitions`` partitions."""

@@ -148,6 +148,25 @@ def test_a_policy_never_changes(log):
     assert answer_of(log.outputs[-1]).reason is Reason.POLICY_CHANGED
 
 
+POLICIES = [
+    ("orders without renyi", {"orders": [2.0]}),
+    ("renyi without orders", {"measure": "renyi"}),
+    ("fewer budgets than orders", {"measure": "renyi", "orders": [2.0, 3.0]}),
+    ("orders that do not rise", {"measure": "renyi", "orders": [3.0, 2.0], "budget": [1, 1]}),
+    ("an order beyond all bounds", {"measure": "renyi", "orders": [2.0**41]}),
+    ("an infinite order", {"measure": "renyi", "orders": [np.inf]}),
+    ("other partitions than the topic", {"partitions": 2}),
+]
+
+
+@pytest.mark.parametrize(("what", "policy"), POLICIES, ids=[row[0] for row in POLICIES])
+def test_a_policy_that_makes_no_sense_creates_nothing(what, policy):
+    log = Log()
+    log.create("bad", **policy)
+    assert answer_of(log.outputs[0]).reason is Reason.INVALID_POLICY
+    assert state_of(log.ledger) == ({}, {})
+
+
 def test_clipping_lets_a_user_spend_to_the_end_and_no_further():
     log = Log()
     log.create(budget=1.0, on_exhaustion="clip")
