@@ -60,14 +60,14 @@ def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
     `limits`: shape (n, k), 0 to `MAX_COST_UNITS`; `orders`: shape (k,), > 1. Shape (n, k),
     in units of zCDP.
     """
-    # The float quotient is off by at most one while limits are exact in float64.
+    # While limits are exact in float64, rounding is monotone and whole numbers are exact: the
+    # rounded quotient may have been carried up to the next whole number, and no further.
     quotients = np.floor(limits / orders).astype(np.int64)
     for column, order in enumerate(orders.tolist()):
         candidate = quotients[:, column]  # a view
         limit = limits[:, column]
         one_order = orders[column : column + 1]
         candidate -= units_at_orders(candidate, one_order)[:, 0] > limit
-        candidate += units_at_orders(candidate + 1, one_order)[:, 0] <= limit
         large = np.flatnonzero(limit > _EXACT_INTEGERS)
         exact_order = Fraction(order)
         for row in large.tolist():

@@ -12,6 +12,8 @@ from typing import Any
 from streams.cli import commands
 from streams.cli.output import Exit, note
 from streams.config import Config, ConfigurationError
+from streams.demo.errors import DemoError
+from streams.local.errors import LocalStackError
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -44,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             partitions=getattr(options, "partitions", None),
         )
         return handler(options, config)
-    except (ConfigurationError, InvalidCharge, commands.UnusableInput) as error:
+    except (ConfigurationError, InvalidCharge, DemoError, commands.UnusableInput) as error:
         return _fail(Exit.USAGE, error)
     except Refusal as error:
         return _fail(Exit.REFUSED, error)
-    except (ServiceUnavailable, DecisionTimeout, commands.Unavailable) as error:
+    except (ServiceUnavailable, DecisionTimeout, LocalStackError, commands.Unavailable) as error:
         return _fail(Exit.UNAVAILABLE, error)
     except ConflictingDecisions as error:
         return _fail(Exit.SOFTWARE, error)

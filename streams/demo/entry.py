@@ -77,6 +77,9 @@ def run_demo(
         TurnstileError: the service failed.
     """
     with demo_extra():
+        # Found out now, not after a minute of training.
+        import matplotlib  # noqa: F401
+        import sklearn  # noqa: F401
         from rich.console import Console
     if data is not None and not data.exists():
         raise DemoError(f"there is no {data}: give --data a folder or a file")
@@ -151,10 +154,8 @@ def _find(data: Path | None, name: str, *, required: bool) -> Path | None:
     """
     if data is None:
         return None
-    if data.is_file():
-        found = [data] if data.name == name else []
-    else:
-        found = sorted(data.rglob(name))
+    files = [data] if data.is_file() else sorted(data.rglob(name))
+    found = [file for file in files if file.name == name]
     if required and not found:
         raise DemoError(f"there is no {name} in {data}")
     return found[0] if found else None

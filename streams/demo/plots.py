@@ -64,7 +64,8 @@ def _active_users(result: TrainingResult) -> Figure:
     users, left = len(trace.spent), int(trace.active[-1])
     figure = _figure(8.0, 6.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1])
-    _style(above), _style(below)
+    _style(above)
+    _style(below)
     _title(
         figure,
         f"Worst-case accounting stops at step {result.k0}; "
@@ -107,7 +108,8 @@ def _daily_buyers(result: MonitoringResult) -> Figure:
     when = np.array(dates, dtype="datetime64[D]")
     figure = _figure(9.0, 7.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
-    _style(above), _style(below)
+    _style(above)
+    _style(below)
     _title(
         figure,
         f"{days} days answered under one budget; worst-case accounting stops after {result.k0}",

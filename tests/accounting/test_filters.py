@@ -337,6 +337,18 @@ def test_user_with_nothing_left_is_granted_zero_and_charged_zero(rule: BudgetFil
     np.testing.assert_array_equal(state, full)
 
 
+def test_user_exhausted_at_one_order_is_charged_nothing_at_another() -> None:
+    rule = RenyiFilter.from_units([64.0, 2.0], [100, 100])
+    state, granted, charged = rule.grant_units(np.array([[97, 100]]), Gaussian(4.0), [1.0])
+    assert granted.tolist() == [0.0]
+    assert charged.tolist() == [[0, 0]]
+    # Less than one unit of rho is left at the tightest order: nothing granted, the rest charged.
+    state, granted, charged = rule.grant_units(np.array([[97, 90]]), Gaussian(4.0), [1.0])
+    assert granted.tolist() == [0.0]
+    assert charged.tolist() == [[3, 0]]
+    assert rule.exhausted(state)[0]
+
+
 @every_filter
 def test_every_user_can_spend_to_the_end_and_no_further(rule: BudgetFilter) -> None:
     norms = np.array([0.0, 0.5, 0.7, 1.0, 5.0])

@@ -242,20 +242,25 @@ class Account:
     used: tuple[int, ...]  # since the odometer restarted last
     rungs: int = 1
 
-    def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> bool:
-        """Charge a cost that was granted; whether the odometer rose (Alg. 5, with restarts)."""
+    def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
+        """Charge a cost that was granted; the odometer may rise (Alg. 5, with restarts)."""
         self.spent = tuple(map(sum, zip(self.spent, cost, strict=True)))
         total = tuple(map(sum, zip(self.used, cost, strict=True)))
         if all(units <= step for units, step in zip(total, steps, strict=True)):
             self.used = total
-            return False
+            return
         climb = max(-(-units // step) for units, step in zip(cost, steps, strict=True))
-        before = self.rungs
         self.rungs += climb if any(self.used) else climb - 1
         self.used = tuple(
             max(units - (climb - 1) * step, 0) for units, step in zip(cost, steps, strict=True)
         )
-        return self.rungs != before
+
+    def bound(self, dataset: Dataset) -> tuple[int, ...]:
+        """What the odometer says: never above the budget, which the filter keeps."""
+        return tuple(
+            min(self.rungs * step, budget)
+            for step, budget in zip(dataset.steps, dataset.budget, strict=True)
+        )
 
 
 @dataclass
@@ -494,11 +499,10 @@ class Auditor:
                 if clips and all(left):
                     grant, cost = _clip(dataset, charge, left, witness.get(position))
             granted.append(grant)
-            if account.pay(cost, dataset.steps):
-                bound = tuple(
-                    min(account.rungs * step, budget)
-                    for step, budget in zip(dataset.steps, dataset.budget, strict=True)
-                )
+            before = account.bound(dataset)
+            account.pay(cost, dataset.steps)
+            bound = account.bound(dataset)
+            if bound != before:
                 self.checkpoints.add((charge["dataset"], user, *place, bound))
         return granted
 
@@ -528,6 +532,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
     return [bool(packed[i // 8] >> (i % 8) & 1) for i in range(count)]
 
 
+@lru_cache(maxsize=None)
 def published_answer(value: bytes) -> tuple[dict[str, Any], bytes]:
     """A record of `halts` in the auditor's terms, and the digest of a decision."""
     answer = msgspec.msgpack.decode(value)

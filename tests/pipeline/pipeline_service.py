@@ -78,7 +78,9 @@ class Service:
             self._open.callback(self._producer.close)
         if isinstance(value, dict):
             value = msgspec.msgpack.encode(value)
-        sent = self._producer.send(self.config.topic("norms"), value=value, partition=partition)
+        topic = self.config.topic("norms")
+        key = b"tombstone" if value is None else None
+        sent = self._producer.send(topic, value=value, key=key, partition=partition)
         return sent.get(timeout=30).offset
 
     def settle(self) -> dict[int, Snapshot]:

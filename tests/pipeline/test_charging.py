@@ -144,7 +144,7 @@ def test_every_measure_decides_as_rational_arithmetic_does(
         assert (decision.granted <= norms).all()
         assert not decision.granted[decision.halted].any()
     assert halted  # the budgets of some run out
-    assert admitted > halted / 2
+    assert admitted > 100
 
 
 IDS = {
@@ -164,7 +164,9 @@ def test_every_kind_of_user_id_is_charged_on_its_own(
     for order in (users, users[::-1], users):
         values = norms if order == users else norms[::-1]
         decision = run.charge(order, values, noise_stddev=2.0)
-        assert decision.admitted.tolist() == [3 * n * n <= 8 for n in values] or order != users
+        last = order == users and decision.step == 2
+        assert decision.admitted.all() or last
+    assert decision.admitted.tolist() == [3 * norm**2 <= 8 for norm in norms]
     state = shared.state(name)
     assert set(state) == set(users)
     partitions = {p for p in range(shared.partitions) for u in users if home(u, 3) == p}
