@@ -233,6 +233,8 @@ def row_norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     root = np.sqrt(np.square(scaled).sum(axis=1))
     with np.errstate(over="ignore"):
         norms = np.asarray(largest * root * (1.0 + (rows.shape[1] + 4) * _ULP))
+    # Among subnormal numbers a relative margin is nothing: one step up is.
+    norms = np.where(norms > 0, np.nextafter(norms, np.inf), 0.0)
     if not np.isfinite(norms).all():
         raise InvalidCharge("a contribution is too long for its norm to be a float64")
     return norms

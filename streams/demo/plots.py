@@ -22,7 +22,7 @@ _ORANGE: Final = "#d9772b"
 _GREY: Final = "#8a9099"
 _INK: Final = "#23282e"
 _DOTS_PER_INCH: Final = 120
-_BINS: Final = 40
+_BINS: Final = 20
 _WEEK: Final = 7
 
 
@@ -37,6 +37,7 @@ def plot_training(result: TrainingResult, folder: Path) -> list[Path]:
                 f"users ({result.images.name} images)",
                 f"of zCDP budget rho = {result.settings.rho:.4f}, after "
                 f"{result.settings.steps} steps",
+                len(result.trace.spent) - int(result.trace.active[-1]),
             ),
             folder / f"{name}-spent-budget.png",
         ),
@@ -53,6 +54,7 @@ def plot_monitoring(result: MonitoringResult, folder: Path) -> list[Path]:
                 "customers",
                 f"of zCDP budget rho = {result.settings.rho:.4f}, after "
                 f"{len(result.answers)} daily answers",
+                result.purchases.customers - int(result.active[-1]),
             ),
             folder / "cdnow-spent-budget.png",
         ),
@@ -114,8 +116,8 @@ def _daily_buyers(result: MonitoringResult) -> Figure:
         figure,
         f"{days} days answered under one budget; worst-case accounting stops after {result.k0}",
         f"CDNOW, {result.purchases.customers:,} customers: epsilon = "
-        f"{result.settings.epsilon:g}, delta = {result.settings.delta:g}; noise of "
-        f"{result.noise_stddev:.1f} on every answer",
+        f"{result.settings.epsilon:g}, delta = {result.settings.delta:g}; mean error "
+        f"{result.mean_error:.1f} a day; {result.mean_missing:.1f} buyers a day not counted",
     )
     above.plot(when, result.answers, ".", color=_BLUE, alpha=0.35, markersize=4, label="answer")
     above.plot(when, result.buyers, color=_GREY, linewidth=0.7, label="truth")
@@ -146,7 +148,7 @@ def _daily_buyers(result: MonitoringResult) -> Figure:
     below.annotate(
         f"{lost:,} of {result.purchases.customers:,} have been counted on "
         f"{result.settings.norm_budget} days and count no more",
-        (0.02, 0.1),
+        (0.06, 0.1),
         xycoords="axes fraction",
         color=_INK,
     )
@@ -157,24 +159,24 @@ def _daily_buyers(result: MonitoringResult) -> Figure:
     return figure
 
 
-def _spent_budgets(share: NDArray[np.float64], users: str, conditions: str) -> Figure:
-    """Shares of the budget, (n,)."""
+def _spent_budgets(share: NDArray[np.float64], users: str, conditions: str, ran_out: int) -> Figure:
+    """How many users spent which share of their budget, (n,)."""
     figure = _figure(8.0, 4.6)
     axes = figure.subplots()
     _style(axes)
     _title(
         figure,
-        f"Half of the {users} spent less than {np.median(share):.0%} of their budget",
+        f"Half of the {users} spent at most {np.median(share):.0%} of their budget",
         f"{len(share):,} users; share {conditions}",
     )
-    counts, _, bars = axes.hist(100 * share, bins=_BINS, range=(0.0, 100.0), color=_BLUE)
-    del counts
-    # The last bin holds those who have run out.
-    list(bars)[-1].set_color(_ORANGE)  # type: ignore[arg-type]
-    full = int(np.count_nonzero(share > 1.0 - 1.0 / _BINS))
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    # A hair wider on the right: whole shares of the budget belong to the bar that they end.
+    counts = np.histogram(share, edges + 1e-6 * (edges > 0))[0]
+    colours = [_BLUE] * (_BINS - 1) + [_ORANGE]
+    axes.bar(100 * edges[:-1], counts, 100 / _BINS, align="edge", color=colours, edgecolor="white")
     axes.annotate(
-        f"within {100 / _BINS:g} % of the end: {full:,}",
-        (0.985, 0.93),
+        f"{counts[-1]:,} in the last {100 / _BINS:g} %; {ran_out:,} ran out",
+        (0.985, 0.95),
         xycoords="axes fraction",
         horizontalalignment="right",
         color=_ORANGE,
@@ -218,7 +220,7 @@ def _mark(axes: Axes, place: float | np.datetime64, words: str = "") -> None:
     if words:
         axes.annotate(
             words,
-            (place, 0.97),  # type: ignore[arg-type]
+            (place, 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),
             textcoords="offset points",

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +38,7 @@ _UNIT = 2**44
 _LARGEST_COST = 2**62
 _LARGEST_BUDGET = 2**61
 _LARGEST_RECORD = 8 * 1024 * 1024
+_MOST_USERS = 2**19
 _SHORTFALL = Fraction(1, 2**49)
 
 
@@ -458,6 +459,8 @@ class Auditor:
         norms: list[float],
     ) -> None:
         """In the documented order of the reasons."""
+        if len(users) > _MOST_USERS:
+            raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
@@ -532,7 +535,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
     return [bool(packed[i // 8] >> (i % 8) & 1) for i in range(count)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def published_answer(value: bytes) -> tuple[dict[str, Any], bytes]:
     """A record of `halts` in the auditor's terms, and the digest of a decision."""
     answer = msgspec.msgpack.decode(value)

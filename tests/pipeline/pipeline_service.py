@@ -45,6 +45,8 @@ class Service:
         self._producer: KafkaProducer | None = None
         self._client: Turnstile | None = None
         self._auditor = Auditor(self.partitions)
+        self._kept: dict[int, Snapshot] = {}
+        self._ledgers: dict[int, Ledger] = {}
 
     def close(self) -> None:
         self._open.close()
@@ -97,7 +99,11 @@ class Service:
 
     def ledgers(self) -> dict[int, Ledger]:
         """The settled state, by partition."""
-        return {p: ledger_of(kept, p, self.partitions) for p, kept in self.settle().items()}
+        kept = self.settle()
+        if kept != self._kept:
+            self._kept = kept
+            self._ledgers = {p: ledger_of(kept[p], p, self.partitions) for p in kept}
+        return self._ledgers
 
     def state(self, dataset: str) -> Rows:
         """The settled accounts of one dataset, of all partitions."""

@@ -175,6 +175,10 @@ GARBAGE: dict[str, tuple[str, Callable[[Lane], bytes | None]]] = {
         "malformed",
         lambda lane: good(lane).replace(lane.dataset.encode(), b"\xff" * len(lane.dataset), 1),
     ),
+    "too many users": (
+        "too-large",
+        lambda lane: msgspec.msgpack.encode(lane.charge(users=bytes(8 * (2**19 + 1)), norms=[])),
+    ),
     "truncated": ("malformed", lambda lane: good(lane)[:-1]),
     "truncated in the middle": ("malformed", lambda lane: good(lane)[: len(good(lane)) // 2]),
     "truncated JSON": ("malformed", lambda lane: msgspec.json.encode(lane.charge())[:-1]),

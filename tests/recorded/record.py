@@ -64,9 +64,8 @@ def make_log(seed: int) -> Log:
             norms, scale = norms / 10, 2.0
         step = steps[name] - int(rng.random() < 0.1 and steps[name] > 0)
         answer = log.charge(step, users, norms, scale, dataset=name, mechanism=mechanism)
-        steps[name] = (getattr(answer, "step", None) == steps[name] and steps[name] + 1) or steps[
-            name
-        ]
+        if isinstance(answer, Decision) and answer.step == steps[name]:
+            steps[name] += 1
         if rng.random() < 0.05:
             log.send([b"", b"\xc1", b'{"type":"charge"}', None][rng.integers(4)])
     return log
