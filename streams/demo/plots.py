@@ -80,7 +80,8 @@ def _active_users(result: TrainingResult) -> Figure:
         (result.k0, result.accuracy_worst_case, "worst case", (8, -16)),
         (len(steps), result.accuracy, "individual", (-4, -18)),
     ):
-        above.plot(step, 100 * value, "o", color=_ORANGE if words == "worst case" else _BLUE)
+        colour = _ORANGE if words == "worst case" else _BLUE
+        above.plot(step, 100 * value, "o", color=colour, clip_on=False, zorder=3)
         above.annotate(
             f"{words}: {value:.1%}",
             (step, 100 * value),

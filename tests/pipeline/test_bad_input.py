@@ -427,13 +427,13 @@ def test_zero_norms_are_admitted_and_cost_nothing(lane: Lane) -> None:
     lane.assert_goes_on(step=2)
 
 
-def test_the_integer_1_and_the_string_1_are_different_users(lane: Lane) -> None:
-    users: list[int | str] = [1, "1", 2, "2", 49]
+def test_an_integer_and_the_string_of_its_digits_are_different_users(lane: Lane) -> None:
+    users: list[int | str] = [901, "901", 902, "902", 949]
     assert lane.run.charge(users, [4.0, 1.0, 4.0, 1.0, 0.0], noise_stddev=4.0).admitted.all()
     lane.service.audit()
     state = lane.service.state(lane.dataset)
-    assert (state[1][0], state["1"][0]) == ((2**43,), (2**43 // 16,))
-    assert (state[2][0], state["2"][0]) == ((2**43,), (2**43 // 16,))
+    assert (state[901][0], state["901"][0]) == ((2**43,), (2**43 // 16,))
+    assert (state[902][0], state["902"][0]) == ((2**43,), (2**43 // 16,))
 
 
 BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
