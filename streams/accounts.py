@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from accounting import charge_units
 from accounting.odometers import advance_units
 from streams.index import UNKNOWN, UserIndex
+from streams.packing import pack_users, unpack_norms, unpack_users
 from streams.partitioner import partitions_of
 from streams.policies import bound_in_measure, filter_of, mechanism_of
 from streams.schemas import (
@@ -31,9 +32,6 @@ from streams.schemas import (
     Refused,
     User,
     Users,
-    pack_users,
-    unpack_norms,
-    unpack_users,
 )
 
 PAGE_USERS = 4096
@@ -102,9 +100,10 @@ class Accounts:
         Raises:
             Refused: for the first reason that applies; nothing has changed then.
         """
-        mechanism = mechanism_of(charge.mechanism, charge.scale, self.policy)
         users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
-        _check_norms(len(users), norms, charge.clip_norm)
+        _check_lengths(len(users), len(norms))
+        mechanism = mechanism_of(charge.mechanism, charge.scale, self.policy)
+        _check_norms(norms, charge.clip_norm)
         slots = self._index.find(users)
         new = np.flatnonzero(slots == UNKNOWN)
         new_users = _select(users, new)
@@ -277,12 +276,15 @@ class Accounts:
         return numbers if self.policy.measure == "renyi" else numbers[0]
 
 
-def _check_norms(users: int, norms: NDArray[np.float64], clip_norm: float | None) -> None:
+def _check_lengths(users: int, norms: int) -> None:
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
         raise Refused(Reason.TOO_LARGE, detail)
-    if len(norms) != users:
-        raise Refused(Reason.LENGTH_MISMATCH, f"{users} users, but {len(norms)} norms")
+    if norms != users:
+        raise Refused(Reason.LENGTH_MISMATCH, f"{users} users, but {norms} norms")
+
+
+def _check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
     if clip_norm is not None and not (0 <= clip_norm < np.inf):
         raise Refused(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
     valid = (norms >= 0) & (norms < np.inf)

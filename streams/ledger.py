@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from streams.accounts import Accounts, AccountsDelta, Outcome, Page
+from streams.packing import charge_digest, pack_bits, pack_norms, pack_users
 from streams.policies import check_policy
 from streams.schemas import (
     MAX_REQUEST_BYTES,
@@ -36,13 +37,9 @@ from streams.schemas import (
     Rejected,
     Request,
     RunOpened,
-    charge_digest,
     decode_request,
     encode,
     odometer_key,
-    pack_bits,
-    pack_norms,
-    pack_users,
 )
 
 

@@ -12,14 +12,13 @@ from kafka import KafkaConsumer, TopicPartition
 
 from streams.config import Config
 from streams.kafka_clients import new_reader
+from streams.packing import unpack_bits, unpack_users
 from streams.schemas import (
     Decision,
     OdometerCheckpoint,
     Rejected,
     User,
     decode_answer,
-    unpack_bits,
-    unpack_users,
 )
 from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable
 from streams.topics import HALTS, ODOMETER, REJECTS
@@ -31,6 +30,9 @@ _POLL_MS = 200
 @dataclass(frozen=True)
 class Halt:
     """A user was left out of a step, and charged nothing for it.
+
+    Except, where policies clip, what was too little to pay for any norm: it is charged and the
+    user is exhausted.
 
     Attributes:
         exhausted: nothing is left, so that no later step can admit this user either. Otherwise a

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
+from streams.packing import charge_digest, pack_norms, pack_users, unpack_bits
 from streams.partitioner import partitions_of
 from streams.policies import mechanism_of
 from streams.schemas import (
@@ -24,11 +25,7 @@ from streams.schemas import (
     Request,
     RunOpened,
     User,
-    charge_digest,
     encode,
-    pack_norms,
-    pack_users,
-    unpack_bits,
 )
 from streams.sdk.errors import ConflictingDecisions, InvalidCharge, Refusal, TurnstileError
 from streams.sdk.replies import step_key

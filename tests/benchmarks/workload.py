@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, charge_units
 from streams.ledger import Channel, Ledger, Output
+from streams.packing import pack_norms, pack_users
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Charge,
@@ -19,8 +20,6 @@ from streams.schemas import (
     Policy,
     Request,
     encode,
-    pack_norms,
-    pack_users,
 )
 
 USERS_PER_STEP = 4096

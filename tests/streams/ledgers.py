@@ -5,6 +5,7 @@ import numpy as np
 
 from accounting.units import budget_units
 from streams.ledger import Channel, Delta, Ledger
+from streams.packing import pack_norms, unpack_bits
 from streams.schemas import (
     Charge,
     CreateDataset,
@@ -14,8 +15,6 @@ from streams.schemas import (
     Rejected,
     decode_answer,
     encode,
-    pack_norms,
-    unpack_bits,
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from streams.accounts import PAGE_USERS
 from streams.ledger import Channel, Delta, Ledger
+from streams.packing import pack_norms
 from streams.partitioner import partitions_of
 from streams.schemas import (
     Charge,
@@ -17,7 +18,6 @@ from streams.schemas import (
     Rejected,
     RunOpened,
     encode,
-    pack_norms,
 )
 from tests.streams.ledgers import Log, admitted, answer_of, exhausted, replayed
 

@@ -14,6 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.packing import (
+    charge_digest,
+    pack_bits,
+    pack_norms,
+    pack_users,
+    unpack_bits,
+    unpack_norms,
+    unpack_users,
+)
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     VERSION,
@@ -27,17 +36,10 @@ from streams.schemas import (
     Reason,
     Refused,
     RunOpened,
-    charge_digest,
     decode_answer,
     decode_request,
     encode,
     odometer_key,
-    pack_bits,
-    pack_norms,
-    pack_users,
-    unpack_bits,
-    unpack_norms,
-    unpack_users,
 )
 
 POLICY: dict[str, Any] = {

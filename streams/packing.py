@@ -1,0 +1,83 @@
+"""Between arrays and the bytes of the wire: users, norms, bit sets, and the digest of a charge."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.schemas import Charge, Norms, Reason, Refused, User, Users, encode
+
+
+def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
+    """Packed ids, or a list of nothing but integers, as int64 (n,); any other list as it is.
+
+    Raises:
+        Refused: MALFORMED, when packed ids are not a multiple of 8 bytes.
+    """
+    if isinstance(users, bytes):
+        return _unpack(users, "<i8", "users").astype(np.int64, copy=False)
+    if all(type(user) is int for user in users):
+        return np.array(users, dtype=np.int64)
+    return list(users)
+
+
+def unpack_norms(norms: Norms) -> NDArray[np.float64]:
+    """Norms as float64 (n,).
+
+    Raises:
+        Refused: MALFORMED, when packed norms are not a multiple of 8 bytes.
+    """
+    if isinstance(norms, bytes):
+        return _unpack(norms, "<f8", "norms").astype(np.float64, copy=False)
+    return np.array(norms, dtype=np.float64)
+
+
+def _unpack(packed: bytes, dtype: str, field: str) -> NDArray[np.generic]:
+    if len(packed) % 8:
+        detail = f"{field}: {len(packed)} packed bytes are not a multiple of 8"
+        raise Refused(Reason.MALFORMED, detail)
+    return np.frombuffer(packed, dtype=dtype)
+
+
+def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
+    """The inverse of ``unpack_users``."""
+    return users if isinstance(users, list) else users.astype("<i8", copy=False).tobytes()
+
+
+def pack_norms(norms: NDArray[np.float64]) -> bytes:
+    """The inverse of ``unpack_norms``."""
+    return norms.astype("<f8", copy=False).tobytes()
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> bytes:
+    """A bool array as a bit set, least significant bit first."""
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
+    """The inverse of ``pack_bits``."""
+    octets = np.frombuffer(packed, dtype=np.uint8)
+    return np.unpackbits(octets, count=count, bitorder="little").astype(np.bool_)
+
+
+def charge_digest(charge: Charge) -> bytes:
+    """What makes a step the same step: all its content but the attempt, however it is encoded."""
+    users = pack_users(unpack_users(charge.users))
+    packed = isinstance(users, bytes)
+    content = users if isinstance(users, bytes) else encode(users)
+    head = (
+        (charge.dataset, charge.run, charge.step, charge.mechanism),
+        (float(charge.scale), _optional(charge.clip_norm)),
+        (packed, len(content)),
+    )
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(encode(head))
+    digest.update(content)
+    digest.update(pack_norms(unpack_norms(charge.norms)))
+    return digest.digest()
+
+
+def _optional(number: float | None) -> float | None:
+    return None if number is None else float(number)
