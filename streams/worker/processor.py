@@ -46,6 +46,8 @@ PUBLISH_WITHIN = 10.0
 """Seconds a batch may take until it is published: a process paused for longer is replaced by now,
 and what it would publish then is stale."""
 UNPUBLISHED_BATCHES = 8
+FORGET_AFTER = 0.5
+"""Seconds without a record after which the outbox is cleared by a write of its own."""
 
 
 class Event(Protocol):
@@ -161,14 +163,21 @@ class Processor:
         self._outbox = []
         while True:
             if not self._arrived:
-                self._wake.clear()
-                await self._forget_published()
-                if not self._arrived:
-                    await self._wake.wait()
+                await self._wait_for_records()
             async with self._lock:
                 batch = self._take_batch()
                 if batch:
                     await self._process(batch)
+
+    async def _wait_for_records(self) -> None:
+        self._wake.clear()
+        try:
+            await asyncio.wait_for(self._wake.wait(), FORGET_AFTER)
+        except TimeoutError:
+            # Step 5, when no commit came along to do it.
+            if self._published:
+                published, self._published = self._published, []
+                await self._store.forget_published(self._partition, published)
 
     def _take_batch(self) -> list[Event]:
         # Step 1.
@@ -235,15 +244,8 @@ class Processor:
             await asyncio.gather(*sent)
         finally:
             self._publishing.release()
-        # Step 5, with the next commit or when there is nothing else to do.
+        # Step 5, with the next commit or after a while without one.
         self._published.append(first)
-        if not self._arrived:
-            self._wake.set()
-
-    async def _forget_published(self) -> None:
-        if self._published:
-            published, self._published = self._published, []
-            await self._store.forget_published(self._partition, published)
 
     def _expect_ok(self, verdict: Verdict, write: str) -> None:
         if verdict is not Verdict.OK:

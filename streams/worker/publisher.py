@@ -11,6 +11,9 @@ from streams.config import Config
 from streams.ledger import Channel, Output
 from streams.schemas import MAX_REQUEST_BYTES
 
+_BATCH_BYTES = 512 * 1024
+"""A producer has one batch of a partition under way: small ones would wait for each other."""
+
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
 
@@ -28,6 +31,7 @@ class Publisher:
             bootstrap_servers=self._kafka,
             acks="all",
             enable_idempotence=True,
+            max_batch_size=_BATCH_BYTES,
             max_request_size=_MAX_RECORD,
         )
         await self._producer.start()
@@ -39,26 +43,23 @@ class Publisher:
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> list[asyncio.Future[object]]:
-        """Queue outputs in order; each future ends when the broker has its record."""
+        """Queue outputs in the order of each topic; a future ends when the broker has its record.
+
+        Odometer checkpoints are many, so they go out as ready-made batches. There is no order
+        between topics.
+        """
+        checkpoints = [output for output in outputs if output.channel is Channel.ODOMETER]
         sent: list[asyncio.Future[object]] = []
-        start = 0
-        while start < len(outputs):
-            # A run of odometer checkpoints goes out as ready-made batches: they are many.
-            stop = start
-            while stop < len(outputs) and outputs[stop].channel is Channel.ODOMETER:
-                stop += 1
-            if stop > start:
-                sent += await self._publish_batches(partition, outputs[start:stop])
-                start = stop
-            else:
-                output = outputs[start]
+        for output in outputs:
+            if output.channel is not Channel.ODOMETER:
                 topic = self._topics[output.channel]
                 sent.append(
                     await self._producer.send(
                         topic, value=output.value, key=output.key, partition=partition
                     )
                 )
-                start += 1
+        if checkpoints:
+            sent += await self._publish_batches(partition, checkpoints)
         return sent
 
     async def _publish_batches(
