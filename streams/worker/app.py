@@ -51,6 +51,7 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
         datadir=tempfile.mkdtemp(prefix="turnstile-faust-"),
         web_enabled=False,
         topic_disable_leader=True,
+        table_standby_replicas=0,  # else Faust's own assignor leaves some of many workers idle
         topic_allow_declare=False,
         key_serializer="raw",
         value_serializer="raw",
@@ -80,7 +81,11 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
     async def decide(stream: Any) -> None:
         async for event in stream.noack().events():
             if event.message.generation_id == app.consumer_generation_id:
-                owned.arrive(event.message.partition, _Record(event))
+                await owned.arrive(event.message.partition, _Record(event))
+
+    @app.on_partitions_revoked.connect
+    async def suspend(*_: Any, **__: Any) -> None:
+        await owned.suspend()
 
     async def connect() -> None:
         await store.check()

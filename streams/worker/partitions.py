@@ -54,11 +54,17 @@ class Partitions:
                     positions[partition] = position
             return positions
 
-    def arrive(self, partition: int, event: Event) -> None:
+    async def suspend(self) -> None:
+        """Decide nothing more: a rebalance begins, and somebody else may claim any partition."""
+        async with self._claiming:
+            for processor in self._owned.values():
+                await processor.suspend()
+
+    async def arrive(self, partition: int, event: Event) -> None:
         """Hand a record to its partition; records of partitions not owned are left alone."""
         processor = self._owned.get(partition)
         if processor is not None:
-            processor.arrive(event)
+            await processor.arrive(event)
 
     async def keep_folded(self) -> None:
         """Fold deltas into pages, for as long as the process runs."""
@@ -72,7 +78,7 @@ class Partitions:
         next_offset, before = await self._store.claim(partition, self._owner)
         held = self._owned.get(partition)
         if held is not None:
-            position = await held.rewind()
+            position = await held.resume()
             if before == self._owner and next_offset == position:
                 return position  # nobody else was here: the state in memory is the state
             await self._owned.pop(partition).stop()

@@ -35,6 +35,8 @@ logger = logging.getLogger("turnstile.worker")
 
 BATCH_RECORDS = 64
 BATCH_BYTES = 4 * 1024 * 1024
+ARRIVED_BYTES = 4 * BATCH_BYTES
+"""Records that wait here hold up the stream, and so the fetching, when there are more of them."""
 FOLD_BYTES = 16 * 1024 * 1024
 """Deltas are folded into pages when there are this many bytes of them, and ..."""
 FOLD_RATIO = 2
@@ -87,7 +89,11 @@ class Processor:
         self._store = store
         self._publisher = publisher
         self._lock = asyncio.Lock()
+        self._suspended = False
         self._arrived: deque[Event] = deque()
+        self._arrived_bytes = 0
+        self._fetch = 0  # counts the times that fetching begins anew
+        self._room = asyncio.Event()
         self._wake = asyncio.Event()
         self._published: list[int] = []
         self._publishing = asyncio.Semaphore(UNPUBLISHED_BATCHES)
@@ -113,25 +119,36 @@ class Processor:
         """Republish what the owner before may not have published, then take records."""
         self._spawn(self._run())
 
-    async def stop(self) -> None:
-        """Take no more records; a batch that is under way ends first."""
+    async def suspend(self) -> None:
+        """Take no more records until ``resume``; a batch that is under way ends first."""
         async with self._lock:
-            for task in self._tasks:
-                task.cancel()
-        self._arrived.clear()
+            self._suspended = True
+            self._drop_arrived()
 
-    def arrive(self, event: Event) -> None:
-        """Queue a record of this partition."""
-        if self.halted:
-            return
-        self._arrived.append(event)
-        self._wake.set()
-
-    async def rewind(self) -> int:
-        """Forget what is queued, because it will be fetched again; returns where from."""
+    async def resume(self) -> int:
+        """Take records again; returns the offset from which they have to be fetched."""
         async with self._lock:
-            self._arrived.clear()
+            self._suspended = False
+            self._drop_arrived()
             return self.next
+
+    async def stop(self) -> None:
+        """Take no more records, ever."""
+        await self.suspend()
+        for task in self._tasks:
+            task.cancel()
+
+    async def arrive(self, event: Event) -> None:
+        """Queue a record of this partition, as soon as there is room."""
+        fetch = self._fetch
+        while self._arrived_bytes >= ARRIVED_BYTES and fetch == self._fetch:
+            self._room.clear()
+            await self._room.wait()
+        if self.halted or self._suspended or fetch != self._fetch:
+            return  # it will be fetched again, by whoever decides it
+        self._arrived.append(event)
+        self._arrived_bytes += _size(event)
+        self._wake.set()
 
     def wants_fold(self) -> bool:
         """Whether folding the deltas is worth it by now."""
@@ -146,10 +163,14 @@ class Processor:
             names = self.ledger.unfolded()
         for name in names:
             async with self._lock:
+                if self._suspended:
+                    return  # half a fold is harmless: the deltas are still there
                 field = {name: self.ledger.fold(name)}
                 verdict = await self._store.fold(self._partition, self.owner, self.next, field)
             self._expect_ok(verdict, "fold")
         async with self._lock:
+            if self._suspended:
+                return
             verdict = await self._store.fold(
                 self._partition, self.owner, self.next, {}, drop=covered.count
             )
@@ -179,21 +200,29 @@ class Processor:
                 published, self._published = self._published, []
                 await self._store.forget_published(self._partition, published)
 
+    def _drop_arrived(self) -> None:
+        self._arrived.clear()
+        self._arrived_bytes = 0
+        self._fetch += 1
+        self._room.set()
+
     def _take_batch(self) -> list[Event]:
         # Step 1.
         batch: list[Event] = []
         size = 0
+        self._room.set()
         while self._arrived and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
             event = self._arrived.popleft()
+            self._arrived_bytes -= _size(event)
             expected = self.next + len(batch)
             if event.offset < expected:
                 continue
             if event.offset > expected:
-                self._arrived.clear()
+                self._drop_arrived()
                 self._missing(expected, event.offset)
                 break
             batch.append(event)
-            size += len(event.value or b"")
+            size += _size(event)
         return batch
 
     def _missing(self, expected: int, found: int) -> None:
@@ -260,3 +289,7 @@ class Processor:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             end_process(f"partition {self._partition}: {error}", error)
+
+
+def _size(event: Event) -> int:
+    return len(event.value or b"")

@@ -38,7 +38,6 @@ class Throughput:
     worker: list[float] = field(default_factory=list)
     raw: list[float] = field(default_factory=list)
     checkpoints: int = 0
-    halted: int = 0
 
     @property
     def ratio(self) -> float:
