@@ -1,4 +1,4 @@
-"""More workers, while charges are in flight: partitions move, nothing is lost, nobody has to die."""
+"""More workers, with charges in flight: partitions move, nothing is lost, nobody has to die."""
 
 import threading
 
