@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from accounting import charge_units
 from accounting.odometers import advance_units
 from streams.index import UNKNOWN, UserIndex
-from streams.packing import pack_users, unpack_norms, unpack_users
+from streams.packing import pack_users, select_users, unpack_norms, unpack_users
 from streams.partitioner import partitions_of
 from streams.policies import bound_in_measure, filter_of, mechanism_of
 from streams.schemas import (
@@ -106,7 +106,7 @@ class Accounts:
         _check_norms(norms, charge.clip_norm)
         slots = self._index.find(users)
         new = np.flatnonzero(slots == UNKNOWN)
-        new_users = _select(users, new)
+        new_users = select_users(users, new)
         self._check_users(users, slots, new, new_users)
         cost = charge_units(self.policy.measure, mechanism, norms, self._orders)
 
@@ -299,14 +299,6 @@ def _check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
             "clip the contribution before it is charged"
         )
         raise Refused(Reason.NORM_ABOVE_CLIP, detail)
-
-
-def _select(
-    users: NDArray[np.int64] | list[User], positions: NDArray[np.int64]
-) -> NDArray[np.int64] | list[User]:
-    if isinstance(users, np.ndarray):
-        return users[positions]
-    return [users[position] for position in positions]
 
 
 def _lists(bound: NDArray[np.float64]) -> list[list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,15 @@ def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
 def pack_norms(norms: NDArray[np.float64]) -> bytes:
     """The inverse of ``unpack_norms``."""
     return norms.astype("<f8", copy=False).tobytes()
+
+
+def select_users(
+    users: NDArray[np.int64] | Sequence[User], positions: NDArray[np.int64]
+) -> NDArray[np.int64] | list[User]:
+    """The users at these positions: an array of an array, else a list."""
+    if isinstance(users, np.ndarray):
+        return users[positions]
+    return [users[position] for position in positions.tolist()]
 
 
 def pack_bits(bits: NDArray[np.bool_]) -> bytes:

@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
+from streams.packing import select_users
 from streams.schemas import User
 from streams.sdk.errors import InvalidCharge, TurnstileError
 
@@ -189,7 +190,7 @@ class QueryAnswerer:
         norms = row_norms(rows)
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
-        senders = _pick(users, present)
+        senders = select_users(users, present)
         # Step 2.
         decision = self._run.charge(
             senders, asked[present], noise_stddev=self.noise_stddev, clip_norm=self.clip_norm
@@ -276,11 +277,3 @@ def _contributions(contributions: ArrayLike, users: int) -> NDArray[np.float64]:
     if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
         raise InvalidCharge("contributions are too large for their sum to be a float64")
     return rows
-
-
-def _pick(
-    users: NDArray[np.int64] | Sequence[User], positions: NDArray[np.int64]
-) -> NDArray[np.int64] | list[User]:
-    if isinstance(users, np.ndarray):
-        return users[positions]
-    return [users[position] for position in positions.tolist()]

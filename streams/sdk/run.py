@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
-from streams.packing import charge_digest, pack_norms, pack_users, unpack_bits
+from streams.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.partitioner import partitions_of
 from streams.policies import mechanism_of
 from streams.schemas import (
@@ -133,7 +133,7 @@ class Run:
             for partition in range(self.policy.partitions)
         }
         charges = {
-            partition: self._part(_pick(ids, mine), values[mine], name, scale, clip_norm)
+            partition: self._part(select_users(ids, mine), values[mine], name, scale, clip_norm)
             for partition, mine in positions.items()
         }
         answers = self._decide(charges, timeout)
@@ -310,11 +310,3 @@ def _norms(norms: ArrayLike, users: int, clip_norm: float | None) -> NDArray[np.
             allowed += f", and at most clip_norm = {clip_norm}: clip before charging"
         raise InvalidCharge(f"norm {values[position]} at position {position}; it must be {allowed}")
     return values
-
-
-def _pick(
-    users: NDArray[np.int64] | list[User], positions: NDArray[np.int64]
-) -> NDArray[np.int64] | list[User]:
-    if isinstance(users, np.ndarray):
-        return users[positions]
-    return [users[position] for position in positions.tolist()]
