@@ -1,4 +1,4 @@
-"""More workers, with charges in flight: partitions move, nothing is lost, nobody has to die."""
+"""More workers, fewer workers, with charges in flight: partitions move, nothing is lost."""
 
 import threading
 
@@ -9,7 +9,7 @@ from streams import Turnstile
 from streams.status import read_owners
 
 
-def test_partitions_move_to_new_workers_and_back_without_a_restart(
+def test_partitions_move_to_new_workers_and_back_without_a_gap(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=4) as service:
@@ -43,6 +43,5 @@ def test_partitions_move_to_new_workers_and_back_without_a_restart(
         finally:
             stop.set()
             load.join()
-        assert [worker.restarts for worker in service.stack.workers] == [0, 0, 0]
         assert steps == list(range(len(steps)))
         service.audit()
