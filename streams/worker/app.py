@@ -79,9 +79,13 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
 
     @app.agent(norms)
     async def decide(stream: Any) -> None:
-        async for event in stream.noack().events():
-            if event.message.generation_id == app.consumer_generation_id:
-                await owned.arrive(event.message.partition, _Record(event))
+        try:
+            async for event in stream.noack().events():
+                if event.message.generation_id == app.consumer_generation_id:
+                    await owned.arrive(event.message.partition, _Record(event))
+        except Exception as error:
+            # Faust would start the agent again, without the record that it had in hand.
+            end_process(f"the stream failed: {error}", error)
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
