@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,8 @@ _PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
 # The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
 _UNSURE: Final = 2.0**-96
 _EXACT_INTEGERS: Final = 2.0**53
+_INTERVAL: Final = 2.0**-49
+_RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
 
 
 def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
@@ -40,9 +43,7 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     Raises `InvalidInput` outside these ranges.
     """
     scale = _positive_finite("s", s)
-    values = nonnegative_array("c", c)
-    if values.size and values.max() == math.inf:
-        raise InvalidInput("c", math.inf, "finite throughout")
+    values = _finite_values("c", c)
     return _in_blocks(values, lambda block: _square_ratio_block(block, scale))
 
 
@@ -51,20 +52,52 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
 
     `c`, `s` as in `square_ratio_up`; `limit` a power of two from 2**53 to 2**62.
     """
+    scale = _positive_finite("s", s)
+    values = _finite_values("c", c)
+    ratio = _units_per_square(scale, bits)
+    if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
+        return _square_ratio_ceil_exact(values, scale, bits, limit)
+    # Three roundings are within a relative 2**-51. Where both ends of an interval that is wider
+    # than that, and than their own roundings, have one ceiling, it is the exact one.
+    with np.errstate(over="ignore", under="ignore"):
+        square = values * values
+        tiny = square < _SQUARE_LIMITS[0]
+        low = square * float(ratio)
+        high = low * (1.0 + _INTERVAL)
+        low *= 1.0 - _INTERVAL
+    for end in (low, high):
+        np.minimum(end, float(limit), out=end)
+        np.ceil(end, out=end)
+    whole: IntArray = low.astype(np.int64)
+    unsure = low != high
+    unsure |= tiny
+    if unsure.any():
+        unsure &= values != 0.0
+        whole[unsure] = _square_ratio_ceil_exact(values[unsure], scale, bits, limit)
+    return whole
+
+
+@lru_cache(maxsize=16)
+def _units_per_square(scale: float, bits: int) -> Fraction:
+    return Fraction(2) ** bits / Fraction(scale) ** 2
+
+
+def _square_ratio_ceil_exact(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` of any values, by way of `square_ratio_up`."""
     # Rounding up to float64 and then to an integer is one rounding up while integers are exact.
-    scaled = square_ratio_up(c, s)
+    scaled = square_ratio_up(c, scale)
     np.minimum(scaled, math.ldexp(float(limit), -bits), out=scaled)
     np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
     np.ceil(scaled, out=scaled)
     whole: IntArray = scaled.astype(np.int64)
     if scaled.size and scaled.max() > _EXACT_INTEGERS:
         large = (scaled > _EXACT_INTEGERS) & (scaled < limit)
-        ratio = Fraction(2) ** bits / Fraction(float(s)) ** 2
+        ratio = _units_per_square(scale, bits)
 
         def exact(value: float) -> int:
             return min(math.ceil(Fraction(value) ** 2 * ratio), limit)
 
-        _decide_exactly(whole, large, np.asarray(c, dtype=np.float64), exact)
+        _decide_exactly(whole, large, c, exact)
     return whole
 
 
@@ -105,6 +138,13 @@ def two_product_error(
         np.multiply(left, right, out=term)
         np.add(error, term, out=error)
     return error
+
+
+def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
+    array = nonnegative_array(argument, values)
+    if array.size and array.max() == math.inf:
+        raise InvalidInput(argument, math.inf, "finite throughout")
+    return array
 
 
 def _split_one(value: float) -> tuple[float, float]:

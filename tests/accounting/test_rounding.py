@@ -114,6 +114,24 @@ def test_square_ratio_ceiling_is_exact_up_to_saturation(c: list[float], s: float
     assert result.tolist() == [exact.zcdp_units(value, s) for value in c]
 
 
+@pytest.mark.parametrize("s", [2.0**400, 2.0**160, 2.0**128, 3e-60, 2.0**-140, 1e-300])
+def test_square_ratio_ceiling_of_a_positive_norm_is_never_zero(s: float) -> None:
+    c = [math.ldexp(s, exponent) for exponent in (-700, -500, -300, -290, -45, -22)]
+    c = [5e-324, 1e-200, *(value for value in c if value > 0.0)]
+    result = square_ratio_ceil(np.array([0.0, *c]), s, 43, 2**62)
+    assert result.tolist() == [0, *(exact.zcdp_units(value, s) for value in c)]
+
+
+@given(st.lists(st.integers(1, 2**50), min_size=1, max_size=20), st.integers(1, 2**10))
+def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s: int) -> None:
+    # (c / s)^2 2**44 is whole at c = s k 2**-22; its neighbours lie just above and below.
+    whole = np.array(roots, dtype=np.float64) % 2**26 * s * 2.0**-22
+    c = np.concatenate([whole, np.nextafter(whole, 0.0), np.nextafter(whole, np.inf)])
+    result = square_ratio_ceil(c, float(s), 44, 2**62)
+    expected = [math.ceil(Fraction(value) ** 2 / s**2 * 2**44) for value in c.tolist()]
+    assert result.tolist() == [min(units, 2**62) for units in expected]
+
+
 unit_numbers = st.one_of(
     st.integers(0, 100), st.integers(0, 2**45), st.integers(2**52, 2**54), st.integers(0, 2**62)
 )
