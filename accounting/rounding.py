@@ -31,7 +31,8 @@ _PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
 # The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
 _UNSURE: Final = 2.0**-96
 _EXACT_INTEGERS: Final = 2.0**53
-_INTERVAL: Final = 2.0**-49
+_INTERVAL: Final = 2.0**-50
+_FEW: Final = 16  # decided one by one sooner than as arrays
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
 
 
@@ -73,13 +74,11 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     unsure |= tiny
     if unsure.any():
         unsure &= values != 0.0
-        whole[unsure] = _square_ratio_ceil_exact(values[unsure], scale, bits, limit)
+        if np.count_nonzero(unsure) <= _FEW:
+            _decide_exactly(whole, unsure, values, _exact_ceiling(ratio, limit))
+        else:
+            whole[unsure] = _square_ratio_ceil_exact(values[unsure], scale, bits, limit)
     return whole
-
-
-@lru_cache(maxsize=16)
-def _units_per_square(scale: float, bits: int) -> Fraction:
-    return Fraction(2) ** bits / Fraction(scale) ** 2
 
 
 def _square_ratio_ceil_exact(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
@@ -92,13 +91,24 @@ def _square_ratio_ceil_exact(c: FloatArray, scale: float, bits: int, limit: int)
     whole: IntArray = scaled.astype(np.int64)
     if scaled.size and scaled.max() > _EXACT_INTEGERS:
         large = (scaled > _EXACT_INTEGERS) & (scaled < limit)
-        ratio = _units_per_square(scale, bits)
-
-        def exact(value: float) -> int:
-            return min(math.ceil(Fraction(value) ** 2 * ratio), limit)
-
-        _decide_exactly(whole, large, c, exact)
+        _decide_exactly(whole, large, c, _exact_ceiling(_units_per_square(scale, bits), limit))
     return whole
+
+
+@lru_cache(maxsize=16)
+def _units_per_square(scale: float, bits: int) -> Fraction:
+    return Fraction(2) ** bits / Fraction(scale) ** 2
+
+
+def _exact_ceiling(ratio: Fraction, limit: int) -> Callable[[float], int]:
+    """Return the function c -> min(ceil(c**2 * ratio), limit) in Python integers."""
+    top, bottom = ratio.as_integer_ratio()
+
+    def exact(value: float) -> int:
+        numerator, denominator = value.as_integer_ratio()
+        return min(-(-(numerator * numerator * top) // (denominator * denominator * bottom)), limit)
+
+    return exact
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:

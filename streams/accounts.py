@@ -34,7 +34,8 @@ from streams.schemas import (
     Users,
 )
 
-PAGE_USERS = 4096
+_PAGE_BITS = 12
+PAGE_USERS = 1 << _PAGE_BITS
 """Users in one page of state."""
 
 
@@ -105,14 +106,15 @@ class Accounts:
         mechanism = mechanism_of(charge.mechanism, charge.scale, self.policy)
         _check_norms(norms, charge.clip_norm)
         slots = self._index.find(users)
-        new = np.flatnonzero(slots == UNKNOWN)
+        new = _positions(slots == UNKNOWN)
         new_users = select_users(users, new)
         self._check_users(users, slots, new, new_users)
         cost = charge_units(self.policy.measure, mechanism, norms, self._orders)
 
         first_new_slot = len(self._index)
-        slots[new] = self._enrol(new_users)
-        before = self._spent[slots]
+        if len(new):
+            slots[new] = self._enrol(new_users)
+        before = self._spent.take(slots, axis=0)
         clipped = np.empty(0, dtype=np.int64)
         granted = np.empty(0)
         if self.policy.on_exhaustion == "halt":
@@ -194,7 +196,9 @@ class Accounts:
     ) -> None:
         positions = np.arange(len(slots))
         self._mark[slots] = positions  # UNKNOWN, -1, writes to the last row: it is no user's
-        twice = (self._mark[slots] != positions) & (slots != UNKNOWN)
+        twice = self._mark.take(slots) != positions
+        if len(new):
+            twice &= slots != UNKNOWN
         if twice.any():
             user = users[int(np.flatnonzero(twice)[0])]
             raise Refused(Reason.DUPLICATE_USER, f"user {user!r} stands twice in one step")
@@ -230,13 +234,14 @@ class Accounts:
         """Move the rows of these slots to their new values; returns what changed."""
         charged = spent - before
         changed = charged.any(axis=1) if charged.ndim == 2 else charged != 0
-        base, rungs = self._base[slots], self._rungs[slots]
+        base, rungs = self._base.take(slots, axis=0), self._rungs.take(slots)
         used, new_rungs = advance_units(before - base, rungs, charged, self._odometer_step)
-        changed_slots, changed_spent = slots[changed], spent[changed]
+        rows = np.flatnonzero(changed)
+        changed_slots, changed_spent = slots.take(rows), spent.take(rows, axis=0)
         self._spent[changed_slots] = changed_spent
         self._touch(changed_slots)
         delta = changed_slots.astype("<u4").tobytes(), _packed(changed_spent)
-        raised = np.flatnonzero(new_rungs != rungs)
+        raised = _positions(new_rungs != rungs)
         if not len(raised):
             return (*delta, b"", b"", b""), []
         raised_slots, raised_base = slots[raised], (spent - used)[raised]
@@ -268,7 +273,7 @@ class Accounts:
         if not len(slots):
             return
         pages = np.zeros(len(self._index) // PAGE_USERS + 1, dtype=np.bool_)
-        pages[slots // PAGE_USERS] = True
+        pages[slots >> _PAGE_BITS] = True
         self._dirty.update(np.flatnonzero(pages).tolist())
 
     def _per_order(self, units: list[int]) -> NDArray[np.int64]:
@@ -287,18 +292,25 @@ def _check_lengths(users: int, norms: int) -> None:
 def _check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
     if clip_norm is not None and not (0 <= clip_norm < np.inf):
         raise Refused(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
-    valid = (norms >= 0) & (norms < np.inf)
-    if not valid.all():
-        position = int(np.flatnonzero(~valid)[0])
+    if not len(norms):
+        return
+    largest = norms.max()
+    if not (norms.min() >= 0 and largest < np.inf):  # NaN propagates through both
+        position = int(np.flatnonzero(~((norms >= 0) & (norms < np.inf)))[0])
         detail = f"norm {norms[position]} at position {position} is not a finite number >= 0"
         raise Refused(Reason.INVALID_NORM, detail)
-    if clip_norm is not None and len(norms) and norms.max() > clip_norm:
+    if clip_norm is not None and largest > clip_norm:
         position = int(norms.argmax())
         detail = (
             f"norm {norms[position]} at position {position} is above clip_norm {clip_norm}: "
             "clip the contribution before it is charged"
         )
         raise Refused(Reason.NORM_ABOVE_CLIP, detail)
+
+
+def _positions(where: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
+    return np.flatnonzero(where) if where.any() else np.empty(0, dtype=np.int64)
 
 
 def _lists(bound: NDArray[np.float64]) -> list[list[float]]:

@@ -1,7 +1,7 @@
 """Where each user's numbers stand: user id -> slot, slots numbered in the order of first sight.
 
 Integer ids, the fast path, are found 4,096 at a time in an open-addressing hash table that is
-itself two numpy arrays; string ids in a dict.
+itself a numpy array; string ids in a dict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from streams.schemas import User
 
 UNKNOWN = -1
-_EMPTY = np.int64(-1)
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -20,7 +19,7 @@ class UserIndex:
     """The users of one dataset in one partition. Slots are never reused."""
 
     def __init__(self) -> None:
-        self._integers = _IntegerTable()
+        self._integers = _SlotTable()
         self._strings: dict[str, int] = {}
         self._integer_at = np.empty(64, dtype=np.int64)  # slot -> id, for integer users
         self._string_at: dict[int, str] = {}  # slot -> id, for string users
@@ -32,12 +31,12 @@ class UserIndex:
     def find(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
         """The slot of each user, shape (n,); UNKNOWN for users never seen."""
         if isinstance(users, np.ndarray):
-            return self._integers.find(users)
+            return self._integers.find(users, self._integer_at)
         slots = np.full(len(users), UNKNOWN, dtype=np.int64)
         integer_positions = [i for i, user in enumerate(users) if isinstance(user, int)]
         if integer_positions:
             integers = np.array([users[i] for i in integer_positions], dtype=np.int64)
-            slots[integer_positions] = self._integers.find(integers)
+            slots[integer_positions] = self._integers.find(integers, self._integer_at)
         for i, user in enumerate(users):
             if isinstance(user, str):
                 slots[i] = self._strings.get(user, UNKNOWN)
@@ -54,7 +53,7 @@ class UserIndex:
             self._integer_at = grown
         if isinstance(users, np.ndarray):
             self._integer_at[first : self._count] = users
-            self._integers.add(users, slots)
+            self._integers.add(first, self._integer_at[: self._count])
             return slots
         for slot, user in enumerate(users, start=first):
             if isinstance(user, str):
@@ -62,7 +61,7 @@ class UserIndex:
                 self._string_at[slot] = user
             else:
                 self._integer_at[slot] = user
-                self._integers.add(np.array([user], dtype=np.int64), np.array([slot]))
+                self._integers.add(slot, self._integer_at[: slot + 1])
         return slots
 
     def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
@@ -81,8 +80,11 @@ class UserIndex:
         return self._string_at.get(slot, int(self._integer_at[slot]))
 
 
-class _IntegerTable:
-    """int64 key -> int64 value, open addressing with linear probing, at most half full."""
+class _SlotTable:
+    """Slots of integer users by id: open addressing with linear probing, at most a quarter full.
+
+    A place holds a slot alone, so that the table stays small; whose slot it is stands in `ids`.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -91,46 +93,41 @@ class _IntegerTable:
     def _allocate(self, bits: int) -> None:
         self._shift = np.uint64(64 - bits)
         self._mask = np.int64((1 << bits) - 1)
-        self._keys = np.zeros(1 << bits, dtype=np.int64)
-        self._values = np.full(1 << bits, _EMPTY, dtype=np.int64)  # _EMPTY marks a free place
+        self._slots = np.full(1 << bits, UNKNOWN, dtype=np.int32)  # UNKNOWN marks a free place
 
     def _home(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        return ((keys.view(np.uint64) * _FIBONACCI) >> self._shift).astype(np.int64)
+        return ((keys.view(np.uint64) * _FIBONACCI) >> self._shift).view(np.int64)
 
-    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find(self, keys: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
-        found = self._values[place]
-        # Positions still searching: their place is taken by another key.
-        pending = np.flatnonzero((found != _EMPTY) & (self._keys[place] != keys))
+        found = self._slots.take(place).astype(np.int64)
+        # Positions still searching: their place is taken by another user.
+        pending = np.flatnonzero((ids.take(found) != keys) & (found != UNKNOWN))
+        place, sought = place[pending], keys[pending]
         while len(pending):
-            place[pending] = (place[pending] + 1) & self._mask
-            there = place[pending]
-            found[pending] = self._values[there]
-            missed = (self._values[there] != _EMPTY) & (self._keys[there] != keys[pending])
-            pending = pending[missed]
+            place = (place + 1) & self._mask
+            there = self._slots.take(place).astype(np.int64)
+            found[pending] = there
+            missed = (ids.take(there) != sought) & (there != UNKNOWN)
+            pending, place, sought = pending[missed], place[missed], sought[missed]
         return found
 
-    def add(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-        """Keys must be distinct and not in the table."""
-        self._count += len(keys)
-        if 2 * self._count > len(self._keys):
-            taken = self._values != _EMPTY
-            old_keys, old_values = self._keys[taken], self._values[taken]
-            self._allocate(bits=int(4 * self._count - 1).bit_length())
-            self._insert(old_keys, old_values)
-        self._insert(np.ascontiguousarray(keys), values)
+    def add(self, first: int, ids: NDArray[np.int64]) -> None:
+        """Enter the users of the slots from `first` on; they must not be in the table."""
+        self._count += len(ids) - first
+        slots = np.arange(first, len(ids))
+        if 4 * self._count > len(self._slots):
+            known = self._slots[self._slots != UNKNOWN].astype(np.int64)
+            slots = np.concatenate([known, slots])
+            self._allocate(bits=int(8 * self._count - 1).bit_length())
+        self._insert(slots, ids)
 
-    def _insert(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-        place = self._home(keys)
-        pending = np.arange(len(keys))
-        while len(pending):
-            there = place[pending]
-            free = self._values[there] == _EMPTY
-            # Several keys may want one free place: the last write wins, the others go on.
-            self._keys[there[free]] = keys[pending[free]]
-            self._values[there[free]] = values[pending[free]]
-            settled = self._values[there] == values[pending]
-            settled &= self._keys[there] == keys[pending]
-            pending = pending[~settled]
-            place[pending] = (place[pending] + 1) & self._mask
+    def _insert(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        place = self._home(ids[slots])
+        while len(slots):
+            free = self._slots[place] == UNKNOWN
+            # Several slots may want one free place: the last write wins, the others go on.
+            self._slots[place[free]] = slots[free]
+            unsettled = self._slots[place] != slots
+            slots, place = slots[unsettled], (place[unsettled] + 1) & self._mask
