@@ -36,6 +36,9 @@ def start_service(servers: LocalStack) -> ServiceFactory:
             service = Service(stack)
             try:
                 yield service
+            except BaseException:
+                _show_worker_logs(stack)
+                raise
             finally:
                 service.close()
 
@@ -53,3 +56,9 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 def name() -> str:
     """A dataset that nobody else uses."""
     return f"d{uuid4().hex[:10]}"
+
+
+def _show_worker_logs(stack: LocalStack) -> None:
+    """What the workers said, in the report of the test that failed: the files go with the stack."""
+    for log in sorted((stack.directory / "logs").glob("worker-*.log")):
+        print(f"--- the end of {log.name}", *log.read_text().splitlines()[-60:], sep="\n")
