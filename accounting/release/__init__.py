@@ -1,0 +1,27 @@
+"""Private release of aggregates: each object states its own cost, to be charged before it runs."""
+
+from __future__ import annotations
+
+from accounting.release.aggregates import (
+    MeanRelease,
+    QuantilesRelease,
+    mean_norms,
+    quantile_norms,
+    release_mean,
+    release_quantiles,
+)
+from accounting.release.counter import ContinualCounter
+from accounting.release.sparse_vector import SparseVector
+from accounting.release.stated_cost import StatedCost
+
+__all__ = [
+    "ContinualCounter",
+    "MeanRelease",
+    "QuantilesRelease",
+    "SparseVector",
+    "StatedCost",
+    "mean_norms",
+    "quantile_norms",
+    "release_mean",
+    "release_quantiles",
+]

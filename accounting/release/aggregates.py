@@ -1,0 +1,315 @@
+"""Mean and quantiles of individual epsilons, released with Gaussian noise.
+
+A user's epsilon tells something about that user's data, so only its owner may see it; the
+population may be described by private aggregates (Yu et al., sec. 3.4 and Table 2), which are
+queries and are charged. Yu et al. release the mean with the Gaussian mechanism and each quantile by
+20 noisy gradient steps. Here the number of users is private too, and all quantiles come from one
+noisy cumulative histogram, which needs no step size and costs the same for one quantile as for
+many.
+
+Neighbours differ by adding or removing one user, and with it that user's value. This assumes that a
+user's value depends on that user's data and on what has been released, and not on other users' data
+in any other way; epsilons that come from a history of norms along a released trajectory are such
+values.
+
+To charge users one by one, ask for their norms first and leave out those who are not admitted:
+
+    mechanism = Gaussian(noise_stddev)
+    state, admitted = rule.admit(state, zcdp_cost(mechanism, mean_norms(values, upper)))
+    release = release_mean(
+        values[admitted], upper, noise_stddev=noise_stddev, generator=generator
+    )
+
+The norms, and who was admitted, are data about users; the release objects may be published. Values
+are rounded to a grid and the noise is sampled exactly (`exact_noise`), so floating point does not
+weaken the guarantee. `generator` must be unpredictable: whoever knows its seed knows the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import isotonic_regression
+
+from accounting.errors import InvalidInput
+from accounting.release.counter import ContinualCounter
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.factorisations import MAX_TOTAL, SquareRoot
+from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
+from accounting.validation import (
+    FloatArray,
+    IntArray,
+    nonnegative_array,
+    positive_finite,
+    user_count,
+)
+
+_VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
+_LARGEST_SUM: Final = 2**63
+_LARGEST_UPPER: Final = 2.0**300
+_MAX_LEVELS: Final = 2**14
+_ULP: Final = 2.0**-52
+
+
+@dataclass(frozen=True)
+class MeanRelease:
+    """A private mean. All of it may be published.
+
+    Attributes:
+        estimate: between 0 and `upper`; NaN if the noise drowned the number of users.
+        standard_error: standard deviation of the noise in `estimate`, to first order, computed
+            from the released numbers; infinite with NaN. Clipping is not in it.
+        count: the private number of users; may be negative.
+        count_standard_error: standard deviation of the noise in `count`.
+        cost: the most that any one user paid.
+    """
+
+    estimate: float
+    standard_error: float
+    count: float
+    count_standard_error: float
+    cost: StatedCost
+
+
+@dataclass(frozen=True, eq=False)
+class QuantilesRelease:
+    """Private quantiles. All of it may be published.
+
+    Attributes:
+        quantiles: the fractions that were asked for, shape (k,).
+        estimates: one value for each, non-decreasing in the fraction; NaN if the noise drowned the
+            number of users.
+        standard_errors: of the estimates, in their units: half the distance between the estimates
+            one `rank_standard_errors` below and above. Includes neither clipping nor the width of
+            a level.
+        rank_standard_errors: standard deviation of the noise in the fraction of users at or below
+            an estimate, to first order, shape (k,).
+        level_width: the resolution; within a level values are taken to be spread evenly, so an
+            estimate can be off by this much without any noise.
+        count: the private number of users; may be negative.
+        count_standard_error: standard deviation of the noise in `count`.
+        cost: the most that any one user paid.
+    """
+
+    quantiles: FloatArray
+    estimates: FloatArray
+    standard_errors: FloatArray
+    rank_standard_errors: FloatArray
+    level_width: float
+    count: float
+    count_standard_error: float
+    cost: StatedCost
+
+
+def mean_norms(values: npt.ArrayLike, upper: float) -> FloatArray:
+    """Return the L2 norm of each user's contribution to `release_mean`, rounded up, shape (n,).
+
+    sqrt(v^2 + (upper - v)^2) for a value v: at most `upper`, and upper / sqrt(2) at the least.
+    """
+    grid = _Grid(upper)
+    below = grid.units(values).astype(np.float64)
+    roots = np.sqrt(below**2 + (float(grid.upper_units) - below) ** 2) * (1.0 + 4.0 * _ULP)
+    return np.asarray(np.ldexp(np.minimum(roots, float(grid.upper_units)), grid.exponent))
+
+
+def release_mean(
+    values: npt.ArrayLike,
+    upper: float,
+    *,
+    generator: np.random.Generator,
+    noise_stddev: float | None = None,
+    rho: float | None = None,
+) -> MeanRelease:
+    """Release the mean of `values` and the number of users.
+
+    Each user adds the pair (v, upper - v); the two sums a and b get independent Gaussian noise of
+    `noise_stddev` each, and the mean is upper * a / (a + b), the number of users (a + b) / upper.
+    A pair has norm at most `upper`, and the standard error, noise_stddev
+    sqrt(mean^2 + (upper - mean)^2) / (n upper), is at most noise_stddev / n: as much as if n were
+    public.
+
+    Args:
+        values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`,
+            which biases the mean down. Rounded to 2**-30 `upper` or finer.
+        upper: > 0, at most 2**300; must not be chosen by looking at the values.
+        generator: the source of all randomness.
+        noise_stddev: absolute, in the units of the values.
+        rho: instead of it, the zCDP cost of a user at 0 or `upper`, in nats.
+
+    Raises `InvalidInput` for other arguments; nothing has been drawn then.
+    """
+    grid = _Grid(upper)
+    units = grid.units(values)
+    norm = math.ldexp(grid.upper_units, grid.exponent)
+    mechanism = gaussian_for(norm, noise_stddev, rho)
+    noise = ExactNoise(generator)
+    scaled = Fraction(mechanism.noise_stddev) / Fraction(2) ** grid.exponent
+    exact_sum = int(units.sum())
+    a = exact_sum + noise.rounded_normal(scaled)
+    b = units.size * grid.upper_units - exact_sum + noise.rounded_normal(scaled)
+    estimate, error = math.nan, math.inf
+    if a + b > 0:
+        estimate = norm * float(min(max(Fraction(a, a + b), Fraction(0)), Fraction(1)))
+        slope = math.hypot(float(Fraction(a, a + b)), float(Fraction(b, a + b)))
+        error = mechanism.noise_stddev * slope / float(Fraction(a + b, grid.upper_units))
+    return MeanRelease(
+        estimate=estimate,
+        standard_error=error,
+        count=float(Fraction(a + b, grid.upper_units)),
+        count_standard_error=math.sqrt(2.0) * mechanism.noise_stddev / norm,
+        cost=StatedCost(mechanism, norm),
+    )
+
+
+def quantile_norms(values: npt.ArrayLike, upper: float, *, levels: int = 1024) -> FloatArray:
+    """Return the L2 norm of each user's contribution to `release_quantiles`, rounded up, (n,).
+
+    Larger values cost less: a user at level j is in the cumulative counts from j on only.
+    """
+    levels = _checked_levels(levels)
+    position = _levels_of(values, _level_edges(upper, levels))
+    norms = np.array([root_up(square) for square in SquareRoot(levels).squared_norms()])
+    return np.asarray(norms[position])
+
+
+def release_quantiles(
+    values: npt.ArrayLike,
+    quantiles: npt.ArrayLike,
+    upper: float,
+    *,
+    generator: np.random.Generator,
+    noise_stddev: float | None = None,
+    rho: float | None = None,
+    levels: int = 1024,
+) -> QuantilesRelease:
+    """Release quantiles of `values`, any number of them for one price.
+
+    How many users are at or below each of `levels` evenly spaced values is a running count along
+    the values, in which each user is counted once: it is released by a `ContinualCounter` with the
+    square-root factorisation, norm sqrt(sum of f_k^2, k < levels), 1.81 for 1,024 levels. The
+    counts are made monotone (isotonic regression) and read off at each fraction of the last one,
+    which is the private number of users; between levels by linear interpolation.
+
+    Args:
+        values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`.
+        quantiles: fractions strictly between 0 and 1, shape (k,), k >= 1.
+        upper: > 0, at most 2**300; must not be chosen by looking at the values.
+        generator: the source of all randomness.
+        noise_stddev: of the counter, in users.
+        rho: instead of it, the zCDP cost of a user in the lowest level, in nats.
+        levels: from 2 to 2**14; the resolution is upper / levels, its price logarithmic.
+
+    Raises `InvalidInput` for other arguments; nothing has been drawn then.
+    """
+    levels = _checked_levels(levels)
+    edges = _level_edges(upper, levels)
+    position = _levels_of(values, edges)
+    fractions = nonnegative_array("quantiles", quantiles)
+    if fractions.ndim != 1 or fractions.size == 0:
+        raise InvalidInput("quantiles", fractions.shape, "one or more fractions, of shape (k,)")
+    if not bool(np.all((fractions > 0.0) & (fractions < 1.0))):
+        raise InvalidInput("quantiles", fractions.tolist(), "strictly between 0 and 1 throughout")
+    counter = ContinualCounter(levels, generator=generator, noise_stddev=noise_stddev, rho=rho)
+    histogram = np.bincount(position, minlength=levels)
+    counts = np.array([counter.add(int(number)) for number in histogram])
+    cumulative = np.maximum(isotonic_regression(counts).x, 0.0)
+    number = float(cumulative[-1])
+    unusable = np.full(fractions.size, math.inf)
+    estimates, errors, rank_errors = np.full(fractions.size, math.nan), unusable, unusable
+    if number > 0.0:
+        estimates = _read_off(fractions, cumulative, edges)
+        at = np.searchsorted(edges[1:-1], estimates) + 1
+        rank_errors = counter.noise_stddev * _rank_weights(fractions, at, levels) / number
+        above = _read_off(np.minimum(fractions + rank_errors, 1.0), cumulative, edges)
+        below = _read_off(np.maximum(fractions - rank_errors, 0.0), cumulative, edges)
+        errors = 0.5 * (above - below)
+    return QuantilesRelease(
+        quantiles=fractions,
+        estimates=estimates,
+        standard_errors=errors,
+        rank_standard_errors=rank_errors,
+        level_width=float(edges[-1] / levels),
+        count=float(counts[-1]),
+        count_standard_error=counter.standard_error(levels),
+        cost=counter.cost(),
+    )
+
+
+class _Grid:
+    """Whole numbers of a power of two instead of values from 0 to an upper bound."""
+
+    def __init__(self, upper: float) -> None:
+        bound = _checked_upper(upper)
+        self.exponent = math.frexp(bound)[1] - _VALUE_BITS
+        self.upper_units = math.floor(math.ldexp(bound, -self.exponent))
+
+    def units(self, values: npt.ArrayLike) -> IntArray:
+        """Return each value clipped and rounded to the nearest unit."""
+        array = _checked_values(values)
+        if array.size * self.upper_units >= _LARGEST_SUM:
+            raise InvalidInput("values", array.shape, "fewer than 2**32 users")
+        clipped = np.minimum(array, math.ldexp(self.upper_units, self.exponent))
+        return np.rint(np.ldexp(clipped, -self.exponent)).astype(np.int64)
+
+
+def _level_edges(upper: float, levels: int) -> FloatArray:
+    bound = _checked_upper(upper)
+    return np.asarray(np.linspace(0.0, bound, levels + 1))
+
+
+def _levels_of(values: npt.ArrayLike, edges: FloatArray) -> IntArray:
+    """Return the level of each value: level j holds edges[j] < value <= edges[j + 1]."""
+    array = _checked_values(values)
+    if array.size > MAX_TOTAL:
+        raise InvalidInput("values", array.shape, "at most 2**36 users")
+    return np.searchsorted(edges[1:-1], array, side="left").astype(np.int64)
+
+
+def _read_off(fractions: FloatArray, cumulative: FloatArray, edges: FloatArray) -> FloatArray:
+    """Return the value below which each fraction of the last cumulative count lies."""
+    wanted = fractions * cumulative[-1]
+    reached = np.minimum(np.searchsorted(cumulative, wanted, side="left"), cumulative.size - 1)
+    high = cumulative[reached]
+    low = np.where(reached > 0, cumulative[reached - 1], 0.0)
+    # The first count to reach the wanted one exceeds the count before it, unless both are 0.
+    rise = np.where(high > low, high - low, 1.0)
+    part = np.clip((wanted - low) / rise, 0.0, 1.0)
+    return np.asarray(edges[reached] + part * (edges[reached + 1] - edges[reached]))
+
+
+def _rank_weights(fractions: FloatArray, steps: IntArray, levels: int) -> FloatArray:
+    """Return the standard deviation of count(step) - fraction count(last), over the noise."""
+    factors = SquareRoot(levels)
+    last = factors.row(levels)
+    weights = []
+    for fraction, step in zip(fractions.tolist(), steps.tolist(), strict=True):
+        row = -fraction * last
+        row[:step] += factors.row(step)
+        weights.append(math.sqrt(float(row @ row)))
+    return np.array(weights)
+
+
+def _checked_values(values: npt.ArrayLike) -> FloatArray:
+    array = nonnegative_array("values", values)
+    if array.ndim != 1:
+        raise InvalidInput("values", array.shape, "one number per user, of shape (n,)")
+    return array
+
+
+def _checked_upper(upper: float) -> float:
+    bound = positive_finite("upper", upper)
+    if not 1.0 / _LARGEST_UPPER <= bound <= _LARGEST_UPPER:
+        raise InvalidInput("upper", upper, "from 2**-300 to 2**300")
+    return bound
+
+
+def _checked_levels(levels: int) -> int:
+    number = user_count("levels", levels)
+    if not 2 <= number <= _MAX_LEVELS:
+        raise InvalidInput("levels", levels, "from 2 to 2**14")
+    return number

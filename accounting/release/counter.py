@@ -1,0 +1,155 @@
+"""Continual counting: a running count, released after every step, at one price.
+
+How many users are still active is a query like any other. Each user leaves once, so the running
+count of those who left changes by one at every step after that, and yet the whole stream costs
+about the logarithm of its length (Feldman and Zrnic, sec. 5, refer to this technique).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.factorisations import MAX_TOTAL, BinaryTree, Factorisation, SquareRoot
+from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
+from accounting.rounding import product_up
+from accounting.validation import FloatArray, norm_vector, user_count
+
+CounterMethod: TypeAlias = Literal["square-root", "binary-tree"]
+COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)
+
+MAX_HORIZON: Final = 2**62
+
+_NOISE_BITS: Final = 24  # about how much finer than the noise the grid is
+
+
+class ContinualCounter:
+    """A running count with Gaussian noise, for up to `horizon` steps.
+
+    Neighbours differ by adding or removing one user. Each user is counted in one step at most and
+    adds at most `max_contribution` to its count; which step that is may depend on what has been
+    released, the counter's answers included. A user who is counted in k steps costs at most as one
+    of k times the norm. Charge `cost()` before the first step (or each user's `norms`, and leave
+    out who cannot pay): it covers all steps, however many are made.
+
+    Args:
+        horizon: the largest number of steps, at least 1; there is no answer after that.
+        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
+            the counter may be copied, or restored to an earlier state, once an answer is out.
+        noise_stddev: standard deviation of the noise z below, in the units of the counts.
+        rho: instead of `noise_stddev`, the zCDP cost of a user with `max_contribution`, in nats.
+        method: how the running sums A = L R are factored; R x + z is released, and L (R x + z) is
+            the answer.
+
+            "square-root": L = R = A^(1/2) (`factorisations.SquareRoot`). A count in the first step
+            costs the norm sqrt(sum of f_k^2, k < horizon), about sqrt(1.07 + log(horizon) / pi),
+            and the standard error at step t is noise_stddev sqrt(sum of f_k^2, k < t). Memory
+            O(horizon); time O(t) for step t; horizon up to 2**22.
+
+            "binary-tree" (`factorisations.BinaryTree`): the norm is
+            sqrt(floor(log2(horizon)) + 1), the standard error noise_stddev sqrt(ones in the binary
+            expansion of t). Memory and time O(log(horizon)). At equal cost and 1,000 steps its
+            largest standard error is about three times that of the square root.
+        max_contribution: an integer, at least 1. The counter cannot see who adds what: the caller
+            keeps to it.
+
+    The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
+    that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
+    holds the counts themselves: it is as sensitive as they are. Raises `InvalidInput` for
+    arguments outside what is said here.
+    """
+
+    def __init__(
+        self,
+        horizon: int,
+        *,
+        generator: np.random.Generator,
+        noise_stddev: float | None = None,
+        rho: float | None = None,
+        method: CounterMethod = "square-root",
+        max_contribution: int = 1,
+    ) -> None:
+        self.horizon = user_count("horizon", horizon)
+        if not 1 <= self.horizon <= MAX_HORIZON:
+            raise InvalidInput("horizon", horizon, "from 1 to 2**62 steps")
+        if method not in COUNTER_METHODS:
+            raise InvalidInput("method", method, f"one of {', '.join(COUNTER_METHODS)}")
+        contribution = user_count("max_contribution", max_contribution)
+        if not 1 <= contribution <= MAX_TOTAL:
+            raise InvalidInput("max_contribution", max_contribution, "from 1 to 2**36")
+        self._noise = ExactNoise(generator)
+        self._factors: Factorisation = (
+            SquareRoot(self.horizon) if method == "square-root" else BinaryTree(self.horizon)
+        )
+        norm = root_up(contribution**2 * self._factors.squared_norm(1))
+        mechanism = gaussian_for(norm, noise_stddev, rho)
+        self._cost = StatedCost(mechanism, norm)
+        self.noise_stddev = mechanism.noise_stddev
+        # Noise and sums are whole multiples of 2**-grid_bits.
+        finer = _NOISE_BITS - math.frexp(self.noise_stddev)[1]
+        self._grid_bits = max(self._factors.grid_bits, finer)
+        self._step = 0
+        self._total = 0
+
+    @property
+    def step(self) -> int:
+        """How many steps have been answered."""
+        return self._step
+
+    def cost(self) -> StatedCost:
+        """The cost, over all steps, of a user who adds `max_contribution` in the worst step."""
+        return self._cost
+
+    def norms(self, contributions: npt.ArrayLike, step: int = 1) -> FloatArray:
+        """Return the L2 norm of users who are counted in `step`, over all steps, rounded up.
+
+        `contributions`: what each user adds to the count of that step, shape (n,), finite, >= 0.
+        Shape (n,), for the mechanism of `cost()`. No step is dearer than the first. Time
+        O(horizon - step) for square-root.
+        """
+        position = user_count("step", step)
+        if not 1 <= position <= self.horizon:
+            raise InvalidInput("step", step, f"from 1 to the horizon, {self.horizon}")
+        amounts = norm_vector("contributions", contributions)
+        return product_up(root_up(self._factors.squared_norm(position)), amounts)
+
+    def add(self, count: int) -> float:
+        """Take the next step: return the private count of all steps so far.
+
+        `count`: an integer >= 0, the sum of the contributions in this step; the total stays below
+        2**36. The answer is unbiased, so it may be negative or fall. Raises `InvalidInput` for
+        other counts and after `horizon` steps; nothing has been drawn or changed then.
+        """
+        number = user_count("count", count)
+        if self._total + number > MAX_TOTAL:
+            raise InvalidInput("count", count, "at most 2**36, all steps together")
+        if self._step >= self.horizon:
+            raise InvalidInput("step", self._step + 1, f"at most the horizon, {self.horizon}")
+        step = self._step + 1
+        exact = self._factors.encode(step, number) << (self._grid_bits - self._factors.grid_bits)
+        scaled = Fraction(self.noise_stddev) * 2**self._grid_bits
+        noisy = exact + self._noise.rounded_normal(scaled)
+        self._step = step
+        self._total += number
+        return self._factors.decode(step, number, _from_grid(noisy, self._grid_bits))
+
+    def standard_error(self, step: int) -> float:
+        """Return the standard deviation of the error of the answer of `step`, from 1 on.
+
+        In the units of the counts; exact but for the rounding of the noise to the grid, a relative
+        2**-45.
+        """
+        position = user_count("step", step)
+        if not 1 <= position <= self.horizon:
+            raise InvalidInput("step", step, f"from 1 to the horizon, {self.horizon}")
+        return self.noise_stddev * self._factors.error_weight(position)
+
+
+def _from_grid(units: int, bits: int) -> float:
+    return float(Fraction(units, 1 << bits))

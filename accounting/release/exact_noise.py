@@ -1,0 +1,160 @@
+"""Noise that is sampled exactly, in integer arithmetic.
+
+Noise sampled in floating point does not have the distribution that the proofs speak of, and the
+gaps between doubles can give a sum away (Mironov, "On significance of the least significant bits
+for differential privacy", 2012). Here sums are integers, in units of a grid, and so is the noise:
+
+- `ExactNoise.rounded_normal` is a normal deviate rounded to the nearest integer. An integer plus
+  rounded noise is the sum plus unrounded noise, rounded: post-processing of a Gaussian mechanism.
+  So all that is proven of `Gaussian` holds, in every measure. (A discrete Gaussian would cost the
+  same in zCDP, but it is not Gaussian DP.)
+- `ExactNoise.laplace` is the discrete Laplace distribution: P(x) in proportion to exp(-|x| / b).
+
+What remains of the real world is the generator: its bits are taken to be independent and fair.
+How long a draw takes depends on the draw; whoever can time it learns something about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from accounting.errors import InvalidInput
+
+_POOL_BYTES: Final = 512
+_DIGIT_BITS: Final = 32  # bits by which a uniform deviate is refined while a comparison is open
+
+
+class ExactNoise:
+    """Draws exact noise from the bits of `generator`.
+
+    Bits are taken from the generator in blocks, so two objects on one generator draw different
+    bits. A copy of this object (pickle, fork) draws the same noise as the original.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        if not isinstance(generator, np.random.Generator):
+            raise InvalidInput("generator", generator, "a numpy.random.Generator")
+        self._generator = generator
+        self._pool = b""
+        self._used = 0
+
+    def rounded_normal(self, stddev: Fraction) -> int:
+        """Return `stddev` times a standard normal deviate, rounded to the nearest integer.
+
+        `stddev`: > 0. Exact (Karney, "Sampling exactly from the normal distribution", 2016,
+        algorithm N): the deviate is k + x with a random sign, k an integer and x in [0, 1) known
+        to as many bits as the comparisons and the rounding need.
+        """
+        while True:
+            # The density of k + x is in proportion to
+            # exp(-k / 2) exp(-k (k - 1) / 2) exp(-x (2 k + x) / 2).
+            k = self._successes(self._exp_minus_half)
+            if not all(self._exp_minus_half() for _ in range(k * (k - 1))):
+                continue
+            x = _Uniform(self._bits)
+            if all(self._exp_minus_part(x, k) for _ in range(k + 1)):
+                break
+        sign = 1 - 2 * self._bits(1)
+        top, bottom = stddev.numerator, stddev.denominator
+        while True:
+            # x lies between digits / scale and (digits + 1) / scale.
+            scale = 1 << x.bits
+            low = (2 * top * (k * scale + x.digits) + bottom * scale) // (2 * bottom * scale)
+            high = (2 * top * (k * scale + x.digits + 1) + bottom * scale) // (2 * bottom * scale)
+            if low == high:
+                return sign * low
+            x.refine()
+
+    def laplace(self, scale: Fraction) -> int:
+        """Return an integer x with probability in proportion to exp(-|x| / `scale`).
+
+        `scale`: > 0. Exact (Canonne, Kamath and Steinke, "The discrete Gaussian for differential
+        privacy", 2020, algorithm 2).
+        """
+        top, bottom = scale.numerator, scale.denominator
+        while True:
+            # exp(-(remainder + top * whole) / top) is geometric in steps of exp(-1 / top).
+            remainder = self._below(top)
+            if not self._exp_minus(remainder, top):
+                continue
+            whole = self._successes(lambda: self._exp_minus(1, 1))
+            magnitude = (remainder + top * whole) // bottom
+            negative = self._bits(1)
+            if not (negative and magnitude == 0):
+                return -magnitude if negative else magnitude
+
+    def _exp_minus_half(self) -> bool:
+        return self._exp_minus(1, 2)
+
+    def _exp_minus(self, top: int, bottom: int) -> bool:
+        """Return True with probability exp(-top / bottom), 0 <= top <= bottom."""
+        # The number of successes in a row of probabilities p, p / 2, p / 3, ... is even with
+        # probability 1 - p + p^2 / 2 - ... = exp(-p).
+        trials = 1
+        while self._below(bottom * trials) < top:
+            trials += 1
+        return trials % 2 == 1
+
+    def _exp_minus_part(self, x: _Uniform, k: int) -> bool:
+        """Return True with probability exp(-x (2 k + x) / (2 k + 2)), the exponent in [0, 1)."""
+        trials = 1
+        while self._uniform_below_part(x, k, (2 * k + 2) * trials):
+            trials += 1
+        return trials % 2 == 1
+
+    def _uniform_below_part(self, x: _Uniform, k: int, divisor: int) -> bool:
+        """Return whether a new uniform deviate is below x (2 k + x) / divisor."""
+        u = _Uniform(self._bits)
+        while True:
+            while u.bits < x.bits:
+                u.refine()
+            # Both sides times divisor * scale^2, at the two ends of the interval of x and of u.
+            scale = 1 << x.bits
+            if (u.digits + 1) * divisor * scale <= x.digits * (2 * k * scale + x.digits):
+                return True
+            if u.digits * divisor * scale >= (x.digits + 1) * (2 * k * scale + x.digits + 1):
+                return False
+            x.refine()
+
+    def _successes(self, trial: Callable[[], bool]) -> int:
+        count = 0
+        while trial():
+            count += 1
+        return count
+
+    def _below(self, bound: int) -> int:
+        """Return a uniform integer from 0 to bound - 1."""
+        bits = (bound - 1).bit_length()
+        while True:
+            number = self._bits(bits)
+            if number < bound:
+                return number
+
+    def _bits(self, bits: int) -> int:
+        """Return a uniform integer of this many bits."""
+        size = (bits + 7) // 8
+        if self._used + size > len(self._pool):
+            self._pool = self._generator.bytes(max(_POOL_BYTES, size))
+            self._used = 0
+        taken = self._pool[self._used : self._used + size]
+        self._used += size
+        return int.from_bytes(taken, "little") >> (8 * size - bits)
+
+
+class _Uniform:
+    """A number uniform in [0, 1), of which only the first binary digits have been drawn."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self._draw = draw
+        self.digits = 0
+        self.bits = 0
+        self.refine()
+
+    def refine(self) -> None:
+        """Draw more digits: the number is from digits / 2**bits to (digits + 1) / 2**bits."""
+        self.digits = (self.digits << _DIGIT_BITS) | self._draw(_DIGIT_BITS)
+        self.bits += _DIGIT_BITS

@@ -1,0 +1,161 @@
+"""The sparse vector technique: which of many counts are above a threshold, at one price.
+
+The price does not depend on how many counts are compared, only on how many may come out above.
+Feldman and Zrnic (sec. 5) name it for "are there still enough active users?".
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.mechanisms import PureDP
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.stated_cost import StatedCost
+from accounting.rounding import product_up
+from accounting.validation import FloatArray, norm_vector, positive_finite, probability, user_count
+
+_LARGEST_COUNT: Final = 2**53
+_EPSILONS: Final = (2.0**-40, 2.0**40)
+
+
+class SparseVector:
+    """Compares counts with a threshold, privately, until `positives` of them came out above.
+
+    Algorithm 1 of Lyu, Su and Li ("Understanding the sparse vector technique for differential
+    privacy", 2017). With sensitivity D, c positives and epsilon = epsilon_1 + epsilon_2:
+
+    1. One noisy threshold for all queries: threshold + Laplace(D / epsilon_1).
+    2. Each query gets noise of its own, Laplace(2 c D / epsilon_2), or Laplace(c D / epsilon_2) if
+       the queries are monotone, and is above if it is at least the noisy threshold.
+    3. After c positives there is no further answer.
+
+    Nothing but above or not is released; a value must be asked for, and charged, elsewhere. All
+    this is epsilon-DP for any number of queries, each chosen from earlier answers; neighbours
+    differ by adding or removing one user. Queries are integers and the noise is the discrete
+    Laplace distribution, sampled exactly (`exact_noise`): the proof shifts the threshold by D and
+    the positive queries by up to 2 D, which are integers. Scale and round other queries, and let
+    `sensitivity` cover the rounding.
+
+    The epsilons are in the ratio 1 : (2 c)^(2/3), for monotone queries 1 : c^(2/3), at which the
+    variance of the compared difference is least (Lyu et al.).
+
+    Args:
+        threshold: an integer, public. To learn when a count falls to t or below, ask for its
+            negative with threshold -t.
+        epsilon: the whole cost in nats, from 2**-40 to 2**40.
+        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
+            this object may be copied or restored to an earlier state.
+        positives: c, at least 1.
+        sensitivity: D, an integer >= 1: the most that one user changes any query.
+        monotone: promise that one user more changes all queries in the same direction, or not at
+            all: the number of active users, or of those who left, but not the one minus the other,
+            nor a mix of a count and its negative. Then half the noise costs the same: towards a
+            neighbour with lower queries the proof shifts the positive queries by D and no more;
+            towards one with higher queries it shifts the threshold by D and the positives by at
+            most D.
+
+    The cost is fixed when the object is made: charge it before the first query. Raises
+    `InvalidInput` for other arguments.
+    """
+
+    def __init__(
+        self,
+        threshold: int,
+        epsilon: float,
+        *,
+        generator: np.random.Generator,
+        positives: int = 1,
+        sensitivity: int = 1,
+        monotone: bool = False,
+    ) -> None:
+        self.threshold = _integer("threshold", threshold)
+        self.epsilon = positive_finite("epsilon", epsilon)
+        if not _EPSILONS[0] <= self.epsilon <= _EPSILONS[1]:
+            raise InvalidInput("epsilon", epsilon, "from 2**-40 to 2**40")
+        self.positives = _at_least_one("positives", positives)
+        self.sensitivity = _at_least_one("sensitivity", sensitivity)
+        if not isinstance(monotone, bool):
+            raise InvalidInput("monotone", monotone, "True or False")
+        self.monotone = monotone
+        self._noise = ExactNoise(generator)
+        # As fractions, so that the two parts are exactly epsilon together.
+        shift = self.positives if monotone else 2 * self.positives
+        first = Fraction(self.epsilon / (1.0 + shift ** (2.0 / 3.0)))
+        self._threshold_scale = self.sensitivity / first
+        self._query_scale = shift * self.sensitivity / (Fraction(self.epsilon) - first)
+        # Step 1.
+        self._noisy_threshold = self.threshold + self._noise.laplace(self._threshold_scale)
+        self._remaining = self.positives
+
+    @property
+    def remaining(self) -> int:
+        """How many more positives there can be; public, it follows from the answers."""
+        return self._remaining
+
+    def cost(self) -> StatedCost:
+        """The cost of all answers for a user who changes a query by `sensitivity`."""
+        return StatedCost(PureDP(), self.epsilon)
+
+    def norms(self, contributions: npt.ArrayLike) -> FloatArray:
+        """Return the epsilon of each user, for `PureDP`, shape (n,), rounded up.
+
+        `contributions`: the most that each user changes any of the queries, whole numbers >= 0,
+        shape (n,). The shifts of the proof are by this much, so epsilon is in proportion to it; it
+        must be known before the first query and hold for all of them.
+        """
+        amounts = norm_vector("contributions", contributions)
+        if not bool(np.all(amounts == np.floor(amounts))):
+            raise InvalidInput("contributions", amounts.tolist(), "whole numbers throughout")
+        per_one = self.epsilon / self.sensitivity
+        while Fraction(per_one) * self.sensitivity < Fraction(self.epsilon):
+            per_one = math.nextafter(per_one, math.inf)
+        return product_up(per_one, amounts)
+
+    def above(self, value: int) -> bool:
+        """Return whether the noisy value is at least the noisy threshold.
+
+        `value`: an integer within 2**53. Raises `InvalidInput` for other values, and after
+        `positives` answers were True; nothing has been drawn then.
+        """
+        number = _integer("value", value)
+        if self._remaining == 0:
+            allowed = f"fewer than {self.positives}: this cost pays for no further answer"
+            raise InvalidInput("positives", self.positives, allowed)
+        # Step 2.
+        above = number + self._noise.laplace(self._query_scale) >= self._noisy_threshold
+        # Step 3.
+        self._remaining -= above
+        return above
+
+    def error_bound(self, queries: int, beta: float) -> float:
+        """Return a distance that separates right from wrong answers, with probability 1 - `beta`.
+
+        Among the first `queries` answers, all at least this far above the threshold are then True
+        and all further below it than this are False. Union bound over the tails of the noise.
+        """
+        number = _at_least_one("queries", queries)
+        failure = probability("beta", beta)
+        return float(self._threshold_scale) * math.log(2.0 / failure) + float(
+            self._query_scale
+        ) * math.log(2.0 * number / failure)
+
+
+def _integer(argument: str, value: int) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise InvalidInput(argument, value, "an integer")
+    if abs(int(value)) > _LARGEST_COUNT:
+        raise InvalidInput(argument, value, "an integer within 2**53")
+    return int(value)
+
+
+def _at_least_one(argument: str, value: int) -> int:
+    number = user_count(argument, value)
+    if not 1 <= number <= _LARGEST_COUNT:
+        raise InvalidInput(argument, value, "an integer from 1 to 2**53")
+    return number

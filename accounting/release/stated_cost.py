@@ -1,0 +1,62 @@
+"""What a private release costs, said so that it can be charged like any other step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from accounting.calibration import noise_for_norm_budget
+from accounting.costs import zcdp_cost
+from accounting.errors import InvalidInput
+from accounting.mechanisms import Gaussian, Mechanism
+from accounting.validation import positive_finite
+
+_SCALE_BITS: Final = 400  # keeps every intermediate result a float64
+
+
+@dataclass(frozen=True)
+class StatedCost:
+    """The most that a release costs any one user: give both parts to `zcdp_cost`, `charge_units`.
+
+    `mechanism`: what is run; `norm`: the largest norm of one user's contribution, in the norm that
+    the mechanism names (for `PureDP` eps itself), rounded up. Neither depends on the data.
+    """
+
+    mechanism: Mechanism
+    norm: float
+
+    @property
+    def rho(self) -> float:
+        """The zCDP cost of that user, in nats, rounded up."""
+        return float(zcdp_cost(self.mechanism, np.array([self.norm]))[0])
+
+
+def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> Gaussian:
+    """Return the mechanism of the given noise, or of the noise at which `norm` costs `rho`.
+
+    Exactly one is given: `noise_stddev`, from 2**-400 to 2**400, in the units of the norm, or
+    `rho`, in nats of zCDP. The noise for `rho` is rounded up, so the cost is at most `rho`.
+    """
+    if (noise_stddev is None) == (rho is None):
+        given = "both" if rho is not None else None
+        raise InvalidInput("noise_stddev", given, "given, or else rho, and not both")
+    if rho is not None:
+        return Gaussian(noise_for_norm_budget(norm * norm, rho))
+    assert noise_stddev is not None
+    if not 2.0**-_SCALE_BITS <= positive_finite("noise_stddev", noise_stddev) <= 2.0**_SCALE_BITS:
+        raise InvalidInput(
+            "noise_stddev", noise_stddev, f"within 2**-{_SCALE_BITS} and its inverse"
+        )
+    return Gaussian(noise_stddev)
+
+
+def root_up(square: Fraction) -> float:
+    """Return the smallest float64 >= the square root of `square`, for 0 < `square` < 2**1000."""
+    root = math.sqrt(float(square)) * (1.0 - 2.0**-50)
+    while Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    return root

@@ -1,0 +1,406 @@
+"""Private mean and quantiles. Random tests have fixed seeds and say how rarely they would fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from accounting import Gaussian, InvalidInput, ZcdpFilter, charge_units, zcdp_budget, zcdp_cost
+from accounting.release import (
+    ContinualCounter,
+    mean_norms,
+    quantile_norms,
+    release_mean,
+    release_quantiles,
+)
+from accounting.release.exact_noise import ExactNoise
+from accounting.validation import FloatArray
+
+DECILES = [0.1, 0.3, 0.5, 0.7, 0.9]
+# Yu et al., Table 2: individual epsilons of two training runs; mean, then quantiles.
+MNIST = (0.686, [0.236, 0.318, 0.431, 0.697, 1.682])
+CIFAR = (5.942, [2.713, 4.892, 6.730, 7.692, 7.815])
+
+epsilons = st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60)
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, Fraction], int]], None]:
+    """Replace the noise by a function of how many draws came before and of the deviation."""
+
+    def install(noise: Callable[[int, Fraction], int]) -> None:
+        drawn = iter(range(10**9))
+        monkeypatch.setattr(
+            ExactNoise, "rounded_normal", lambda self, stddev: noise(next(drawn), stddev)
+        )
+
+    return install
+
+
+def seeded() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+def table_2_values(printed: list[float], ends: tuple[float, float], n: int) -> FloatArray:
+    """n values whose quantiles are those printed, spread evenly in between."""
+    at = (np.arange(n) + 0.5) / n
+    return np.interp(at, [0.0, *DECILES, 1.0], [ends[0], *printed, ends[1]])
+
+
+# The mean
+
+
+@given(values=epsilons)
+def test_mean_without_noise_is_the_mean_of_clipped_values(values: list[float]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactNoise, "rounded_normal", lambda self, stddev: 0)
+        release = release_mean(values, 7.5, noise_stddev=1.0, generator=seeded())
+    assert release.estimate == pytest.approx(np.minimum(values, 7.5).mean(), abs=7.5 * 2**-29)
+    assert release.count == len(values)
+
+
+@given(values=epsilons, upper=st.floats(0.01, 20.0))
+def test_norm_of_a_user_is_that_of_both_sums_and_at_most_upper(
+    values: list[float], upper: float
+) -> None:
+    norms = mean_norms(values, upper)
+    assert norms.shape == (len(values),)
+    for value, norm in zip(values, norms.tolist(), strict=True):
+        clipped = min(value, upper)
+        assert norm == pytest.approx(math.hypot(clipped, upper - clipped), rel=1e-8)
+        assert norm <= upper
+    ends = mean_norms([0.0, upper, math.inf], upper)
+    assert (ends == ends[0]).all()
+
+
+def test_norms_of_grid_values_are_rounded_up() -> None:
+    rng, unit = np.random.default_rng(2), Fraction(1, 2**30)
+    whole = rng.integers(0, 2**30, 500)
+    norms = mean_norms(np.ldexp(whole.astype(float), -30), 1.0)
+    for u, norm in zip(whole.tolist(), norms.tolist(), strict=True):
+        exact = (u * unit) ** 2 + (1 - u * unit) ** 2
+        assert exact <= Fraction(norm) ** 2 <= exact * (1 + Fraction(1, 2**48))
+
+
+def test_mean_depends_on_a_user_through_the_two_noisy_sums_only(
+    play: Callable[[Callable[[int, Fraction], int]], None],
+) -> None:
+    """Noise that makes up for one user more gives the same release, bit for bit."""
+    values, more = np.linspace(0.3, 1.9, 50), 0.7
+    play(lambda draw, stddev: 10**10 + draw)
+    release = release_mean(values, 2.0, noise_stddev=1.0, generator=seeded())
+    first = round(Fraction(more) * 2**29)
+    shifts = [first, 2**30 - first]
+    play(lambda draw, stddev: 10**10 + draw - shifts[draw])
+    moved = release_mean([*values, more], 2.0, noise_stddev=1.0, generator=seeded())
+    assert moved == release
+    norm = math.hypot(*shifts) / 2**29
+    assert mean_norms([more], 2.0)[0] == pytest.approx(norm, rel=1e-12)
+
+
+def test_mean_errs_by_the_stated_standard_error() -> None:
+    rng = np.random.default_rng(3)
+    values, generator = np.minimum(rng.lognormal(-0.8, 0.8, 20_000), 3.0), np.random.default_rng(4)
+    releases = [
+        release_mean(values, 3.0, noise_stddev=100.0, generator=generator) for _ in range(2000)
+    ]
+    scaled = [(r.estimate - values.mean()) / r.standard_error for r in releases]
+    # Each fails for fewer than one seed in a million.
+    assert stats.kstest(scaled, "norm").pvalue > 1e-7
+    counts = [(r.count - 20_000) / r.count_standard_error for r in releases]
+    assert stats.kstest(counts, "norm").pvalue > 1e-7
+    # As little as if the number of users were public.
+    assert max(r.standard_error for r in releases) < 1.01 * 100.0 / 20_000
+
+
+def test_values_above_upper_count_as_upper(
+    play: Callable[[Callable[[int, Fraction], int]], None],
+) -> None:
+    play(lambda draw, stddev: 0)
+    release = release_mean([0.5, 2.0, math.inf], 1.0, noise_stddev=1.0, generator=seeded())
+    assert release.estimate == pytest.approx(2.5 / 3, abs=1e-9)
+    quantiles = release_quantiles(
+        [2.0, math.inf], [0.5], 1.0, noise_stddev=1.0, levels=4, generator=seeded()
+    )
+    assert quantiles.estimates[0] == 0.875
+
+
+# Quantiles
+
+
+@given(
+    values=epsilons,
+    quantiles=st.lists(st.floats(0.001, 0.999), min_size=1, max_size=6),
+    levels=st.integers(2, 80),
+)
+def test_quantiles_without_noise_are_right_within_one_level(
+    values: list[float], quantiles: list[float], levels: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactNoise, "rounded_normal", lambda self, stddev: 0)
+        release = release_quantiles(
+            values, quantiles, 10.0, noise_stddev=1.0, levels=levels, generator=seeded()
+        )
+    assert release.level_width == pytest.approx(10.0 / levels)
+    slack = release.level_width * (1 + 1e-9) + 1e-9
+    below = np.quantile(values, quantiles, method="inverted_cdf")
+    above = np.quantile(values, quantiles, method="higher")
+    assert (release.estimates >= below - slack).all()
+    assert (release.estimates <= above + slack).all()
+    assert release.count == pytest.approx(len(values), rel=1e-12)
+
+
+def test_quantile_norms_are_those_of_the_counter_and_fall_with_the_value() -> None:
+    levels, upper = 50, 5.0
+    middles = (np.arange(levels) + 0.5) * upper / levels
+    norms = quantile_norms(middles, upper, levels=levels)
+    counter = ContinualCounter(levels, noise_stddev=1.0, generator=seeded())
+    expected = [float(counter.norms([1.0], step)[0]) for step in range(1, levels + 1)]
+    assert norms.tolist() == expected
+    assert (np.diff(norms) < 0.0).all()
+    assert norms[-1] == 1.0
+    # A value on an edge belongs to the level below it, and everything above to the last.
+    edge = quantile_norms([0.0, 0.1, 0.100001, 5.0, 9.0, math.inf], upper, levels=levels)
+    assert edge.tolist() == [norms[0], norms[0], norms[1], norms[-1], norms[-1], norms[-1]]
+
+
+def test_one_user_more_is_one_count_more_in_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[list[int]] = []
+    add = ContinualCounter.add
+
+    def watch(self: ContinualCounter, count: int) -> float:
+        counted[-1].append(count)
+        return add(self, count)
+
+    monkeypatch.setattr(ContinualCounter, "add", watch)
+    for values in ([0.2, 0.2, 0.9], [0.2, 0.2, 0.9, 0.6]):
+        counted.append([])
+        release_quantiles(values, [0.5], 1.0, noise_stddev=1.0, levels=4, generator=seeded())
+    assert counted == [[2, 0, 0, 1], [2, 0, 1, 1]]
+
+
+def test_estimates_do_not_fall_as_the_fraction_rises() -> None:
+    generator, fractions = np.random.default_rng(5), np.linspace(0.01, 0.99, 99)
+    values = np.random.default_rng(6).uniform(0.0, 1.0, 300)
+    for _ in range(20):
+        release = release_quantiles(
+            values, fractions, 1.0, noise_stddev=20.0, levels=64, generator=generator
+        )
+        assert (np.diff(release.estimates) >= 0.0).all()
+        assert ((release.estimates >= 0.0) & (release.estimates <= 1.0)).all()
+
+
+def test_rank_errors_are_those_of_the_rows_of_the_factor() -> None:
+    levels = 32
+    column = [math.comb(2 * k, k) / 4**k for k in range(levels)]
+    left = np.array(
+        [[column[t - j] if j <= t else 0.0 for j in range(levels)] for t in range(levels)]
+    )
+    # The middle of level 10, 20, 30 of evenly spread values, with next to no noise.
+    values = (np.arange(levels * 1000) + 0.5) / (levels * 1000)
+    at = np.array([9, 19, 29])
+    fractions = (at + 0.5) / levels
+    release = release_quantiles(
+        values, fractions, 1.0, noise_stddev=1e-3, levels=levels, generator=seeded()
+    )
+    expected = [np.linalg.norm(left[j] - q * left[-1]) for j, q in zip(at, fractions, strict=True)]
+    np.testing.assert_allclose(
+        release.rank_standard_errors, 1e-3 * np.array(expected) / values.size, rtol=1e-6
+    )
+    # Evenly spread values: an error in rank is the same error in value.
+    np.testing.assert_allclose(release.standard_errors, release.rank_standard_errors, rtol=1e-3)
+    assert release.count_standard_error == pytest.approx(1e-3 * np.linalg.norm(left[-1]))
+
+
+def test_quantiles_err_by_no_more_than_the_stated_standard_error() -> None:
+    generator, runs = np.random.default_rng(7), 200
+    values = (np.arange(20_000) + 0.5) / 20_000
+    scaled = np.empty((runs, 3))
+    for run in range(runs):
+        release = release_quantiles(
+            values, [0.2, 0.5, 0.8], 1.0, noise_stddev=60.0, levels=64, generator=generator
+        )
+        scaled[run] = (release.estimates - [0.2, 0.5, 0.8]) / release.standard_errors
+    # Interpolation and the monotone fit average over neighbouring counts and err a little less.
+    squares = np.square(scaled).sum(axis=0)
+    assert (squares < stats.chi2.isf(1e-8, runs)).all()
+    assert (squares > 0.5 * runs).all()
+
+
+# Both
+
+
+@pytest.mark.parametrize(
+    ("printed", "ends", "upper", "users", "claimed"),
+    [
+        (MNIST, (0.1, 2.6), 3.0, 60_000, 0.0113),
+        (CIFAR, (1.0, 7.85), 8.0, 50_000, 0.0091),
+    ],
+    ids=["mnist", "cifar"],
+)
+def test_mean_and_quantiles_under_epsilon_0_1_err_less_than_in_table_2(
+    printed: tuple[float, list[float]],
+    ends: tuple[float, float],
+    upper: float,
+    users: int,
+    claimed: float,
+) -> None:
+    """Yu et al., Table 2: all six numbers under (0.1, 1e-5)-DP, and their average relative error.
+
+    The individual epsilons themselves are not published; these have the printed quantiles.
+    """
+    values = table_2_values(printed[1], ends, users)
+    assert values.mean() == pytest.approx(printed[0], rel=0.15)
+    truth = np.array([values.mean(), *np.quantile(values, DECILES)])
+    rho = zcdp_budget(0.1, 1e-5)
+    rule, generator = ZcdpFilter(rho), np.random.default_rng(8)
+    errors = []
+    for _ in range(10):
+        mean = release_mean(values, upper, rho=rho / 6, generator=generator)
+        quantiles = release_quantiles(values, DECILES, upper, rho=rho * 5 / 6, generator=generator)
+        state = rule.initial_state(1)
+        for cost in (mean.cost, quantiles.cost):
+            state, admitted = rule.admit(state, zcdp_cost(cost.mechanism, [cost.norm]))
+            assert admitted.tolist() == [True]
+        errors.append(np.abs(np.array([mean.estimate, *quantiles.estimates]) / truth - 1.0))
+    assert np.mean(errors) < claimed
+
+
+@pytest.mark.parametrize("rho", [1e-5, 0.3])
+def test_cost_is_the_largest_norm_and_charges_at_most_rho(rho: float) -> None:
+    values = np.linspace(0.0, 3.0, 40)
+    mean = release_mean(values, 2.0, rho=rho, generator=seeded())
+    quantiles = release_quantiles(values, [0.5], 2.0, rho=rho, levels=16, generator=seeded())
+    assert mean.cost.norm == mean_norms(values, 2.0).max() == 2.0
+    assert quantiles.cost.norm == quantile_norms(values, 2.0, levels=16).max()
+    for cost in (mean.cost, quantiles.cost):
+        assert rho * (1 - 1e-3) < cost.rho <= rho
+        charge = charge_units("zcdp", cost.mechanism, [cost.norm])
+        rule = ZcdpFilter(rho)
+        assert rule.admit_units(rule.initial_state(1), charge)[1].tolist() == [True]
+    given_noise = release_mean(values, 2.0, noise_stddev=4.0, generator=seeded())
+    assert given_noise.cost.mechanism == Gaussian(4.0)
+
+
+def test_charging_users_one_by_one_leaves_out_who_cannot_pay() -> None:
+    mechanism, rule = Gaussian(8.0), ZcdpFilter(0.025)
+    values = np.array([0.0, 1.0, 2.0])
+    costs = zcdp_cost(mechanism, mean_norms(values, 2.0))
+    _, admitted = rule.admit(rule.initial_state(3), costs)
+    assert admitted.tolist() == [False, True, False]
+
+
+def test_a_number_of_users_below_the_noise_gives_no_estimate(
+    play: Callable[[Callable[[int, Fraction], int]], None],
+) -> None:
+    play(lambda draw, stddev: -int(3 * stddev))
+    mean = release_mean([1.0], 2.0, noise_stddev=10.0, generator=seeded())
+    assert math.isnan(mean.estimate)
+    assert mean.standard_error == math.inf
+    assert mean.count < 0.0
+    quantiles = release_quantiles(
+        [1.0], [0.1, 0.9], 2.0, noise_stddev=10.0, levels=8, generator=seeded()
+    )
+    assert np.isnan(quantiles.estimates).all()
+    assert (quantiles.standard_errors == math.inf).all()
+    assert (quantiles.rank_standard_errors == math.inf).all()
+    assert quantiles.count < 0.0
+
+
+def test_nobody_is_a_population_too() -> None:
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        mean = release_mean([], 1.0, noise_stddev=5.0, generator=generator)
+        assert math.isnan(mean.estimate) or 0.0 <= mean.estimate <= 1.0
+        quantiles = release_quantiles(
+            [], [0.5], 1.0, noise_stddev=5.0, levels=8, generator=generator
+        )
+        assert np.isnan(quantiles.estimates).all() or 0.0 <= quantiles.estimates[0] <= 1.0
+
+
+def test_noise_is_fresh_in_every_release() -> None:
+    generator = np.random.default_rng(9)
+    counts = set()
+    for _ in range(50):
+        counts.add(release_mean([1.0], 2.0, noise_stddev=5.0, generator=generator).count)
+        counts.add(
+            release_quantiles(
+                [1.0], [0.5], 2.0, noise_stddev=5.0, levels=4, generator=generator
+            ).count
+        )
+    assert len(counts) == 100
+
+
+def test_order_of_users_does_not_matter() -> None:
+    values = np.random.default_rng(10).uniform(0.0, 3.0, 200)
+    mean, reverse = (
+        release_mean(v, 2.0, noise_stddev=1.0, generator=seeded()) for v in (values, values[::-1])
+    )
+    assert mean == reverse
+    here, there = (
+        release_quantiles(v, DECILES, 2.0, noise_stddev=1.0, levels=32, generator=seeded())
+        for v in (values, values[::-1])
+    )
+    np.testing.assert_array_equal(here.estimates, there.estimates)
+
+
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("values", {"values": [[1.0]]}),
+        ("values", {"values": [-1.0]}),
+        ("values", {"values": [math.nan]}),
+        ("values", {"values": ["a"]}),
+        ("upper", {"upper": 0.0}),
+        ("upper", {"upper": math.inf}),
+        ("upper", {"upper": math.nan}),
+        ("upper", {"upper": 1e300}),
+        ("upper", {"upper": 1e-300}),
+        ("generator", {"generator": 3}),
+        ("noise_stddev", {"noise_stddev": 0.0}),
+        ("noise_stddev", {"noise_stddev": math.nan}),
+        ("noise_stddev", {"noise_stddev": None}),
+        ("noise_stddev", {"rho": 0.1}),
+        ("rho", {"noise_stddev": None, "rho": -1.0}),
+    ],
+)
+def test_wrong_arguments_are_named_and_nothing_is_drawn(
+    argument: str, arguments: dict[str, object]
+) -> None:
+    generator = seeded()
+    given_arguments = {"values": [1.0], "upper": 2.0, "noise_stddev": 1.0, "generator": generator}
+    given_arguments |= arguments
+    for release, more in ((release_mean, {}), (release_quantiles, {"quantiles": [0.5]})):
+        with pytest.raises(InvalidInput) as caught:
+            release(**(given_arguments | more))  # type: ignore[operator]
+        assert caught.value.argument == argument
+    assert generator.random() == seeded().random()
+
+
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("quantiles", {"quantiles": []}),
+        ("quantiles", {"quantiles": 0.5}),
+        ("quantiles", {"quantiles": [0.0]}),
+        ("quantiles", {"quantiles": [1.0]}),
+        ("quantiles", {"quantiles": [math.nan]}),
+        ("levels", {"levels": 1}),
+        ("levels", {"levels": 2**14 + 1}),
+        ("levels", {"levels": 10.0}),
+    ],
+)
+def test_wrong_arguments_of_quantiles_are_named(
+    argument: str, arguments: dict[str, object]
+) -> None:
+    good = {"values": [1.0], "quantiles": [0.5], "upper": 2.0, "noise_stddev": 1.0, "levels": 8}
+    with pytest.raises(InvalidInput) as caught:
+        release_quantiles(**(good | arguments), generator=seeded())  # type: ignore[arg-type]
+    assert caught.value.argument == argument

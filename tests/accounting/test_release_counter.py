@@ -1,0 +1,324 @@
+"""Continual counting against matrices that are built from the answers alone."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from accounting import (
+    Gaussian,
+    InvalidInput,
+    ZcdpFilter,
+    charge_units,
+    gdp_cost,
+    zcdp_cost,
+)
+from accounting.release import ContinualCounter
+from accounting.release.counter import COUNTER_METHODS, CounterMethod
+from accounting.release.exact_noise import ExactNoise
+from accounting.validation import FloatArray
+
+METHODS = pytest.mark.parametrize("method", COUNTER_METHODS)
+
+
+class Played(ExactNoise):
+    """Noise that is given, in units of the grid."""
+
+    def __init__(self, units: list[int]) -> None:
+        super().__init__(np.random.default_rng(0))
+        self.units = iter(units)
+
+    def rounded_normal(self, stddev: Fraction) -> int:
+        return next(self.units)
+
+
+def played(
+    counts: list[int], units: list[int], method: CounterMethod, noise_stddev: float = 1.0
+) -> FloatArray:
+    counter = ContinualCounter(
+        len(counts),
+        noise_stddev=noise_stddev,
+        method=method,
+        generator=np.random.default_rng(0),
+    )
+    counter._noise = Played(units)
+    return np.array([counter.add(count) for count in counts])
+
+
+def grid_unit(method: CounterMethod) -> int:
+    """How many units of the grid make a count of one, at noise 1."""
+    return 2**52 if method == "square-root" else 2**23
+
+
+def decoder(horizon: int, method: CounterMethod) -> FloatArray:
+    """L, column by column: what the noise of one step does to the answers."""
+    columns = []
+    for step in range(horizon):
+        units = [0] * horizon
+        units[step] = grid_unit(method)
+        columns.append(played([0] * horizon, units, method))
+    return np.array(columns).T
+
+
+def square_root_series(terms: int) -> list[Fraction]:
+    return [Fraction(math.comb(2 * k, k), 4**k) for k in range(terms)]
+
+
+@METHODS
+@pytest.mark.parametrize("horizon", [1, 2, 3, 4, 5, 7, 8, 9, 16, 21, 32, 45])
+def test_norm_of_every_step_is_that_of_the_column_of_the_factor(
+    method: CounterMethod, horizon: int
+) -> None:
+    left = decoder(horizon, method)
+    sums = np.tril(np.ones((horizon, horizon)))
+    right = np.linalg.solve(left, sums)
+    np.testing.assert_allclose(np.triu(right, 1), 0.0, atol=1e-12)
+    counter = ContinualCounter(
+        horizon, noise_stddev=3.0, method=method, generator=np.random.default_rng(0)
+    )
+    norms = [float(counter.norms([1.0], step)[0]) for step in range(1, horizon + 1)]
+    np.testing.assert_allclose(np.linalg.norm(right, axis=0), norms, rtol=1e-10)
+    assert counter.cost().norm == norms[0] == max(norms)
+    errors = [counter.standard_error(step) for step in range(1, horizon + 1)]
+    np.testing.assert_allclose(3.0 * np.linalg.norm(left, axis=1), errors, rtol=1e-12)
+
+
+@METHODS
+@given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=70))
+def test_answers_without_noise_are_the_running_sums(
+    method: CounterMethod, counts: list[int]
+) -> None:
+    answers = played(counts, [0] * len(counts), method)
+    np.testing.assert_allclose(answers, np.cumsum(counts), rtol=1e-13, atol=1e-11)
+
+
+def test_square_of_the_series_is_all_ones_and_its_norm_is_stated_to_the_last_bits() -> None:
+    series = square_root_series(120)
+    for k in range(120):
+        assert sum(series[i] * series[k - i] for i in range(k + 1)) == 1
+    for horizon in (1, 2, 3, 10, 60, 120):
+        counter = ContinualCounter(horizon, noise_stddev=1.0, generator=np.random.default_rng(0))
+        exact = sum(f**2 for f in series[:horizon])
+        assert Fraction(counter.cost().norm) ** 2 == pytest.approx(exact, rel=1e-15)
+    # The norm is never below that of the coefficients in use, which are multiples of 2**-52.
+    used = [Fraction(round(f * 2**52), 2**52) for f in series]
+    assert Fraction(counter.cost().norm) ** 2 >= sum(f**2 for f in used)
+
+
+def test_binary_tree_norm_is_the_number_of_levels() -> None:
+    for horizon, levels in [(1, 1), (2, 2), (3, 2), (4, 3), (1000, 10), (1024, 11), (2**62, 63)]:
+        counter = ContinualCounter(
+            horizon, noise_stddev=1.0, method="binary-tree", generator=np.random.default_rng(0)
+        )
+        assert counter.cost().norm == pytest.approx(math.sqrt(levels), rel=1e-15)
+        assert counter.norms([1.0], horizon)[0] == 1.0
+
+
+def test_square_root_norm_grows_by_log_over_pi_and_errs_less_than_the_tree() -> None:
+    for horizon in (10, 1000, 100_000):
+        root, tree = (
+            ContinualCounter(horizon, rho=0.5, method=m, generator=np.random.default_rng(0))
+            for m in COUNTER_METHODS
+        )
+        squared = root.cost().norm ** 2
+        euler_part = (np.euler_gamma + 4.0 * math.log(2.0)) / math.pi
+        assert squared == pytest.approx(math.log(horizon) / math.pi + euler_part, abs=1 / horizon)
+        # Wallis: f_k^2 <= 1 / (pi (k + 1/4)).
+        assert squared <= 1.0 + math.log((4 * horizon - 1) / 3) / math.pi
+        worst = 2 ** (horizon.bit_length() - 1) - 1
+        assert root.standard_error(horizon) < tree.standard_error(worst)
+    assert tree.standard_error(worst) > 3.0 * root.standard_error(horizon)
+
+
+@METHODS
+def test_answers_depend_on_the_counts_through_what_is_released_with_noise_only(
+    method: CounterMethod,
+) -> None:
+    """Noise that makes up for one user more gives the same answers, bit for bit."""
+    horizon, rng = 37, np.random.default_rng(3)
+    counts = rng.integers(0, 50, horizon).tolist()
+    units = [int(u) for u in rng.normal(0.0, 40.0 * grid_unit(method), horizon)]
+    answers = played(counts, units, method)
+    columns = np.linalg.solve(decoder(horizon, method), np.tril(np.ones((horizon, horizon))))
+    for step in (1, 2, 12, 37):
+        one_more = [count + (t == step) for t, count in enumerate(counts, start=1)]
+        if method == "square-root":
+            series = [round(f * 2**52) for f in square_root_series(horizon)]
+            shift = [0] * (step - 1) + series[: horizon - step + 1]
+        else:
+            shift = [round(entry) * grid_unit(method) for entry in columns[:, step - 1]]
+        moved = [unit - by for unit, by in zip(units, shift, strict=True)]
+        np.testing.assert_array_equal(played(one_more, moved, method), answers)
+
+
+@METHODS
+def test_noise_has_the_stated_distribution_at_every_step(method: CounterMethod) -> None:
+    horizon, runs = 16, 400
+    left, generator = decoder(horizon, method), np.random.default_rng(5)
+    counts = np.arange(horizon)
+    errors = np.empty((runs, horizon))
+    for run in range(runs):
+        counter = ContinualCounter(horizon, noise_stddev=2.5, method=method, generator=generator)
+        errors[run] = [counter.add(int(c)) for c in counts] - np.cumsum(counts)
+    noise = np.linalg.solve(left, errors.T).T / 2.5
+    # Each assertion fails for fewer than one seed in a million.
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-7
+    for step in (1, 7, 8, 15, 16):
+        scaled = errors[:, step - 1] / counter.standard_error(step)
+        squares = float(scaled @ scaled)
+        assert stats.chi2.ppf(1e-8, runs) < squares < stats.chi2.isf(1e-8, runs)
+    correlation = np.corrcoef(noise, rowvar=False) - np.eye(horizon)
+    assert np.abs(correlation).max() < stats.norm.isf(1e-9) / math.sqrt(runs)
+
+
+@METHODS
+@pytest.mark.parametrize("rho", [1e-4, 0.125, 3.0])
+@pytest.mark.parametrize("contribution", [1, 5])
+def test_cost_is_charged_like_any_other_step(
+    method: CounterMethod, rho: float, contribution: int
+) -> None:
+    counter = ContinualCounter(
+        100,
+        rho=rho,
+        method=method,
+        max_contribution=contribution,
+        generator=np.random.default_rng(0),
+    )
+    cost = counter.cost()
+    assert cost.mechanism == Gaussian(counter.noise_stddev)
+    assert rho * (1 - 1e-4) < cost.rho <= rho
+    rule = ZcdpFilter(rho)
+    charge = charge_units("zcdp", cost.mechanism, [cost.norm])
+    assert rule.admit_units(rule.initial_state(1), charge)[1].tolist() == [True]
+    assert gdp_cost(cost.mechanism, [cost.norm])[0] == pytest.approx(2.0 * cost.rho)
+    users = counter.norms([0.0, 1.0, contribution])
+    assert users[0] == 0.0
+    np.testing.assert_allclose(users, np.array([0, 1 / contribution, 1]) * cost.norm, rtol=1e-14)
+    assert (zcdp_cost(cost.mechanism, users) <= rho).all()
+
+
+@METHODS
+def test_a_user_counted_twice_costs_at_most_as_twice_the_norm(method: CounterMethod) -> None:
+    right = np.linalg.solve(decoder(20, method), np.tril(np.ones((20, 20))))
+    counter = ContinualCounter(
+        20, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
+    )
+    twice = [np.linalg.norm(right[:, i] + right[:, j]) for i in range(20) for j in range(20)]
+    assert max(twice) <= 2.0 * counter.cost().norm * (1 + 1e-12)
+
+
+@METHODS
+def test_there_is_no_answer_beyond_the_horizon(method: CounterMethod) -> None:
+    counter = ContinualCounter(
+        3, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
+    )
+    for _ in range(3):
+        counter.add(1)
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=r"step is 4, but must be at most the horizon, 3"):
+            counter.add(0)
+    assert counter.step == 3
+
+
+BAD_COUNTS = [-1, 1.0, 0.5, math.nan, math.inf, True, "1", None, np.float64(1), 2**36 + 1]
+
+
+@METHODS
+def test_counts_that_are_none_are_refused_and_leave_no_trace(method: CounterMethod) -> None:
+    clean, tried = (
+        ContinualCounter(8, noise_stddev=1.0, method=method, generator=np.random.default_rng(9))
+        for _ in range(2)
+    )
+    for count in range(8):
+        for bad in BAD_COUNTS:
+            with pytest.raises(InvalidInput, match="count"):
+                tried.add(bad)  # type: ignore[arg-type]
+        assert tried.add(count) == clean.add(count)
+
+
+@METHODS
+def test_total_may_reach_its_limit_and_not_exceed_it(method: CounterMethod) -> None:
+    counter = ContinualCounter(
+        4, noise_stddev=1.0, method=method, generator=np.random.default_rng(2)
+    )
+    for _ in range(2):
+        answer = counter.add(2**35)
+    assert answer == pytest.approx(2**36, abs=20.0)
+    with pytest.raises(InvalidInput, match="count"):
+        counter.add(1)
+    assert counter.add(0) == pytest.approx(2**36, abs=20.0)
+
+
+@METHODS
+def test_noise_is_fresh_in_every_step_and_every_counter(method: CounterMethod) -> None:
+    generator = np.random.default_rng(4)
+    answers = []
+    for _ in range(20):
+        counter = ContinualCounter(20, noise_stddev=1.0, method=method, generator=generator)
+        answers.extend(counter.add(0) for _ in range(20))
+    assert len(set(answers)) == len(answers)
+
+
+@METHODS
+@pytest.mark.parametrize("noise_stddev", [1e-100, 1e100])
+def test_noise_of_any_size_is_drawn(method: CounterMethod, noise_stddev: float) -> None:
+    counter = ContinualCounter(
+        5, noise_stddev=noise_stddev, method=method, generator=np.random.default_rng(6)
+    )
+    answers = np.array([counter.add(0) for _ in range(5)]) / noise_stddev
+    assert (np.abs(answers) < 20.0).all()
+    assert len(set(answers.tolist())) == 5
+
+
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("horizon", {"horizon": 0}),
+        ("horizon", {"horizon": -1}),
+        ("horizon", {"horizon": 2.0}),
+        ("horizon", {"horizon": True}),
+        ("horizon", {"horizon": 2**22 + 1}),
+        ("horizon", {"horizon": 2**62 + 1, "method": "binary-tree"}),
+        ("method", {"method": "tree"}),
+        ("generator", {"generator": None}),
+        ("noise_stddev", {"noise_stddev": 0.0}),
+        ("noise_stddev", {"noise_stddev": math.nan}),
+        ("noise_stddev", {"noise_stddev": math.inf}),
+        ("noise_stddev", {"noise_stddev": 1e200}),
+        ("noise_stddev", {"noise_stddev": 1e-200}),
+        ("noise_stddev", {"noise_stddev": None}),
+        ("noise_stddev", {"rho": 1.0}),
+        ("rho", {"noise_stddev": None, "rho": 0.0}),
+        ("rho", {"noise_stddev": None, "rho": math.nan}),
+        ("max_contribution", {"max_contribution": 0}),
+        ("max_contribution", {"max_contribution": 1.5}),
+        ("max_contribution", {"max_contribution": 2**36 + 1}),
+    ],
+)
+def test_wrong_arguments_are_named(argument: str, arguments: dict[str, object]) -> None:
+    good = {"horizon": 10, "noise_stddev": 1.0, "generator": np.random.default_rng(0)}
+    with pytest.raises(InvalidInput) as caught:
+        ContinualCounter(**(good | arguments))  # type: ignore[arg-type]
+    assert caught.value.argument == argument
+
+
+@METHODS
+@pytest.mark.parametrize("step", [0, 11, -1, 1.0])
+def test_steps_outside_the_horizon_have_no_norm_and_no_error(
+    method: CounterMethod, step: int
+) -> None:
+    counter = ContinualCounter(
+        10, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
+    )
+    with pytest.raises(InvalidInput, match="step"):
+        counter.standard_error(step)
+    with pytest.raises(InvalidInput, match="step"):
+        counter.norms([1.0], step)
+    with pytest.raises(InvalidInput, match="contributions"):
+        counter.norms([-1.0])
