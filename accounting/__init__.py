@@ -27,8 +27,23 @@ from accounting.filters import (
     RenyiFilter,
     ZcdpFilter,
 )
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PureDP
+from accounting.lecuyer import LecuyerOdometer
+from accounting.local_filter import LocalFilter
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.release import (
+    ContinualCounter,
+    MeanRelease,
+    QuantilesRelease,
+    SparseVector,
+    StatedCost,
+    mean_norms,
+    quantile_norms,
+    release_mean,
+    release_quantiles,
+)
+from accounting.rogers import RogersFilter
+from accounting.subsampled_gaussian import poisson_gaussian_divergence
 from accounting.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
@@ -46,16 +61,25 @@ __all__ = [
     "UNIT_BITS",
     "ApproxDPFilter",
     "BudgetFilter",
+    "ContinualCounter",
     "Gaussian",
     "GdpFilter",
     "GdpOdometer",
     "InvalidInput",
     "Laplace",
+    "LecuyerOdometer",
+    "LocalFilter",
+    "MeanRelease",
     "Measure",
     "Mechanism",
+    "PoissonGaussian",
     "PureDP",
+    "QuantilesRelease",
     "RenyiFilter",
     "RenyiTracker",
+    "RogersFilter",
+    "SparseVector",
+    "StatedCost",
     "ZcdpFilter",
     "advance_units",
     "budget_units",
@@ -67,7 +91,12 @@ __all__ = [
     "gdp_cost",
     "gdp_to_delta",
     "gdp_to_epsilon",
+    "mean_norms",
     "noise_for_norm_budget",
+    "poisson_gaussian_divergence",
+    "quantile_norms",
+    "release_mean",
+    "release_quantiles",
     "renyi_cost",
     "renyi_to_delta",
     "renyi_to_epsilon",

@@ -8,11 +8,15 @@ still holds is not proven to be enough when costs are chosen adaptively).
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from accounting.errors import InvalidInput
 from accounting.units import MAX_COST_UNITS
 from accounting.validation import BoolArray, IntArray, unit_array
+
+_BLOCK: Final = 32768  # users at a time, so that what is read twice is still in the cache
 
 
 def admit_within(
@@ -29,14 +33,28 @@ def admit_within(
     if charge.shape != spent.shape:
         raise InvalidInput("cost", charge.shape, f"of the shape of the state, {spent.shape}")
     # spent <= 2**61 and charge <= 2**62, so the sum is exact.
-    total = spent + charge
     if spent.ndim == 1:
-        admitted: BoolArray = np.asarray(total <= budgets[0])
-        np.copyto(total, spent, where=~admitted)
-        return total, admitted
+        return _admit_one_budget(budgets[0], spent, charge)
+    total = spent + charge
     every_order = np.asarray((total <= np.array(budgets)).all(axis=1))
     np.copyto(total, spent, where=~every_order[:, np.newaxis])
     return total, every_order
+
+
+def _admit_one_budget(budget: int, spent: IntArray, charge: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return `admit_within` for checked arrays of shape (n,)."""
+    total = np.empty(spent.shape, dtype=np.int64)
+    admitted = np.empty(spent.shape, dtype=np.bool_)
+    for start in range(0, spent.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        sums, fits = total[block], admitted[block]
+        np.add(spent[block], charge[block], out=sums)
+        np.less_equal(sums, budget, out=fits)
+        if not fits.all():
+            # A product with 0 or 1 takes the same time however the denied lie among the admitted.
+            np.multiply(charge[block], fits, out=sums)
+            sums += spent[block]
+    return total, admitted
 
 
 def remaining_within(budgets: tuple[int, ...], state: IntArray) -> IntArray:

@@ -3,13 +3,16 @@
 Neighbouring data sets differ by adding or removing one user; both directions are covered. All
 costs are deterministic functions of the norm, so a user who is left out (norm 0) costs nothing.
 
-    mechanism   rho (zCDP)           mu squared (GDP)    Renyi divergence at order a
-    Gaussian    c^2 / (2 s^2)        c^2 / s^2           a rho
-    Laplace     (c / scale)^2 / 2    -                   a rho  (bound)
-    PureDP      eps^2 / 2            -                   a rho  (bound)
+    mechanism         rho (zCDP)           mu squared (GDP)    Renyi divergence at order a
+    Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
+    PoissonGaussian   -                    -                   `accounting.subsampled_gaussian`
+    Laplace           (c / scale)^2 / 2    -                   a rho  (bound)
+    PureDP            eps^2 / 2            -                   a rho  (bound)
 
 Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
-eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound.
+eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound. PoissonGaussian: computed
+with exp and log, so that another machine may find a cost that differs in its last digits; all
+other costs are the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -20,10 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PureDP, noise_scale
+from accounting.mechanisms import (
+    Gaussian,
+    Mechanism,
+    PoissonGaussian,
+    noise_scale,
+)
 from accounting.order_units import units_at_orders
 from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
-from accounting.units import MAX_COST_UNITS, UNIT_BITS
+from accounting.subsampled_gaussian import poisson_gaussian_divergence
+from accounting.units import MAX_COST_UNITS, UNIT_BITS, cost_units
 from accounting.validation import FloatArray, IntArray, norm_vector, renyi_orders
 
 Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
@@ -34,7 +43,7 @@ def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return rho of each user, in nats, shape (n,): the smallest float64 >= the formula above.
 
     `norms`: shape (n,), finite, >= 0; what they measure is said by the mechanism. Raises
-    `InvalidInput` for other norms or another mechanism.
+    `InvalidInput` for other norms, another mechanism, or `PoissonGaussian`.
     """
     scale = noise_scale(_known(mechanism))
     return _half_square_ratio_up(norm_vector("norms", norms), scale)
@@ -55,9 +64,15 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
 
     `norms`: shape (n,), finite, >= 0; `orders`: shape (k,), > 1, at most 2**40. Each entry is
     the smallest float64 >= order times `zcdp_cost`. For `Laplace` and `PureDP` this is the bound
-    a eps^2 / 2. Raises `InvalidInput` for other norms, orders or mechanisms.
+    a eps^2 / 2. For `PoissonGaussian` it is `poisson_gaussian_divergence` in the direction
+    "remove", the larger one, which is above the exact value by less than its rounding slack; at
+    sampling rate 1 it is the cost of `Gaussian`. Raises `InvalidInput` for other norms, orders or
+    mechanisms.
     """
     alphas = renyi_orders("orders", orders)
+    mechanism = _simplified(_known(mechanism))
+    if isinstance(mechanism, PoissonGaussian):
+        return poisson_gaussian_divergence(mechanism, norms, alphas)
     rho = zcdp_cost(mechanism, norms)
     costs = np.empty((rho.size, alphas.size))
     for column, order in enumerate(alphas.tolist()):
@@ -76,18 +91,22 @@ def charge_units(
     - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44), shape (n,). An (epsilon, delta) budget is
       spent in zCDP (Feldman and Zrnic Thm 4.9).
     - "gdp": ceil(c^2 / s^2 2**44), shape (n,). `Gaussian` only.
-    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)), shape (n, k) for `orders` a of shape (k,).
+    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)), shape (n, k) for `orders` a of shape (k,). For
+      `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
 
-    All are exact: rational arithmetic on the float64 inputs gives the same integers. They saturate
-    at `MAX_COST_UNITS`, which no budget admits. `norms`: shape (n,), finite, >= 0. Raises
-    `InvalidInput` for other norms or orders, an unknown measure, or a mechanism that the measure
-    does not cover.
+    All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
+    They saturate at `MAX_COST_UNITS`, which no budget admits. `norms`: shape (n,), finite, >= 0.
+    Raises `InvalidInput` for other norms or orders, an unknown measure, or a mechanism that the
+    measure does not cover.
     """
     if measure not in MEASURES:
         raise InvalidInput("measure", measure, f"one of {', '.join(MEASURES)}")
     if (orders is not None) != (measure == "renyi"):
         raise InvalidInput("orders", orders, "given for the measure renyi, and for no other")
-    scale = noise_scale(_known(mechanism))
+    mechanism = _known(mechanism) if orders is None else _simplified(_known(mechanism))
+    if orders is not None and isinstance(mechanism, PoissonGaussian):
+        return cost_units(renyi_cost(mechanism, norms, orders))
+    scale = noise_scale(mechanism)
     if measure == "gdp":
         scale = _gaussian_only(mechanism).noise_stddev
     vector = norm_vector("norms", norms)
@@ -99,8 +118,16 @@ def charge_units(
 
 
 def _known(mechanism: Mechanism) -> Mechanism:
-    if not isinstance(mechanism, (Gaussian, Laplace, PureDP)):
-        raise InvalidInput("mechanism", mechanism, "Gaussian, Laplace or PureDP")
+    if not isinstance(mechanism, Mechanism):
+        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+        raise InvalidInput("mechanism", mechanism, allowed)
+    return mechanism
+
+
+def _simplified(mechanism: Mechanism) -> Mechanism:
+    """Return `Gaussian` for a sample of everybody, else the mechanism itself."""
+    if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
+        return Gaussian(mechanism.noise_stddev)
     return mechanism
 
 
@@ -110,7 +137,7 @@ def _gaussian_only(mechanism: Mechanism) -> Gaussian:
             "mechanism",
             mechanism,
             "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
-            "account such steps in zcdp, renyi or approx-dp",
+            "account such steps in zcdp, renyi or approx-dp, Poisson-sampled ones in renyi",
         )
     return mechanism
 

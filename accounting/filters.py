@@ -10,6 +10,7 @@ exceeds a budget in exact arithmetic. Neighbouring data sets differ by adding or
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
+    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rogers`, to compare with
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 4: a user whose charge does not fit is left out of this step, is charged nothing, and
@@ -32,7 +33,7 @@ from accounting.budgets import admit_within, exhausted_within, remaining_within
 from accounting.conversions import zcdp_budget
 from accounting.costs import Measure, charge_units
 from accounting.errors import InvalidInput
-from accounting.mechanisms import Mechanism, PureDP, noise_scale
+from accounting.mechanisms import Mechanism, PoissonGaussian, PureDP, noise_scale
 from accounting.order_units import units_within_orders
 from accounting.units import (
     MAX_BUDGET_UNITS,
@@ -56,6 +57,7 @@ from accounting.validation import (
 # takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.
 _SHAVE = 1.0 - 2.0**-50
 _SMALLEST_GRANT = 2.0**-1000
+_GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 
 
 @dataclass(frozen=True, init=False)
@@ -118,10 +120,13 @@ class BudgetFilter(ABC):
           floor(remaining / order), the first if equal) is charged its whole remainder, and each
           other what the granted norm costs.
         - A user with nothing left is granted 0 and charged 0.
+        - For `PoissonGaussian`, the norm is found by bisection, at most a relative 2**-20 less
+          than one that does not fit; the tightest order is the first that this one exceeds.
 
-        Only IEEE-exact operations are used; every machine grants the same bits. `norms`: shape
-        (n,), finite, >= 0. `charged_units` has the shape of the state. Raises `InvalidInput` for
-        `PureDP`, which has no norm that could be clipped, and for what the measure does not cover.
+        Of the other mechanisms every machine grants the same bits: only IEEE-exact operations
+        are used. `norms`: shape (n,), finite, >= 0. `charged_units` has the shape of the state.
+        Raises `InvalidInput` for `PureDP`, which has no norm that could be clipped, and for what
+        the measure does not cover.
         """
         if isinstance(mechanism, PureDP):
             raise InvalidInput(
@@ -135,15 +140,19 @@ class BudgetFilter(ABC):
         over = charged > left
         short = np.flatnonzero(over if over.ndim == 1 else over.any(axis=1))
         if short.size:
-            granted[short], charged[short] = self._last_grant(mechanism, left[short])
+            granted[short], charged[short] = self._last_grant(
+                mechanism, granted[short], left[short]
+            )
         return state + charged, granted, charged
 
     @abstractmethod
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         """Return the charge of each norm in units, of the shape of the state."""
 
-    def _last_grant(self, mechanism: Mechanism, left: IntArray) -> tuple[FloatArray, IntArray]:
-        """Return (norms that `left` units pay for, `left`)."""
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, left: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Return (norms that `left` units pay for, charges) for `norms` that they do not."""
         return _norm_within(mechanism, left, self.measure), left
 
     def _set(self, budgets: Sequence[int]) -> Self:
@@ -231,16 +240,41 @@ class RenyiFilter(BudgetFilter):
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return charge_units(self.measure, mechanism, norms, self.orders)
 
-    def _last_grant(self, mechanism: Mechanism, left: IntArray) -> tuple[FloatArray, IntArray]:
-        orders = np.array(self.orders)
-        payable = units_within_orders(left, orders)
-        tightest = payable.argmin(axis=1)
-        rows = np.arange(tightest.size)
-        norms = _norm_within(mechanism, payable[rows, tightest], "zcdp")
-        charges = self._charge(mechanism, norms)
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, left: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        rows = np.arange(norms.size)
+        if isinstance(mechanism, PoissonGaussian):
+            granted, tightest = self._largest_within(mechanism, norms, left)
+        else:
+            payable = units_within_orders(left, np.array(self.orders))
+            tightest = payable.argmin(axis=1)
+            granted = _norm_within(mechanism, payable[rows, tightest], "zcdp")
+        charges = self._charge(mechanism, granted)
         charges[rows, tightest] = left[rows, tightest]
         charges[(left == 0).any(axis=1)] = 0
-        return norms, charges
+        return granted, charges
+
+    def _largest_within(
+        self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Return (norms that fit, the first order that a little larger ones exceed).
+
+        Rounding makes costs monotone in the norm only up to the last digits. Bisection does not
+        depend on that: at every step the lower norm was seen to fit and the upper one not to.
+        """
+        # Bits of floats >= 0 are ordered as the floats are. Norm 0 costs nothing and fits.
+        low, high = np.zeros(norms.size, dtype=np.int64), norms.view(np.int64).copy()
+        high[(left == 0).any(axis=1)] = 0
+        tightest = (self._charge(mechanism, norms) > left).argmax(axis=1)
+        while (open_rows := np.flatnonzero(high - low > _GRANT_ULPS)).size:
+            middle = low[open_rows] + (high[open_rows] - low[open_rows]) // 2
+            over = self._charge(mechanism, middle.view(np.float64)) > left[open_rows]
+            fits = ~over.any(axis=1)
+            low[open_rows[fits]] = middle[fits]
+            high[open_rows[~fits]] = middle[~fits]
+            tightest[open_rows[~fits]] = over[~fits].argmax(axis=1)
+        return low.view(np.float64), tightest
 
     def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accounting.validation import positive_finite
+from accounting.errors import InvalidInput
+from accounting.validation import positive_finite, real_number
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,30 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class PoissonGaussian:
+    """A sum over a Poisson sample, released with Gaussian noise; norms are L2.
+
+    `noise_stddev`: as for `Gaussian`. `sampling_rate`: the probability, in [0, 1], with which each
+    user is in the sample, independently of everything else. Every enrolled user is charged at
+    every step, sampled or not (Yu et al., Alg. 1).
+
+    Its cost is a curve over Renyi orders that no rho or mu describes: only `renyi_cost` and the
+    measure renyi take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what
+    `Gaussian` costs.
+    """
+
+    noise_stddev: float
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_stddev", positive_finite("noise_stddev", self.noise_stddev))
+        rate = real_number("sampling_rate", self.sampling_rate)
+        if not 0.0 <= rate <= 1.0:
+            raise InvalidInput("sampling_rate", self.sampling_rate, "between 0 and 1")
+        object.__setattr__(self, "sampling_rate", rate)
+
+
+@dataclass(frozen=True)
 class Laplace:
     """A sum released with Laplace noise; norms are L1. A norm c is (c / scale)-DP for its user.
 
@@ -47,13 +72,14 @@ class PureDP:
     """Any eps-DP mechanism; the "norm" of a user is eps itself, in nats."""
 
 
-Mechanism: TypeAlias = Gaussian | Laplace | PureDP
+Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
 
 
 def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
-    The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`.
+    The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`. Raises
+    `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
     """
     match mechanism:
         case Gaussian(noise_stddev):
@@ -62,3 +88,10 @@ def noise_scale(mechanism: Mechanism) -> float:
             return scale
         case PureDP():
             return 1.0
+        case PoissonGaussian():
+            raise InvalidInput(
+                "mechanism",
+                mechanism,
+                "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
+                "account such steps in renyi",
+            )

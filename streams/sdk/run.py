@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import Gaussian, Laplace, Mechanism, PureDP
+from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from streams.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.partitioner import partitions_of
 from streams.policies import mechanism_of
@@ -241,6 +241,11 @@ def _mechanism(
             scale, name = float(mechanism.scale), "laplace"
         case PureDP():
             scale, name = 1.0, "pure-dp"
+        case PoissonGaussian():
+            raise InvalidCharge(
+                "Poisson-sampled steps cannot be charged through the service; charge them as "
+                "Gaussian, which never costs less, or account them with accounting.RenyiFilter"
+            )
     try:
         mechanism_of(name, scale, policy)  # type: ignore[arg-type]
     except Refused as refused:
