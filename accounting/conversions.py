@@ -4,6 +4,11 @@ All hold for neighbours in either direction. Epsilon and divergences are in nats
 never negative. Results are upper bounds and budgets lower ones: every formula below holds at *any*
 order, so an inexact minimiser costs tightness and never validity, and the rounding errors of the
 evaluation are added to the safe side.
+
+Checked against 40 to 80 digits, for delta down to 1e-300, mu from 1e-6 to 1e3 and rho from 1e-12
+to 1e4: delta is above the exact formula by at most 2e-12 of it for GDP and 2e-11 for zCDP, and an
+epsilon is the least one of a delta smaller by as much. Monotone in every argument between
+arguments that are 1e-9 apart, and to within 1e-13 between any.
 """
 
 from __future__ import annotations
@@ -27,8 +32,8 @@ from accounting.validation import (
 
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 _SUM_ERROR = 2.0**-49
-# log delta is at most some hundreds wherever delta matters, so exp of it is well within this.
-_DELTA_ERROR = gdp_tail.RELATIVE_ERROR
+# Of exp itself.
+_EXP_ERROR = 2.0**-50
 # Smaller levels are rounded up to the first and larger ones taken for infinite; a larger epsilon
 # counts as the third. All are on the safe side, and nothing between them overflows.
 _SMALLEST_LEVEL, _LARGEST_LEVEL, _LARGEST_EPSILON = 1e-100, 1e100, 1e25
@@ -41,7 +46,8 @@ def renyi_to_epsilon(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     At each order a the better of Mironov, rdp + log(1/delta) / (a - 1), and of
     Canonne-Kamath-Steinke, rdp + log((a - 1)/a) - (log delta + log a) / (a - 1) (Koskela et al.,
     Lemma C.4), which is never the worse one. `orders`: k, finite, > 1; `rdp`: nats, >= 0; infinity
-    makes an order unusable, and epsilon infinite if all are. 0 < `delta` < 1.
+    makes an order unusable, and epsilon infinite if all are; 0, which only equal distributions
+    have, makes epsilon 0. 0 < `delta` < 1.
     """
     alphas, divergences = _renyi_curve(orders, rdp)
     a_minus_1 = alphas - 1.0
@@ -49,8 +55,9 @@ def renyi_to_epsilon(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     gain = np.log1p(1.0 / a_minus_1)  # -log((a - 1) / a)
     tail = (log_inverse_delta - np.log(alphas)) / a_minus_1
     size = gain + (log_inverse_delta + np.log(alphas)) / a_minus_1
-    epsilon = divergences * (1.0 + _SUM_ERROR) + ((tail - gain) + _SUM_ERROR * size)
-    return _scalar_if_0d(np.maximum(epsilon.min(axis=-1), 0.0))
+    epsilon = divergences * (1.0 + _SUM_ERROR)
+    epsilon += (tail - gain) + _SUM_ERROR * size
+    return _nothing_if_zero(divergences, np.maximum(epsilon.min(axis=-1), 0.0))
 
 
 def renyi_to_delta(orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float) -> FloatArray:
@@ -64,9 +71,10 @@ def renyi_to_delta(orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float) ->
     t = alphas - 1.0
     eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
     constant = t * np.log1p(1.0 / t) + np.log1p(t)
-    log_delta = t * (divergences - eps) - constant
-    log_delta += _SUM_ERROR * (t * (divergences + eps) + constant)
-    return _probability_up(log_delta.min(axis=-1))
+    # The error is that of t (divergence + epsilon) + constant.
+    log_delta = divergences * (t * (1.0 + _SUM_ERROR))
+    log_delta -= t * eps * (1.0 - _SUM_ERROR) + constant * (1.0 - _SUM_ERROR)
+    return _nothing_if_zero(divergences, _probability_up(log_delta.min(axis=-1)))
 
 
 @overload
@@ -158,7 +166,7 @@ def gdp_to_delta(mu: npt.ArrayLike, epsilon: float) -> float | FloatArray:
     """
     mus, known = _known_levels("mu", mu)
     eps = np.full_like(mus, min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON))
-    delta = _probability_up(gdp_tail.log_delta(mus, eps))
+    delta = _probability_up(gdp_tail.log_delta_up(mus, eps))
     return _restore(mu, known, delta, infinite=1.0)
 
 
@@ -193,7 +201,7 @@ def gdp_budget(epsilon: float, delta: float) -> float:
     eps = np.array([nonnegative_finite("epsilon", epsilon)])
     target = math.log(probability("delta", delta))
     log_mu = _rising_root(
-        lambda u: gdp_tail.log_delta(np.exp(u), eps) - target,
+        lambda u: gdp_tail.log_delta_up(np.exp(u), eps) - target,
         np.array([-80.0]),
         # There delta is at least Phi(10), whatever epsilon.
         np.log(np.sqrt(2.0 * eps) + 30.0),
@@ -237,7 +245,16 @@ def _renyi_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray,
     if divergences.ndim not in (1, 2) or divergences.shape[-1] != alphas.size:
         k = alphas.size
         raise InvalidInput("rdp", divergences.shape, f"one column per order: ({k},) or (n, {k})")
-    return alphas, np.where(divergences < _LARGEST_LEVEL, divergences, np.inf)
+    if divergences.size and divergences.max() >= _LARGEST_LEVEL:
+        divergences = np.where(divergences < _LARGEST_LEVEL, divergences, np.inf)
+    return alphas, divergences
+
+
+def _nothing_if_zero(divergences: FloatArray, results: FloatArray) -> FloatArray:
+    """Return `results`, but 0 where the divergence is 0 at some order: the distributions agree."""
+    if divergences.size and divergences.min() == 0.0:
+        results = np.where(divergences.min(axis=-1) > 0.0, results, 0.0)
+    return _scalar_if_0d(np.asarray(results))
 
 
 def _known_levels(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -259,7 +276,7 @@ def _restore(
 def _probability_up(log_delta: FloatArray) -> FloatArray:
     """Return exp(log_delta) rounded up, between the smallest float64 and 1."""
     with np.errstate(under="ignore"):
-        delta = np.exp(np.minimum(log_delta, 0.0)) * (1.0 + _DELTA_ERROR) + np.nextafter(0.0, 1.0)
+        delta = np.exp(np.minimum(log_delta, 0.0)) * (1.0 + _EXP_ERROR) + np.nextafter(0.0, 1.0)
     return _scalar_if_0d(np.minimum(delta, 1.0))
 
 
