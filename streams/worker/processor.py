@@ -10,8 +10,10 @@ The steps, which the code repeats:
 4. Publish the outputs.
 5. Drop them from the outbox once the broker has them.
 
-Between 2 and 3 the memory is ahead of Redis. If the commit does not succeed, the process ends and
-the memory with it. The lock keeps the background fold from writing such uncommitted state.
+While one batch is being committed the next is folded; its own commit waits for the one before.
+Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the process ends and
+the memory with it. The lock, which is free only when memory and Redis agree, keeps the background
+fold from writing uncommitted state.
 """
 
 from __future__ import annotations
@@ -48,6 +50,12 @@ PUBLISH_WITHIN = 10.0
 """Seconds a batch may take until it is published: a process paused for longer is replaced by now,
 and what it would publish then is stale."""
 UNPUBLISHED_BATCHES = 8
+OVERLAP_RECORDS = 32
+"""So many must have arrived to be folded before the commit that is under way ends."""
+YIELD_EVERY = 8
+"""Records that are folded before the event loop has its turn."""
+OVERLAPPING_BATCHES = 8
+"""After so many, memory and Redis are let agree, so that a fold or a suspension has its turn."""
 FORGET_AFTER = 0.5
 """Seconds without a record after which the outbox is cleared by a write of its own."""
 
@@ -70,6 +78,21 @@ class Backlog:
     size: int = 0
 
 
+@dataclass(frozen=True)
+class Folded:
+    """A batch that memory holds and Redis does not."""
+
+    batch: list[Event]
+    outputs: list[Output]
+    delta: bytes
+    began: float
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.batch[0].offset
+
+
 class Processor:
     """The only writer of one partition for as long as its claim lasts."""
 
@@ -81,7 +104,8 @@ class Processor:
         store: RedisStore,
         publisher: Publisher,
     ) -> None:
-        self.next = self._claimed_at = snapshot.next
+        self.next = self._claimed_at = snapshot.next  # the first record that Redis has not seen
+        self._taken = snapshot.next  # the first one that no batch has taken
         self.halted: str | None = None  # why nothing is decided here any more
         self.ledger = ledger
         self.owner = owner
@@ -186,9 +210,7 @@ class Processor:
             if not self._arrived:
                 await self._wait_for_records()
             async with self._lock:
-                batch = self._take_batch()
-                if batch:
-                    await self._process(batch)
+                await self._process_arrived()
 
     async def _wait_for_records(self) -> None:
         self._wake.clear()
@@ -214,19 +236,19 @@ class Processor:
         while self._arrived and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
             event = self._arrived.popleft()
             self._arrived_bytes -= _size(event)
-            expected = self.next + len(batch)
-            if event.offset < expected:
+            if event.offset < self._taken:
                 continue
-            if event.offset > expected:
+            if event.offset > self._taken:
                 self._drop_arrived()
-                self._missing(expected, event.offset)
+                self._missing(self._taken, event.offset)
                 break
+            self._taken += 1
             batch.append(event)
             size += _size(event)
         return batch
 
     def _missing(self, expected: int, found: int) -> None:
-        if self.next != self._claimed_at:
+        if self._taken != self._claimed_at:
             end_process(f"partition {self._partition}: {found} came where {expected} was expected")
         # It is the log that has a hole, so starting again would not help.
         self.halted = (
@@ -236,32 +258,53 @@ class Processor:
         )
         logger.critical("partition %d stops: %s", self._partition, self.halted)
 
-    async def _process(self, batch: list[Event]) -> None:
-        first, began = batch[0].offset, monotonic()
+    async def _process_arrived(self) -> None:
+        committing: asyncio.Task[None] | None = None
+        for _ in range(OVERLAPPING_BATCHES):
+            if committing and len(self._arrived) < OVERLAP_RECORDS:
+                await committing  # meanwhile more arrives: few large batches cost less
+            batch = self._take_batch()
+            if not batch:
+                break
+            folded = await self._fold_batch(batch)
+            if committing:
+                await committing
+            committing = asyncio.create_task(self._commit(folded))
+        if committing:
+            await committing
+
+    async def _fold_batch(self, batch: list[Event]) -> Folded:
         # Step 2.
-        outputs = [output for e in batch for output in self.ledger.apply(e.offset, e.value)]
-        delta = encode(self.ledger.take_delta())
+        began = monotonic()
+        outputs: list[Output] = []
+        for position, event in enumerate(batch):
+            if position % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # the commit of the batch before goes on
+            outputs += self.ledger.apply(event.offset, event.value)
+        return Folded(batch, outputs, encode(self.ledger.take_delta()), began)
+
+    async def _commit(self, folded: Folded) -> None:
         # Step 3.
         published, self._published = self._published, []
         verdict = await self._store.commit(
             self._partition,
             self.owner,
-            first,
-            first + len(batch),
-            delta,
-            encode(outputs),
+            folded.first,
+            folded.first + len(folded.batch),
+            folded.delta,
+            encode(folded.outputs),
             published,
         )
         self._expect_ok(verdict, "commit")
-        self.next = first + len(batch)
+        self.next = folded.first + len(folded.batch)
         self._backlog.count += 1
-        self._backlog.size += len(delta)
-        for event in batch:
+        self._backlog.size += len(folded.delta)
+        for event in folded.batch:
             event.done()
         # Step 4.
-        if monotonic() - began > PUBLISH_WITHIN:
+        if monotonic() - folded.began > PUBLISH_WITHIN:
             end_process(f"partition {self._partition}: paused while a batch was under way")
-        await self._publish(first, outputs)
+        await self._publish(folded.first, folded.outputs)
 
     async def _publish(self, first: int, outputs: list[Output]) -> None:
         await self._publishing.acquire()
