@@ -55,7 +55,7 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     """
     scale = _positive_finite("s", s)
     values = _finite_values("c", c)
-    ratio = _units_per_square(scale, bits)
+    exact_ratio, ratio = _units_per_square(scale, bits)
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
         return _square_ratio_ceil_exact(values, scale, bits, limit)
     # Three roundings are within a relative 2**-51. Where both ends of an interval that is wider
@@ -63,7 +63,7 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     with np.errstate(over="ignore", under="ignore"):
         square = values * values
         tiny = square < _SQUARE_LIMITS[0]
-        low = square * float(ratio)
+        low = square * ratio
         high = low * (1.0 + _INTERVAL)
         low *= 1.0 - _INTERVAL
     for end in (low, high):
@@ -75,7 +75,7 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     if unsure.any():
         unsure &= values != 0.0
         if np.count_nonzero(unsure) <= _FEW:
-            _decide_exactly(whole, unsure, values, _exact_ceiling(ratio, limit))
+            _decide_exactly(whole, unsure, values, _exact_ceiling(exact_ratio, limit))
         else:
             whole[unsure] = _square_ratio_ceil_exact(values[unsure], scale, bits, limit)
     return whole
@@ -91,13 +91,18 @@ def _square_ratio_ceil_exact(c: FloatArray, scale: float, bits: int, limit: int)
     whole: IntArray = scaled.astype(np.int64)
     if scaled.size and scaled.max() > _EXACT_INTEGERS:
         large = (scaled > _EXACT_INTEGERS) & (scaled < limit)
-        _decide_exactly(whole, large, c, _exact_ceiling(_units_per_square(scale, bits), limit))
+        _decide_exactly(whole, large, c, _exact_ceiling(_units_per_square(scale, bits)[0], limit))
     return whole
 
 
 @lru_cache(maxsize=16)
-def _units_per_square(scale: float, bits: int) -> Fraction:
-    return Fraction(2) ** bits / Fraction(scale) ** 2
+def _units_per_square(scale: float, bits: int) -> tuple[Fraction, float]:
+    """Return 2**bits / scale**2, exactly and as the nearest float64."""
+    ratio = Fraction(2) ** bits / Fraction(scale) ** 2
+    try:
+        return ratio, float(ratio)
+    except OverflowError:
+        return ratio, math.inf
 
 
 def _exact_ceiling(ratio: Fraction, limit: int) -> Callable[[float], int]:
