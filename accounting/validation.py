@@ -117,9 +117,9 @@ def unit_array(argument: str, values: npt.ArrayLike, limit: int) -> IntArray:
     array = np.asarray(values)
     if array.dtype != np.int64:
         raise InvalidInput(argument, array.dtype, "an int64 array of units")
-    if array.size:
+    # Seen as unsigned, a negative number is above every limit.
+    if array.size and int(array.view(np.uint64).max()) > limit:
         smallest, largest = int(array.min()), int(array.max())
-        if smallest < 0 or largest > limit:
-            bad = smallest if smallest < 0 else largest
-            raise InvalidInput(argument, bad, f"between 0 and {limit} units throughout")
+        bad = smallest if smallest < 0 else largest
+        raise InvalidInput(argument, bad, f"between 0 and {limit} units throughout")
     return cast(IntArray, array)
