@@ -7,7 +7,8 @@ paper each function carries, and which test holds it to that.
 
 from __future__ import annotations
 
-from accounting.calibration import noise_for_norm_budget
+from accounting.approximate_gdp import approximate_mu
+from accounting.calibration import noise_for_epsilon, noise_for_norm_budget
 from accounting.conversions import (
     gdp_budget,
     gdp_to_delta,
@@ -42,6 +43,7 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
+from accounting.reports import Bounds, NormGrid, ReportAccountant
 from accounting.rogers import RogersFilter
 from accounting.subsampled_gaussian import poisson_gaussian_divergence
 from accounting.units import (
@@ -60,6 +62,7 @@ __all__ = [
     "MEASURES",
     "UNIT_BITS",
     "ApproxDPFilter",
+    "Bounds",
     "BudgetFilter",
     "ContinualCounter",
     "Gaussian",
@@ -72,16 +75,19 @@ __all__ = [
     "MeanRelease",
     "Measure",
     "Mechanism",
+    "NormGrid",
     "PoissonGaussian",
     "PureDP",
     "QuantilesRelease",
     "RenyiFilter",
     "RenyiTracker",
+    "ReportAccountant",
     "RogersFilter",
     "SparseVector",
     "StatedCost",
     "ZcdpFilter",
     "advance_units",
+    "approximate_mu",
     "budget_units",
     "charge_units",
     "cost_units",
@@ -92,6 +98,7 @@ __all__ = [
     "gdp_to_delta",
     "gdp_to_epsilon",
     "mean_norms",
+    "noise_for_epsilon",
     "noise_for_norm_budget",
     "poisson_gaussian_divergence",
     "quantile_norms",

@@ -1,0 +1,28 @@
+"""Reports on realised histories: what each user has lost, never who is admitted.
+
+A user's history is a histogram of steps over the levels of a `NormGrid`; `ReportAccountant` turns
+histograms into (epsilon, delta). The reports are output-specific, for one user (Yu et al.,
+Def. 4); see `accounting.reports.accountant`.
+"""
+
+from __future__ import annotations
+
+from accounting.reports.accountant import METHODS, BoundedArray, Method, ReportAccountant
+from accounting.reports.bounds import Bounds
+from accounting.reports.grid import NormGrid
+from accounting.reports.pld import PldReport
+from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
+from accounting.reports.saddlepoint import SaddlePointReport
+
+__all__ = [
+    "DEFAULT_ORDERS",
+    "METHODS",
+    "BoundedArray",
+    "Bounds",
+    "Method",
+    "NormGrid",
+    "PldReport",
+    "RenyiReport",
+    "ReportAccountant",
+    "SaddlePointReport",
+]

@@ -1,0 +1,180 @@
+"""What a user has lost, from the realised history: PLD, Renyi and saddle point over one histogram.
+
+These are reports. They hold for the history as it was realised, for one user: output-specific
+(epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
+user, or out through a differentially private release. They are not filters and must never admit a
+step: where later steps depend on earlier outcomes, only the filters and odometers of
+`accounting.filters` and `accounting.odometers` are valid.
+
+A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
+al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
+enforced is an estimate and must be called one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.reports.bounds import Bounds
+from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.pld import PldReport
+from accounting.reports.renyi import RenyiReport
+from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.validation import IntArray, nonnegative_finite, probability, renyi_orders
+
+Method: TypeAlias = Literal["pld", "renyi", "saddlepoint"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+class Report(Protocol):
+    """A method: tables made once for a mechanism and the levels of a grid."""
+
+    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
+        """Return bounds of epsilon at `delta` for counts of shape (n, levels)."""
+        ...
+
+    def delta(self, counts: IntArray, epsilon: float) -> Bounds:
+        """Return bounds of delta at `epsilon` for counts of shape (n, levels)."""
+        ...
+
+
+class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
+    """Upper bounds, read-only float64, with the whole interval in `bounds`.
+
+    What is computed from it is a plain array; an element or a slice of it has no bounds.
+    """
+
+    _bounds: Bounds | None
+
+    def __new__(cls, bounds: Bounds) -> BoundedArray:
+        """Return the upper bounds, with all three."""
+        array = np.array(bounds.upper, dtype=np.float64).view(cls)
+        array._bounds = bounds
+        array.setflags(write=False)
+        return array
+
+    @property
+    def bounds(self) -> Bounds:
+        """Lower bound, estimate and upper bound of each user, of the shape of this array."""
+        bounds: Bounds | None = getattr(self, "_bounds", None)
+        if bounds is None:
+            raise AttributeError("only the array that the accountant returned has bounds")
+        return bounds
+
+    def __array_wrap__(
+        self,
+        array: npt.NDArray[Any],
+        context: tuple[Any, ...] | None = None,
+        return_scalar: bool = False,
+    ) -> Any:
+        """Let results of arithmetic be plain arrays and numbers."""
+        return array[()] if return_scalar else np.asarray(array)
+
+    def __reduce__(self) -> Any:
+        """Pickle with the bounds."""
+        bounds: Bounds | None = getattr(self, "_bounds", None)
+        return super().__reduce__() if bounds is None else (BoundedArray, (bounds,))
+
+
+class ReportAccountant:
+    """Reports for users whose steps all ran one mechanism, from counts of steps at each level.
+
+    `mechanism`: `Gaussian` or `PoissonGaussian` for every method; `Laplace` and `PureDP` for
+    "renyi" alone. What a norm is, is said by the mechanism. `grid`: the levels; histograms are
+    made by `NormGrid.counts` and `NormGrid.add_step`. A sampled step counts at the norm of the
+    user whether or not the user was sampled.
+
+    `orders`: for "renyi", shape (k,), > 1 and finite; a good set if not given.
+
+    Neighbours differ by adding or removing the user; the larger direction counts. Each method's
+    tables are computed at its first use and kept:
+
+    - "pld": discretised privacy losses; certified bounds within a small distance of each other.
+    - "renyi": an upper bound alone, loose by the conversion; the fastest.
+    - "saddlepoint": certified bounds around an accurate estimate, at a cost that does not depend
+      on the number of steps.
+
+    The bounds of every method hold for the histogram given; rounding norms up to the grid makes
+    them upper bounds for the norms themselves, and lower bounds of nothing but the rounded history.
+    """
+
+    def __init__(
+        self, mechanism: Mechanism, grid: NormGrid, orders: npt.ArrayLike | None = None
+    ) -> None:
+        if not isinstance(mechanism, (Gaussian, PoissonGaussian, Laplace, PureDP)):
+            allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+            raise InvalidInput("mechanism", mechanism, allowed)
+        if not isinstance(grid, NormGrid):
+            raise InvalidInput("grid", grid, "a NormGrid")
+        self.mechanism = mechanism
+        self.grid = grid
+        self._orders = None if orders is None else renyi_orders("orders", orders)
+        self._reports: dict[Method, Report] = {}
+
+    def epsilon(self, counts: npt.ArrayLike, delta: float, method: Method = "pld") -> BoundedArray:
+        """Return an upper bound of each user's epsilon at `delta`, shape (n,), with `.bounds`.
+
+        `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
+        shape (). 0 < `delta` < 1. In nats, >= 0; infinite where the method can say nothing; 0 for
+        a user without steps. Raises `InvalidInput` for other arguments, or for a method that does
+        not cover the mechanism.
+        """
+        level = probability("delta", delta)
+        return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
+
+    def delta(self, counts: npt.ArrayLike, epsilon: float, method: Method = "pld") -> BoundedArray:
+        """Return an upper bound of each user's delta at `epsilon`, shape (n,), with `.bounds`.
+
+        `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which is what a
+        method returns where it can say nothing.
+        """
+        level = nonnegative_finite("epsilon", epsilon)
+        return self._report(counts, method, lambda report, rows: report.delta(rows, level))
+
+    def _report(
+        self, counts: npt.ArrayLike, method: Method, ask: Callable[[Report, IntArray], Bounds]
+    ) -> BoundedArray:
+        if method not in METHODS:
+            raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
+        checked = _checked_counts(counts, self.grid.levels)
+        if checked.ndim == 2:
+            return BoundedArray(ask(self._method(method), checked))
+        one = ask(self._method(method), checked[np.newaxis])
+        return BoundedArray(Bounds(*(part.reshape(()) for part in one)))
+
+    def _method(self, method: Method) -> Report:
+        if method not in self._reports:
+            self._reports[method] = self._build(method)
+        return self._reports[method]
+
+    def _build(self, method: Method) -> Report:
+        mechanism, norms = self.mechanism, self.grid.norms
+        if method == "renyi":
+            return RenyiReport(mechanism, norms, self._orders)
+        if not isinstance(mechanism, (Gaussian, PoissonGaussian)):
+            raise InvalidInput("method", method, f"renyi for {type(mechanism).__name__}")
+        if method == "pld":
+            return PldReport(mechanism, norms)
+        return SaddlePointReport(mechanism, norms)
+
+
+def _checked_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
+    """Return `counts` as int64, shape (n, levels) or (levels,), each from 0 to `MAX_COUNT`."""
+    array = np.asarray(counts)
+    if array.dtype.kind not in "iu":
+        raise InvalidInput("counts", array.dtype, "an array of integers")
+    if array.ndim not in (1, 2) or array.shape[-1] != levels:
+        allowed = f"one row per user, of shape (n, {levels}), or ({levels},) for one user"
+        raise InvalidInput("counts", array.shape, allowed)
+    if array.size:
+        smallest, largest = int(array.min()), int(array.max())
+        if smallest < 0 or largest > MAX_COUNT:
+            bad = smallest if smallest < 0 else largest
+            raise InvalidInput("counts", bad, f"between 0 and {MAX_COUNT} steps throughout")
+    return array.astype(np.int64, copy=False)

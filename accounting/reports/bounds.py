@@ -1,0 +1,19 @@
+"""What a report method says of each user: (lower, estimate, upper)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from accounting.validation import FloatArray
+
+
+class Bounds(NamedTuple):
+    """An interval for each user, shape (n,) each; lower <= exact <= upper, and the estimate inside.
+
+    `lower` and `upper` hold in floating point: truncation, quadrature and rounding are in them.
+    `estimate` is the method's best guess and guarantees nothing.
+    """
+
+    lower: FloatArray
+    estimate: FloatArray
+    upper: FloatArray

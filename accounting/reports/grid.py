@@ -1,0 +1,152 @@
+"""Norms rounded up to a grid, so that a user's history is a histogram over its levels.
+
+Yu et al., sec. 3.2, and Koskela et al., App. D.2. Rounding up makes every later result an upper
+bound: a step of a larger norm dominates one of a smaller norm (Yu et al. round to the nearest
+level, which may under-report).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.errors import InvalidInput
+from accounting.validation import FloatArray, IntArray, nonnegative_array, positive_finite
+
+MAX_LEVELS: Final = 2**16
+# Steps of one user at one level: whatever the levels, a user's sum over them fits in int64.
+MAX_COUNT: Final = 2**46
+_BLOCK: Final = 2**20  # norms at a time, so that the temporaries stay small
+
+
+@dataclass(frozen=True)
+class NormGrid:
+    """The levels clip_norm k / levels, k = 1 .. levels; a norm is rounded up to the next.
+
+    `clip_norm`: the largest norm a step may have, finite, > 0; `levels`: 1 to 65536. Level k,
+    at index k - 1, is the smallest float64 >= clip_norm k / levels in exact arithmetic, and the
+    last one is clip_norm itself. Rounding compares float64 values and computes nothing, so a level
+    is never below the norms that are rounded to it.
+
+    Norms are finite, >= 0 and at most clip_norm; anything else raises `InvalidInput` and changes
+    nothing. A zero norm has no level: a user who is left out of a step has not taken it.
+    """
+
+    clip_norm: float
+    levels: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip_norm", positive_finite("clip_norm", self.clip_norm))
+        levels = self.levels
+        if isinstance(levels, (bool, np.bool_)) or not isinstance(levels, (int, np.integer)):
+            raise InvalidInput("levels", levels, "an integer")
+        if not 1 <= levels <= MAX_LEVELS:
+            raise InvalidInput("levels", levels, f"from 1 to {MAX_LEVELS}")
+        object.__setattr__(self, "levels", int(levels))
+        if not (np.diff(self.norms) > 0.0).all():
+            raise InvalidInput("clip_norm", self.clip_norm, "large enough for levels that differ")
+
+    @cached_property
+    def norms(self) -> FloatArray:
+        """The levels, shape (levels,), ascending, > 0, read-only."""
+        numerator, denominator = self.clip_norm.as_integer_ratio()
+        denominator *= self.levels
+        values = [_ratio_up(k * numerator, denominator) for k in range(1, self.levels + 1)]
+        norms = np.array(values)
+        norms.setflags(write=False)
+        return norms
+
+    def levels_of(self, norms: npt.ArrayLike) -> IntArray:
+        """Return the index of the level of each norm, -1 for a zero norm; of the shape of `norms`.
+
+        `norms[levels_of(x)]` is the smallest level >= x.
+        """
+        values = self._within(norms)
+        indices = np.searchsorted(self.norms, values, side="left").astype(np.int64, copy=False)
+        return np.where(values > 0.0, indices, -1)
+
+    def round_up(self, norms: npt.ArrayLike) -> FloatArray:
+        """Return the smallest level >= each norm, 0 for a zero norm; of the shape of `norms`."""
+        indices = self.levels_of(norms)
+        return np.where(indices >= 0, self.norms[indices], 0.0)
+
+    def counts(self, norms: npt.ArrayLike) -> IntArray:
+        """Return how often each user's norm was rounded to each level, int64, shape (n, levels).
+
+        `norms`: shape (n, steps), one row per user; 0 where a user took no part.
+        """
+        values = self._within(norms)
+        if values.ndim != 2:
+            raise InvalidInput("norms", values.shape, "one row of steps per user, (n, steps)")
+        users, steps = values.shape
+        counts = np.zeros((users, self.levels), dtype=np.int64)
+        rows = max(1, _BLOCK // max(steps, self.levels))
+        for start in range(0, users, rows):
+            block = values[start : start + rows]
+            taken = block > 0.0
+            cells = np.searchsorted(self.norms, block, side="left")
+            cells += np.arange(len(block))[:, np.newaxis] * self.levels
+            histogram = np.bincount(cells[taken], minlength=len(block) * self.levels)
+            counts[start : start + rows] = histogram.reshape(len(block), self.levels)
+        return counts
+
+    def add_step(
+        self, counts: IntArray, norms: npt.ArrayLike, users: npt.ArrayLike | None = None
+    ) -> None:
+        """Add one step to `counts`, in place.
+
+        `counts`: int64, shape (n, levels); `norms`: one per user, of shape (m,); `users`: the rows
+        of `counts` that they belong to, integers, shape (m,), all different; without it m = n.
+        """
+        if not isinstance(counts, np.ndarray) or counts.dtype != np.int64:
+            raise InvalidInput("counts", getattr(counts, "dtype", type(counts)), "an int64 array")
+        if counts.ndim != 2 or counts.shape[1] != self.levels:
+            raise InvalidInput("counts", counts.shape, f"of shape (n, {self.levels})")
+        indices = self.levels_of(norms)
+        if indices.ndim != 1:
+            raise InvalidInput("norms", indices.shape, "one number per user, of shape (m,)")
+        if users is None:
+            rows = np.arange(counts.shape[0])
+            if indices.size != rows.size:
+                raise InvalidInput("norms", indices.shape, f"one number per user, ({rows.size},)")
+        else:
+            rows = _rows(users, counts.shape[0], indices.size)
+        taken = indices >= 0
+        counts[rows[taken], indices[taken]] += 1
+
+    def _within(self, norms: npt.ArrayLike) -> FloatArray:
+        values = nonnegative_array("norms", norms)
+        if values.size and values.max() > self.clip_norm:
+            allowed = f"at most the clip norm {self.clip_norm!r} throughout"
+            raise InvalidInput("norms", float(values.max()), allowed)
+        return values
+
+
+def _ratio_up(numerator: int, denominator: int) -> float:
+    """Return the smallest float64 >= numerator / denominator."""
+    nearest = numerator / denominator  # correctly rounded by Python
+    top, bottom = nearest.as_integer_ratio()
+    return (
+        float(np.nextafter(nearest, np.inf)) if top * denominator < numerator * bottom else nearest
+    )
+
+
+def _rows(users: npt.ArrayLike, n: int, expected: int) -> IntArray:
+    """Return `users` as row numbers of an array of n rows, all different."""
+    rows = np.asarray(users)
+    if rows.dtype.kind not in "iu" and rows.size:
+        raise InvalidInput("users", rows.dtype, "an array of integers")
+    if rows.shape != (expected,):
+        raise InvalidInput("users", rows.shape, f"one row number per norm, of shape ({expected},)")
+    rows = rows.astype(np.int64, copy=False)
+    if rows.size and (rows.min() < 0 or rows.max() >= n):
+        raise InvalidInput("users", int(rows.min()), f"row numbers from 0 to {n - 1}")
+    seen = np.zeros(n, dtype=np.bool_)
+    seen[rows] = True
+    if int(np.count_nonzero(seen)) != rows.size:
+        raise InvalidInput("users", "the same user twice", "different from one another")
+    return rows

@@ -1,0 +1,209 @@
+"""Which lattice and which tilt suit a history: choices of tightness and speed, not of validity."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from accounting.reports.losses import loss, outcome_range
+from accounting.reports.transforms import log_largest_weight
+from accounting.validation import FloatArray, IntArray
+
+TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
+# A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.
+# Of tilts that cost no more than this, in nats, of the accuracy of delta, take the one of the
+# shortest period.
+_LARGER_COST, _TILT_COST, _LOWER_TILTS = 3.0, 7.0, range(0, 24, 2)
+# Tilts of whole octaves first: users share more tables.
+_OCTAVE, _HALF_OCTAVE_HANDICAP = 4, 1.7
+CUTS: Final = (4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 11.0, 13.0, 16.0, 20.0, 24.0, 30.0, 37.5)
+# What is outside of the range of outcomes may add this to delta, in nats below it.
+_OUTSIDE_MARGIN = 11.0
+# What discretisation may add to epsilon, relative to it.
+_TOLERANCE = 2e-4
+# What aliasing may add to delta, in nats below it.
+_MARGIN = 18.0
+_STEP_EXPONENTS = np.arange(-90, 2)
+_LOG2_SIZES = (7, 19)
+_LOG_SMALLEST_DELTA = -740.0
+_FLOOR_MARGIN = 5.0
+_LARGE = 1e200
+
+
+class Plan(NamedTuple):
+    """For each user, shape (n,): h = 2**`step_exponent`, n = 2**`log2_size`, tilt and cut by index.
+
+    `epsilon` and `log_delta` are where Chernoff's bound, roughly computed, has the point asked for.
+    """
+
+    step_exponent: IntArray
+    log2_size: IntArray
+    tilt: IntArray
+    cut: IntArray
+    epsilon: FloatArray
+    log_delta: FloatArray
+
+    def finer(self, previous: Plan, error: FloatArray) -> Plan:
+        """Return this plan, or with a finer step where the tilt of the previous one was the same.
+
+        `error`: of the previous plan, per the error wanted; it falls with the square of the step.
+        """
+        halvings = np.clip(np.ceil(0.5 * np.log2(error)), 1, 4).astype(np.int64)
+        target = np.minimum(self.step_exponent, previous.step_exponent - halvings)
+        target = np.where(self.tilt == previous.tilt, target, self.step_exponent)
+        finer = np.minimum(self.step_exponent - target, _LOG2_SIZES[1] - self.log2_size)
+        finer = np.maximum(finer, 0)
+        return self._replace(
+            step_exponent=self.step_exponent - finer, log2_size=self.log2_size + finer
+        )
+
+    def part(self, users: IntArray) -> Plan:
+        """Return the plan of some of the users."""
+        exponent, size, tilt, cut, epsilon, log_delta = self
+        integers = exponent[users], size[users], tilt[users], cut[users]
+        return Plan(*integers, epsilon[users], log_delta[users])
+
+    def replaced(self, users: IntArray, other: Plan) -> Plan:
+        """Return this plan with that of `users` replaced by `other`."""
+        everyone = self.part(np.arange(self.tilt.size))
+        for column, values in zip(everyone, other, strict=True):
+            column[users] = values
+        return everyone
+
+
+class LatticeChooser:
+    """Chooses from rough cumulants of the loss at each level, made once.
+
+    `ratios`: norms over noise, shape (levels,), > 0; 0 < `sampling_rate` <= 1.
+    """
+
+    def __init__(self, ratios: FloatArray, sampling_rate: float) -> None:
+        self._ratios, self._rate = ratios.tolist(), sampling_rate
+        self._curves: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._deviation = np.array([_deviation(ratio, sampling_rate) for ratio in self._ratios])
+        steps = 2.0**_STEP_EXPONENTS
+        # What one step's discretisation adds to the variance, less where the loss is narrower.
+        self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
+        self._log_weight = np.array([log_largest_weight(tilt) for tilt in TILTS.tolist()])
+
+    def at_delta(self, counts: FloatArray, delta: float, added: bool) -> Plan:
+        """Plan to find epsilon at `delta`; `counts`: (n, levels)."""
+        log_delta = np.full(counts.shape[0], math.log(delta))
+        cumulants = self._composed(counts, self._cut(counts, log_delta), added)
+        epsilons = (cumulants + self._log_weight - log_delta[:, None]) / TILTS
+        return self._plan(counts, np.maximum(epsilons.min(axis=1), 0.0), log_delta, added)
+
+    def at_epsilon(
+        self, counts: FloatArray, epsilon: FloatArray, added: bool, floor: FloatArray
+    ) -> Plan:
+        """Plan to find delta at `epsilon`, shape (n,), as far as it is not far below `floor`."""
+        everything = np.full(epsilon.size, len(CUTS) - 1)
+        cumulants = self._composed(counts, everything, added)
+        log_delta = (cumulants + self._log_weight - TILTS * epsilon[:, None]).min(axis=1)
+        with np.errstate(divide="ignore"):
+            lowest = np.maximum(np.log(floor) - _FLOOR_MARGIN, _LOG_SMALLEST_DELTA)
+        return self._plan(counts, epsilon, np.clip(log_delta, lowest, 0.0), added)
+
+    def at_both(
+        self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
+    ) -> Plan:
+        """Plan for the neighbourhood of `epsilon` and `log_delta`, shape (n,) each."""
+        return self._plan(counts, epsilon, log_delta, added)
+
+    def scale(self, counts: FloatArray, epsilon: FloatArray) -> FloatArray:
+        """Return what errors of epsilon are compared with, shape (n,)."""
+        deviation = np.sqrt(counts @ (self._deviation * self._deviation))
+        return np.asarray(np.maximum(np.maximum(epsilon, 0.25 * deviation), 1e-300))
+
+    def _cut(self, counts: FloatArray, log_delta: FloatArray) -> IntArray:
+        """Return the index of the least cut beyond which all steps together are far below delta."""
+        needed = np.log(counts.sum(axis=1)) - log_delta + _OUTSIDE_MARGIN
+        log_tails = -log_ndtr(-np.array(CUTS))
+        index = np.searchsorted(log_tails, needed).astype(np.int64)
+        return np.asarray(np.minimum(index, len(CUTS) - 1))
+
+    def _composed(self, counts: FloatArray, cut: IntArray, added: bool) -> FloatArray:
+        """Return the cumulants of each user at all tilts, shape (n, tilts)."""
+        result = np.empty((counts.shape[0], TILTS.size))
+        for index in np.unique(cut).tolist():
+            if index not in self._curves:
+                curves = [_cumulants(ratio, self._rate, CUTS[index]) for ratio in self._ratios]
+                removed, raised = zip(*curves, strict=True)
+                self._curves[index] = np.array(removed), np.array(raised)
+            who = cut == index
+            result[who] = counts[who] @ self._curves[index][int(added)]
+        return result
+
+    def _plan(
+        self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
+    ) -> Plan:
+        cut = self._cut(counts, log_delta)
+        cumulants = self._composed(counts, cut, added)
+        log_bound = cumulants + self._log_weight - TILTS * epsilon[:, None]
+        best = log_bound.argmin(axis=1)
+        tilt, period = self._tilt(cumulants, log_bound, best, log_delta)
+        allowed = _TOLERANCE * self.scale(counts, epsilon) * 8.0 / (TILTS[best] + 1.0)
+        step = (counts @ self._spread <= allowed[:, None]).sum(axis=1) - 1
+        exponent = _STEP_EXPONENTS[np.maximum(step, 0)]
+        smallest, largest = _LOG2_SIZES
+        log2_size = np.ceil(np.log2(period) - exponent).astype(np.int64)
+        exponent = np.minimum(exponent + np.maximum(log2_size - largest, 0), _STEP_EXPONENTS[-1])
+        size = np.clip(log2_size, smallest, largest)
+        return Plan(exponent, size, tilt, cut, epsilon, log_delta)
+
+    def _tilt(
+        self, cumulants: FloatArray, log_bound: FloatArray, best: IntArray, log_delta: FloatArray
+    ) -> tuple[IntArray, FloatArray]:
+        """Return (tilt, period): what is aliased from both sides is to be far below delta."""
+        tilt, period = best.copy(), np.full(best.size, np.inf)
+        excess = np.where(cumulants < _LARGE, log_bound - log_delta[:, None] + _MARGIN, np.inf)
+        users, taken = np.arange(best.size), np.ones(best.size)
+        near = log_bound <= log_bound[users, best][:, None] + _LARGER_COST
+        top = TILTS.size - 1 - near[:, ::-1].argmax(axis=1)
+        for lower in _LOWER_TILTS:
+            candidate = np.maximum(top - top % 2 - lower, 0)
+            chosen = TILTS[candidate]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                right = excess / (TILTS - chosen[:, None])
+            right = np.where(chosen[:, None] < TILTS, right, np.inf).min(axis=1)
+            needed = np.maximum((_MARGIN - log_delta) / chosen, np.maximum(right, 0.0))
+            cost = log_bound[users, candidate] - log_bound[users, best]
+            handicap = np.where(candidate % _OCTAVE == 0, 1.0, _HALF_OCTAVE_HANDICAP)
+            better = needed * handicap < period * taken
+            better &= (cost <= _TILT_COST) | (lower == 0)
+            tilt, period = np.where(better, candidate, tilt), np.where(better, needed, period)
+            taken = np.where(better, handicap, taken)
+        return tilt, np.where(np.isfinite(period), period, (_MARGIN - log_delta) / TILTS[tilt])
+
+
+def _deviation(ratio: float, sampling_rate: float) -> float:
+    """Return roughly the root of the mean square of the loss, under Q."""
+    x = np.linspace(-9.0, 9.0, 181)
+    losses = loss(ratio, sampling_rate, x)
+    return math.sqrt(float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2 * math.pi))
+
+
+def _cumulants(ratio: float, sampling_rate: float, cut: float) -> tuple[FloatArray, FloatArray]:
+    """Return roughly log E exp(tilt loss) at all tilts, remove and add, within a cut."""
+    low, high = outcome_range(ratio, sampling_rate, cut)
+    x, spacing = np.linspace(low, high, 60 + math.ceil(3.0 * (high - low)), retstep=True)
+    losses = loss(ratio, sampling_rate, x)
+    log_weights = math.log(float(spacing) / math.sqrt(2.0 * math.pi)) - 0.5 * x * x
+    weights = np.exp(log_weights)
+    # Under Q, exp(loss) - 1 has mean 0; taking it off leaves terms of second order.
+    first = np.expm1(np.minimum(losses, 700.0))
+
+    def cumulant(powers: FloatArray) -> FloatArray:
+        exponents = np.outer(powers, losses)
+        with np.errstate(over="ignore", invalid="ignore"):
+            weighted = exponents + log_weights
+            largest = weighted.max(axis=1)
+            large = largest + np.log(np.exp(weighted - largest[:, None]).sum(axis=1))
+            raised = np.expm1(exponents) - np.outer(powers, first)
+            small = np.log1p(np.maximum(raised @ weights, 0.0))
+        return np.asarray(np.where(small < 0.1, small, large))
+
+    return cumulant(1.0 + TILTS), cumulant(-TILTS)

@@ -1,0 +1,100 @@
+"""Renyi report: one table levels x orders, one matrix product, the best order for each user.
+
+The Renyi divergence of a composition is at most the sum of those of its steps, at every order
+(Yu et al., Alg. 2), so a history is counts x table. Any order gives a valid (epsilon, delta)
+(Canonne-Kamath-Steinke; Koskela et al., Lemma C.4); a finite set of orders costs tightness only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.conversions import renyi_to_delta, renyi_to_epsilon
+from accounting.costs import renyi_cost
+from accounting.mechanisms import Mechanism
+from accounting.reports.bounds import Bounds
+from accounting.validation import FloatArray, IntArray, renyi_orders
+
+
+def _default_orders() -> FloatArray:
+    """Return orders whose distance t from 1 grows by a constant factor.
+
+    32 to the octave from t = 1 to 1024, 8 from 0.01 and to 131072. Missing the best t by a factor
+    f costs about (log f)^2 / 2 of epsilon where the divergence is linear in the order: at most
+    0.01% and 0.1%. Sampled steps have an order from which the divergence explodes; where the best
+    one is just below, it costs up to log f, which is 1% and 4%.
+    """
+    fine, coarse = np.arange(0, 321) / 32.0, np.arange(-53, 137) / 8.0
+    return np.exp2(np.union1d(fine, coarse)) + 1.0
+
+
+DEFAULT_ORDERS: Final = _default_orders()
+DEFAULT_ORDERS.setflags(write=False)
+_MOST_ROWS, _MOST_ENTRIES = 256, 2**22  # users at a time; counts of users x levels at a time
+
+
+class RenyiReport:
+    """Upper bounds of one user's realised loss, from Renyi divergences at a set of orders.
+
+    `mechanism`: one whose `renyi_cost` is known; `norms`: the levels, shape (levels,), > 0;
+    `orders`: shape (k,), > 1 and finite, `DEFAULT_ORDERS` if not given. The table of
+    levels x orders is computed here.
+
+    The upper bound is the method's only statement: the estimate equals it and the lower bound is
+    0. What it loses to the exact epsilon it loses in the conversion: for many steps some 10%, more
+    where epsilon is small; and epsilon is never below about log(1/delta) / (largest order).
+    """
+
+    def __init__(
+        self, mechanism: Mechanism, norms: FloatArray, orders: npt.ArrayLike | None = None
+    ) -> None:
+        chosen = DEFAULT_ORDERS if orders is None else orders
+        self.orders = renyi_orders("orders", chosen)
+        table = renyi_cost(mechanism, norms, self.orders)
+        self._infinite = np.isinf(table)
+        self._table = np.where(self._infinite, 0.0, table)  # zero counts x infinity is NaN
+
+    def divergences(self, counts: IntArray) -> FloatArray:
+        """Return each user's summed divergence at each order, nats, rounded up; shape (n, k)."""
+        total = np.empty((counts.shape[0], self.orders.size))
+        for block, part in self._blocks(counts):
+            total[block] = part
+        return total
+
+    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
+        """Return bounds of epsilon at `delta`; `counts`: int64, >= 0, shape (n, levels)."""
+        return self._bounds(counts, lambda rdp: renyi_to_epsilon(self.orders, rdp, delta))
+
+    def delta(self, counts: IntArray, epsilon: float) -> Bounds:
+        """Return bounds of delta at `epsilon`; `counts`: int64, >= 0, shape (n, levels)."""
+        return self._bounds(counts, lambda rdp: renyi_to_delta(self.orders, rdp, epsilon))
+
+    def _bounds(self, counts: IntArray, convert: Callable[[FloatArray], FloatArray]) -> Bounds:
+        upper = np.empty(counts.shape[0])
+        for block, divergences in self._blocks(counts):
+            upper[block] = convert(divergences)
+        return Bounds(np.zeros_like(upper), upper, upper)
+
+    def _blocks(self, counts: IntArray) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield (rows, their divergences at each order), a block of users at a time.
+
+        Blocks are filled up to one shape: how a matrix product rounds depends on the shapes of its
+        factors, and what is said of a user must not depend on who else is in the batch.
+        """
+        levels = self._table.shape[0]
+        rows = max(8, min(_MOST_ROWS, _MOST_ENTRIES // levels))
+        steps = np.zeros((rows, levels))
+        # One rounding per product and per sum, whatever their order.
+        slack = 1.0 + (levels + 4) * 2.0**-52
+        for start in range(0, counts.shape[0], rows):
+            block = slice(start, min(start + rows, counts.shape[0]))
+            used = block.stop - start
+            steps[:used], steps[used:] = counts[block], 0.0
+            total: FloatArray = (steps @ self._table)[:used] * slack
+            if self._infinite.any():
+                total[(steps @ self._infinite)[:used] > 0.0] = np.inf
+            yield block, total

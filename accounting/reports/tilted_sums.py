@@ -1,0 +1,310 @@
+"""Bounds of delta and epsilon from a history's cumulants at tabulated tilts, in one direction.
+
+The cumulants of independent losses add. With K their sum, t > 0 and m(t) = t^t / (1 + t)^(1 + t),
+
+    delta(epsilon) <= exp(K - epsilon t) m(t)                       (the bound of Renyi accounting)
+    |delta(epsilon) - delta_2| <= 1.12 exp(K - epsilon t) m(t) P / K''^(3/2)
+    delta_2 = exp(K - t K' + t^2 K'' / 2) D(epsilon + (t + 1/2) K'' - K'),
+
+D the delta of sqrt(K'')-GDP and P the sum of the third absolute central moments of the tilted
+losses. The second is Berry-Esseen's theorem (0.56: Shevtsova 2010) for an integrand that rises to
+m(t) and falls again. Both hold at *every* t, so bounds are taken at tabulated tilts, without
+interpolation, from the best of those tried. The expression for delta_2 equals its definition in
+`accounting.reports.saddlepoint`. Estimates interpolate to the saddle point.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from accounting import gdp_tail
+from accounting.reports.cumulants import RELATIVE_ERROR, UNKNOWN_THIRD, CumulantTable
+from accounting.reports.roots import falling_root
+from accounting.validation import BoolArray, FloatArray, IntArray
+
+_BERRY_ESSEEN: Final = 0.56
+# Rounding of a few sums, relative to the magnitudes in them.
+_SUM_ERROR: Final = 2.0**-47
+# Places from the saddle point of the tilts tried for bounds: the best one for an upper bound lies
+# below it.
+_NEAR = np.array([-20, -14, -10, -7, -5, -4, -3, -2, -1, 0, 1, 2])
+_BELOW, _HERE, _AROUND = np.array([-4, -3, -2, -1, 0]), np.array([0]), np.array([-4, 3])
+# No epsilon up to here overflows. The losses of known entries are far below; a larger one counts as
+# this one.
+LARGEST_EPSILON: Final = 1e25
+# An argument of the normal tail from which on its logarithm is below -5e7.
+_FAR = 1e4
+
+
+class TiltedSums:
+    """The cumulants of n histories at k tilts, summed over their steps; one direction.
+
+    `counts`: steps at each level, float64, shape (n, levels), each row with at least one step.
+    Results are natural logarithms of delta, or epsilon in nats, shape (n,).
+    """
+
+    def __init__(self, table: CumulantTable, counts: FloatArray) -> None:
+        self._tilts = table.tilts
+        # log of m(t), and what K' exceeds epsilon by at the saddle point.
+        self._log_peak = -(self._tilts * np.log1p(1.0 / self._tilts) + np.log1p(self._tilts))
+        self._excess = 1.0 / self._tilts + 1.0 / (1.0 + self._tilts)
+        self._steps = counts.sum(axis=1)
+        self._cumulant = counts @ table.cumulant
+        self._mean = counts @ table.mean
+        self._variance = counts @ table.variance
+        self._third = counts @ table.third
+        self._known = np.count_nonzero(self._third < UNKNOWN_THIRD, axis=1)
+        # From here on delta is exactly 0.
+        self._largest_loss = self._steps * table.largest_loss * (1.0 + 2.0**-50)
+
+    # ------------------------------------------------------------------------------------- delta
+
+    def log_delta(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (lower, estimate, upper) of log delta at `epsilon`, shape (n,)."""
+        out = epsilon >= self._largest_loss
+        epsilon = np.minimum(epsilon, LARGEST_EPSILON)
+        place = self._place_of_saddle(epsilon)
+        lower, value, upper = self._at(self._near(place, _NEAR), epsilon[:, np.newaxis])
+        high = np.minimum(np.minimum(upper.min(axis=1), self._log_renyi(epsilon)), 0.0)
+        low = np.minimum(lower.max(axis=1), high)
+        # Where no known tilt is the saddle point, delta_2 at the tilt of the least bound.
+        best = value[np.arange(place.size), upper.argmin(axis=1)]
+        middle = np.where(place < self._known, self.log_delta_2(epsilon), best)
+        low, middle, high = (np.where(out, -np.inf, log) for log in (low, middle, high))
+        return low, np.clip(middle, low, high), high
+
+    def log_delta_1(self, epsilon: FloatArray) -> FloatArray:
+        """Return the logarithm of the slides' delta_1, an approximation, shape (n,)."""
+        t, cumulant, _, variance = self._saddle(epsilon)
+        curvature = variance + 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
+        log_f = cumulant - t * epsilon - np.log(t) - np.log1p(t)
+        return np.asarray(log_f - 0.5 * np.log(2.0 * math.pi * curvature))
+
+    def log_delta_2(self, epsilon: FloatArray) -> FloatArray:
+        """Return the logarithm of the slides' delta_2, an approximation, shape (n,)."""
+        return _log_delta_2(*self._saddle(epsilon), epsilon)
+
+    def _log_renyi(self, epsilon: FloatArray) -> FloatArray:
+        """Return the least of the bounds by K alone, over all tilts."""
+        spent = np.multiply.outer(epsilon, self._tilts)
+        log_bound = self._cumulant * (1.0 + RELATIVE_ERROR) - spent * (1.0 - _SUM_ERROR)
+        return np.asarray((log_bound + self._log_peak * (1.0 - _SUM_ERROR)).min(axis=1))
+
+    def _at(
+        self, places: IntArray, epsilon: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (lower bound, delta_2, upper bound), logs, at the tilts in `places`, (n, m)."""
+        epsilon = np.minimum(epsilon, LARGEST_EPSILON)
+        t = self._tilts[places]
+        cumulant, mean, variance, third = (
+            np.take_along_axis(sums, places, axis=1)
+            for sums in (self._cumulant, self._mean, self._variance, self._third)
+        )
+        sigma = np.sqrt(variance)
+        shifted = epsilon + (t + 0.5) * variance - mean
+        size = 1.0 + np.abs(shifted) / sigma + sigma
+        rounding = cumulant + t * (epsilon + mean) + t * (t + 1.0) * variance + size * size
+        rounding += 8.0 + size / sigma * (epsilon + (t + 0.5) * variance + mean)
+        slack = RELATIVE_ERROR * cumulant + _SUM_ERROR * rounding
+        # How far the normal distribution is from the sum's, and from that of the exact moments.
+        distance = _BERRY_ESSEEN * third / (variance * sigma) * (1.0 + 8.0 * RELATIVE_ERROR)
+        root_steps = np.sqrt(self._steps)[:, np.newaxis]
+        distance += RELATIVE_ERROR * (1.0 + root_steps + mean / sigma)
+        log_error = math.log(2.0) + np.log(distance) + cumulant - t * epsilon
+        log_error += self._log_peak[places] + slack
+        log_value = _log_delta_2(t, cumulant, mean, variance, epsilon)
+        upper = np.logaddexp(log_value + slack, log_error)
+        gap = np.minimum(log_error - log_value + slack, 0.0)
+        with np.errstate(divide="ignore"):
+            lower = log_value - slack + np.log(-np.expm1(gap))
+        # So far out the value is cut off from above, and says nothing of a lower bound.
+        lower = np.where(np.abs(shifted) < _furthest(sigma), lower, -np.inf)
+        return lower, log_value, upper
+
+    def _place_of_saddle(self, epsilon: FloatArray) -> IntArray:
+        """Return the number of tilts below the saddle point, shape (n,)."""
+        below = self._mean - self._excess < epsilon[:, np.newaxis]
+        return np.asarray(np.sum(below, axis=1, dtype=np.int64))
+
+    def _near(self, place: IntArray, offsets: IntArray) -> IntArray:
+        last = np.maximum(self._known - 1, 0)[:, np.newaxis]
+        return np.asarray(np.clip(np.minimum(place[:, np.newaxis], last) + offsets, 0, last))
+
+    # ------------------------------------------------------------------------------ interpolation
+
+    def _saddle(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return (t, K, K', K'') at the saddle point, or at the nearest of the known tilts."""
+        last = np.maximum(self._known - 1, 0)
+        place = self._place_of_saddle(epsilon)
+        low = self._tilts[np.clip(place - 1, 0, last)]
+        high = self._tilts[np.clip(place, 0, last)]
+
+        def excess(t: FloatArray) -> FloatArray:
+            return epsilon + 1.0 / t + 1.0 / (1.0 + t) - self._interpolate(t)[1]
+
+        below, above = falling_root(excess, low, high)
+        t = 0.5 * (below + above)
+        return (t, *self._interpolate(t))
+
+    def _interpolate(self, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (K, K', K'') at `t`, shape (n,), by the quintic that has all three at the ends."""
+        last = self._tilts.size - 2
+        left = np.clip(np.searchsorted(self._tilts, t, side="right") - 1, 0, last)
+        rows = np.arange(t.size)
+        width = self._tilts[left + 1] - self._tilts[left]
+        u = (t - self._tilts[left]) / width
+        value, value_1 = self._cumulant[rows, left], self._cumulant[rows, left + 1]
+        slope, slope_1 = self._mean[rows, left] * width, self._mean[rows, left + 1] * width
+        half = 0.5 * self._variance[rows, left] * width * width
+        half_1 = 0.5 * self._variance[rows, left + 1] * width * width
+        rise = value_1 - value - slope - half
+        turn = slope_1 - slope - 2.0 * half
+        bend = 2.0 * (half_1 - half)
+        c3 = 10.0 * rise - 4.0 * turn + 0.5 * bend
+        c4 = -15.0 * rise + 7.0 * turn - bend
+        c5 = 6.0 * rise - 3.0 * turn + 0.5 * bend
+        cumulant = value + u * (slope + u * (half + u * (c3 + u * (c4 + u * c5))))
+        mean = slope + u * (2.0 * half + u * (3.0 * c3 + u * (4.0 * c4 + u * 5.0 * c5)))
+        variance = 2.0 * half + u * (6.0 * c3 + u * (12.0 * c4 + u * 20.0 * c5))
+        smallest = np.minimum(half, half_1)
+        return cumulant, mean / width, np.maximum(variance, smallest) / (width * width)
+
+    # ----------------------------------------------------------------------------------- epsilon
+
+    def epsilon(self, log_delta: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (lower, estimate, upper) of the epsilon at which log delta is `log_delta`."""
+        ceiling = np.minimum(self._renyi_epsilon(log_delta), self._largest_loss)
+        place, place_above, place_below = self._places(log_delta)
+        middle = np.minimum(self._estimated_epsilon(place, log_delta), ceiling)
+        upper, chosen = self._upper_epsilon(place_above, ceiling, log_delta)
+        beyond = place >= self._known
+        if beyond.any():
+            # No known tilt is the saddle point: delta_2 at the tilt of the least bound.
+            start = np.where(beyond, 0.0, ceiling)
+            value = falling_root(lambda eps: self._one(1, chosen, eps) - log_delta, start, ceiling)
+            middle = np.where(beyond, 0.5 * (value[0] + value[1]), middle)
+        lower = np.minimum(self._lower_epsilon(place_below, ceiling, log_delta), upper)
+        return lower, np.clip(middle, lower, upper), upper
+
+    def _places(self, log_delta: float) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the numbers of tilts whose delta is above the target.
+
+        Each tilt at the epsilon of which it is the saddle point: delta falls along the tilts. By
+        delta_1, by delta_1 plus the error bound, and by delta_1 less the error bound.
+        """
+        t = self._tilts
+        saddle = self._mean - self._excess
+        log_height = self._cumulant - saddle * t
+        curvature = self._variance + (1.0 / t**2 + 1.0 / (1.0 + t) ** 2)
+        log_1 = log_height - 0.5 * np.log(curvature)
+        log_1 -= np.log(t * (1.0 + t)) + 0.5 * math.log(2.0 * math.pi)
+        log_height += np.log(self._third) - 1.5 * np.log(self._variance)
+        log_height += self._log_peak + math.log(2.0 * _BERRY_ESSEEN)
+        negative = saddle < 0.0
+        above = np.logaddexp(log_1, log_height) > log_delta
+        with np.errstate(divide="ignore"):
+            less = log_1 + np.log(-np.expm1(np.minimum(log_height - log_1, 0.0)))
+
+        def count(test: BoolArray) -> IntArray:
+            return np.asarray(np.sum(test | negative, axis=1, dtype=np.int64))
+
+        return count(log_1 > log_delta), count(above), count(less > log_delta)
+
+    def _renyi_epsilon(self, log_delta: float) -> FloatArray:
+        """Return the least of the bounds by K alone, over all tilts."""
+        sums = self._cumulant * (1.0 + RELATIVE_ERROR) + (self._log_peak - log_delta)
+        sums += _SUM_ERROR * (self._cumulant - self._log_peak - log_delta)
+        return np.asarray(np.maximum((sums / self._tilts).min(axis=1), 0.0))
+
+    def _estimated_epsilon(self, place: IntArray, log_delta: float) -> FloatArray:
+        """Return where delta_2 falls to the target, each epsilon at its saddle point."""
+
+        def epsilon_of(t: FloatArray, mean: FloatArray) -> FloatArray:
+            return np.asarray(mean - 1.0 / t - 1.0 / (1.0 + t))
+
+        def log_ratio(t: FloatArray) -> FloatArray:
+            cumulant, mean, variance = self._interpolate(t)
+            epsilon = epsilon_of(t, mean)
+            return _log_delta_2(t, cumulant, mean, variance, epsilon) - log_delta
+
+        ends = self._tilts[self._near(place, _AROUND)]
+        low, high = falling_root(log_ratio, ends[:, 0], ends[:, 1])
+        t = 0.5 * (low + high)
+        return np.maximum(epsilon_of(t, self._interpolate(t)[1]), 0.0)
+
+    def _upper_epsilon(
+        self, place: IntArray, ceiling: FloatArray, log_delta: float
+    ) -> tuple[FloatArray, IntArray]:
+        """Return an epsilon, at most `ceiling`, with an upper bound within the target; its tilt."""
+        near = self._near(place, _NEAR)
+        saddle = self._saddle_epsilon(self._near(place, _HERE))[:, 0]
+        at = np.where(place < self._known, np.clip(saddle, 0.0, ceiling), ceiling)
+        best = self._at(near, at[:, np.newaxis])[2].argmin(axis=1)
+        chosen = np.take_along_axis(near, best[:, np.newaxis], axis=1)
+
+        def log_ratio(epsilon: FloatArray) -> FloatArray:
+            return self._one(2, chosen, epsilon) - log_delta
+
+        # At a fixed tilt the bound falls with epsilon. Often it is above the target throughout.
+        low = np.where(log_ratio(ceiling) <= 0.0, 0.0, ceiling)
+        high = falling_root(log_ratio, low, ceiling)[1]
+        return np.where(log_ratio(low) <= 0.0, low, high), chosen
+
+    def _one(self, part: int, chosen: IntArray, epsilon: FloatArray) -> FloatArray:
+        """Return one part of `_at` for one tilt a user, shape (n,)."""
+        return self._at(chosen, epsilon[:, np.newaxis])[part][:, 0]
+
+    def _lower_epsilon(self, place: IntArray, ceiling: FloatArray, log_delta: float) -> FloatArray:
+        """Return an epsilon >= 0 at which a lower bound is above the target, or 0."""
+        near = self._near(place, _BELOW)
+        saddles = np.clip(self._saddle_epsilon(near), 0.0, ceiling[:, np.newaxis])
+        reached = self._at(near, saddles)[0] > log_delta
+        best = np.where(reached, saddles, -1.0).argmax(axis=1)[:, np.newaxis]
+        chosen = np.take_along_axis(near, best, axis=1)
+
+        def log_ratio(epsilon: FloatArray) -> FloatArray:
+            return self._one(0, chosen, epsilon) - log_delta
+
+        # At a fixed tilt the bound is good only around the epsilon of its saddle point.
+        start = np.take_along_axis(saddles, best, axis=1)[:, 0]
+        some = reached.any(axis=1)
+        low = falling_root(log_ratio, start, np.where(some, ceiling, start))[0]
+        return np.where(some, low, 0.0)
+
+    def _saddle_epsilon(self, places: IntArray) -> FloatArray:
+        """Return the epsilons whose saddle points are the tilts in `places`, shape (n, m)."""
+        return np.asarray(np.take_along_axis(self._mean, places, axis=1) - self._excess[places])
+
+
+def _log_delta_2(
+    t: FloatArray,
+    cumulant: FloatArray,
+    mean: FloatArray,
+    variance: FloatArray,
+    epsilon: FloatArray,
+) -> FloatArray:
+    """Return log delta_2 for any tilt, not only at the saddle point."""
+    correction = cumulant - t * mean + 0.5 * t * t * variance
+    return np.asarray(
+        correction + _log_gdp_delta(np.sqrt(variance), epsilon + (t + 0.5) * variance - mean)
+    )
+
+
+def _log_gdp_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
+    """Return log delta of mu-GDP for any real epsilon: D(-e) = 1 - exp(-e) + exp(-e) D(e).
+
+    Beyond `_furthest` it is that at `_furthest`, which is more.
+    """
+    size = np.minimum(np.abs(epsilon), _furthest(mu))
+    value = gdp_tail.log_delta(mu, size)
+    with np.errstate(under="ignore", divide="ignore"):
+        mirrored = np.log(-np.expm1(-size) + np.exp(value - size))
+    return np.where(epsilon < 0.0, mirrored, value)
+
+
+def _furthest(mu: FloatArray) -> FloatArray:
+    """Return the epsilon at which the argument of the normal tail is `_FAR`."""
+    return mu * (_FAR + 0.5 * mu)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import InvalidInput
+from accounting.calibration import noise_for_epsilon
+from accounting.mechanisms import PoissonGaussian
+from accounting.reports.pld import PldReport
+
+DELTA = 1e-5
+
+
+def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
+    e, root = mpf(epsilon), mpmath.sqrt(2)
+    upper = mpmath.erfc((e / mu - mu / 2) / root) / 2
+    return upper - mpmath.exp(e) * mpmath.erfc((e / mu + mu / 2) / root) / 2
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(0.0, 30.0),
+    st.floats(-40.0, -0.1).map(math.exp),
+    st.integers(1, 10**6),
+    st.floats(1e-3, 1e3),
+)
+def test_noise_without_sampling_is_enough_and_hardly_more(
+    epsilon: float, delta: float, steps: int, norm: float
+) -> None:
+    noise = noise_for_epsilon(epsilon, delta, steps, clip_norm=norm)
+    with mpmath.workdps(60):
+        mu = mpmath.sqrt(steps) * mpf(norm) / mpf(noise)
+        assert gaussian_delta(mu, epsilon) <= delta
+        assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "noise"), [(1.8285, 1000, 1.0), (7.7515, 2000, 0.65)])
+def test_published_epsilon_of_dp_sgd_gives_back_its_noise(
+    epsilon: float, steps: int, noise: float
+) -> None:
+    assert noise_for_epsilon(epsilon, DELTA, steps, 0.01) == pytest.approx(noise, rel=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "steps", "rate", "norm"),
+    [
+        (1.0, 1e-5, 1000, 0.01, 1.0),
+        (0.3, 1e-9, 20, 0.2, 0.07),
+        (5.0, 1e-6, 1, 0.5, 40.0),
+        (2.0, 1e-5, 1000000, 0.001, 1.0),
+        (0.0, 1e-3, 10, 0.1, 1.0),
+    ],
+)
+def test_noise_with_sampling_satisfies_the_target_and_a_little_less_does_not(
+    epsilon: float, delta: float, steps: int, rate: float, norm: float
+) -> None:
+    noise = noise_for_epsilon(epsilon, delta, steps, rate, norm)
+    rows = np.array([[steps]], dtype=np.int64)
+    report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
+    assert report.epsilon(rows, delta).upper[0] <= epsilon
+    assert report.delta(rows, epsilon).upper[0] <= delta
+    less = PldReport(PoissonGaussian(noise * (1.0 - 2e-3), rate), np.array([norm]))
+    assert less.delta(rows, epsilon).lower[0] > delta
+
+
+def test_noise_falls_with_epsilon_and_delta_and_grows_with_steps_and_rate() -> None:
+    noise = noise_for_epsilon(1.0, DELTA, 100, 0.01)
+    assert noise_for_epsilon(1.01, DELTA, 100, 0.01) < noise
+    assert noise_for_epsilon(1.0, 1.1e-5, 100, 0.01) < noise
+    assert noise_for_epsilon(1.0, DELTA, 103, 0.01) > noise
+    assert noise_for_epsilon(1.0, DELTA, 100, 0.0102) > noise
+    assert noise_for_epsilon(1.0, DELTA, 100) > noise
+    assert noise_for_epsilon(1.0001, DELTA, 100) < noise_for_epsilon(1.0, DELTA, 100)
+
+
+def test_noise_is_proportional_to_the_norm() -> None:
+    for rate in (1.0, 0.05):
+        noise = noise_for_epsilon(1.0, DELTA, 30, rate)
+        for norm in (0.25, 3.0):
+            scaled = noise_for_epsilon(1.0, DELTA, 30, rate, norm)
+            assert scaled == pytest.approx(norm * noise, rel=2e-4)
+
+
+def test_sampling_at_almost_every_step_needs_the_noise_of_all_steps() -> None:
+    sampled = noise_for_epsilon(2.0, DELTA, 10, 1.0 - 1e-9)
+    assert sampled == pytest.approx(noise_for_epsilon(2.0, DELTA, 10), rel=3e-4)
+
+
+def test_where_sampling_alone_is_enough_the_least_noise_that_is_looked_at_is_returned() -> None:
+    assert noise_for_epsilon(1.0, 1e-3, 10, 1e-5) == pytest.approx(1.0 / 128.0)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("epsilon", -1.0),
+        ("epsilon", math.inf),
+        ("epsilon", math.nan),
+        ("delta", 0.0),
+        ("delta", 1.0),
+        ("delta", math.nan),
+        ("steps", 0),
+        ("steps", -5),
+        ("steps", 2.5),
+        ("steps", True),
+        ("steps", 10**9 + 1),
+        ("sampling_rate", 0.0),
+        ("sampling_rate", 1.5),
+        ("sampling_rate", -0.1),
+        ("sampling_rate", math.nan),
+        ("clip_norm", 0.0),
+        ("clip_norm", -1.0),
+        ("clip_norm", math.inf),
+    ],
+)
+def test_wrong_input_is_refused_by_name(argument: str, value: float) -> None:
+    arguments: dict[str, float] = {"epsilon": 1.0, "delta": DELTA, "steps": 10, argument: value}
+    with pytest.raises(InvalidInput, match=argument) as caught:
+        noise_for_epsilon(**arguments)  # type: ignore[arg-type]
+    assert caught.value.argument == argument

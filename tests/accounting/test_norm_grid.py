@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import InvalidInput
+from accounting.reports import NormGrid
+
+clip_norms = st.floats(min_value=1e-300, max_value=1e300)
+level_counts = st.integers(min_value=1, max_value=130)
+
+
+@given(clip_norms, level_counts)
+def test_levels_are_the_smallest_floats_above_equal_parts_of_the_clip_norm(
+    clip_norm: float, levels: int
+) -> None:
+    norms = NormGrid(clip_norm, levels).norms
+    assert norms.shape == (levels,)
+    assert norms[-1] == clip_norm
+    for k, value in enumerate(norms.tolist(), start=1):
+        exact = Fraction(clip_norm) * k / levels
+        assert Fraction(math.nextafter(value, 0.0)) < exact <= Fraction(value)
+
+
+@given(clip_norms, level_counts, st.lists(st.floats(0.0, 1.0), max_size=20), st.data())
+def test_norms_are_rounded_up_to_the_next_level_exactly(
+    clip_norm: float, levels: int, shares: list[float], data: st.DataObject
+) -> None:
+    grid = NormGrid(clip_norm, levels)
+    norms = [share * clip_norm for share in shares]
+    edges = data.draw(st.lists(st.sampled_from(grid.norms.tolist()), max_size=5))
+    norms += edges
+    norms += [math.nextafter(edge, 0.0) for edge in edges]
+    norms += [math.nextafter(edge, math.inf) for edge in edges if edge < clip_norm]
+    rounded = grid.round_up(norms)
+    for norm, level, value in zip(norms, grid.levels_of(norms).tolist(), rounded, strict=True):
+        if norm == 0.0:
+            assert (level, value) == (-1, 0.0)
+        else:
+            assert norm <= value == grid.norms[level]
+            assert level == 0 or grid.norms[level - 1] < norm
+
+
+@given(st.floats(1e-3, 1e3), level_counts, st.floats(0.0, 1.0))
+def test_rounding_costs_less_than_one_level(clip_norm: float, levels: int, share: float) -> None:
+    grid = NormGrid(clip_norm, levels)
+    norm = share * clip_norm
+    assert float(grid.round_up(norm)) - norm <= clip_norm / levels * (1 + 1e-9)
+
+
+def test_a_decimal_norm_on_a_decimal_grid_stays_where_it_is() -> None:
+    grid = NormGrid(1.0)
+    np.testing.assert_array_equal(grid.levels_of(np.arange(101) / 100.0), np.arange(101) - 1)
+
+
+def test_counts_are_a_histogram_of_rounded_norms_and_zero_norms_are_no_steps() -> None:
+    norms = [[0.0, 0.5, 0.50001, 1.0], [0.0, 0.0, 0.0, 0.0], [0.1, 0.1, 0.75, 0.0]]
+    expected = [[0, 1, 1, 1], [0, 0, 0, 0], [2, 0, 1, 0]]
+    counts = NormGrid(1.0, 4).counts(norms)
+    assert counts.dtype == np.int64
+    assert counts.tolist() == expected
+
+
+@given(st.integers(0, 6), st.integers(0, 9), level_counts, st.integers(0, 2**32 - 1))
+def test_adding_step_by_step_gives_the_counts_of_the_whole_history(
+    users: int, steps: int, levels: int, seed: int
+) -> None:
+    grid = NormGrid(3.0, levels)
+    random = np.random.default_rng(seed)
+    history = random.uniform(0.0, 3.0, (users, steps)) * (random.random((users, steps)) < 0.7)
+    whole = grid.counts(history)
+    everyone, some = np.zeros_like(whole), np.zeros_like(whole)
+    for step in history.T:
+        grid.add_step(everyone, step)
+        taken = random.permutation(np.flatnonzero(step))
+        grid.add_step(some, step[taken], taken)
+    np.testing.assert_array_equal(everyone, whole)
+    np.testing.assert_array_equal(some, whole)
+
+
+def test_users_in_several_blocks_are_counted_as_each_alone() -> None:
+    grid = NormGrid(1.0, 1000)
+    history = np.random.default_rng(1).random((2500, 3))
+    counts = grid.counts(history)
+    assert counts.sum(axis=1).tolist() == [3] * 2500
+    for user in (0, 1047, 1048, 1049, 2499):
+        np.testing.assert_array_equal(counts[user], grid.counts(history[[user]])[0])
+
+
+@pytest.mark.parametrize("norm", [1.0000000000000002, 2.0, -0.1, math.nan, math.inf])
+def test_norms_outside_the_grid_are_refused_and_change_nothing(norm: float) -> None:
+    grid = NormGrid(1.0, 10)
+    counts = np.zeros((2, 10), dtype=np.int64)
+    calls = [
+        lambda: grid.levels_of([0.5, norm]),
+        lambda: grid.round_up([0.5, norm]),
+        lambda: grid.counts([[0.5, norm]]),
+        lambda: grid.add_step(counts, [0.5, norm]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="norms"):
+            call()
+    assert not counts.any()
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "levels", "argument"),
+    [
+        (0.0, 100, "clip_norm"),
+        (-1.0, 100, "clip_norm"),
+        (math.nan, 100, "clip_norm"),
+        (math.inf, 100, "clip_norm"),
+        (5e-324, 2, "clip_norm"),
+        (True, 100, "clip_norm"),
+        (1.0, 0, "levels"),
+        (1.0, 2**16 + 1, "levels"),
+        (1.0, 10.0, "levels"),
+        (1.0, True, "levels"),
+    ],
+)
+def test_a_grid_that_is_none_is_refused(clip_norm: float, levels: int, argument: str) -> None:
+    with pytest.raises(InvalidInput, match=argument):
+        NormGrid(clip_norm, levels)
+
+
+@pytest.mark.parametrize(
+    ("users", "norms", "argument"),
+    [
+        ([0, 0], [0.5, 0.5], "users"),
+        ([0, 2], [0.5, 0.5], "users"),
+        ([-1], [0.5], "users"),
+        ([0], [0.5, 0.5], "users"),
+        ([0.0], [0.5], "users"),
+        ([True, False], [0.5, 0.5], "users"),
+        (None, [0.5], "norms"),
+        (None, [[0.5, 0.5]], "norms"),
+    ],
+)
+def test_a_step_of_users_that_do_not_fit_changes_nothing(
+    users: npt.ArrayLike, norms: npt.ArrayLike, argument: str
+) -> None:
+    counts = np.zeros((2, 4), dtype=np.int64)
+    with pytest.raises(InvalidInput, match=argument):
+        NormGrid(1.0, 4).add_step(counts, norms, users)
+    assert not counts.any()
+
+
+@pytest.mark.parametrize("counts", [np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0] * 4] * 2])
+def test_counts_that_are_none_are_refused(counts: object) -> None:
+    with pytest.raises(InvalidInput, match="counts"):
+        NormGrid(1.0, 4).add_step(counts, [0.5, 0.5])  # type: ignore[arg-type]
+
+
+def test_the_levels_cannot_be_overwritten() -> None:
+    grid = NormGrid(1.0, 4)
+    with pytest.raises(ValueError, match="read-only"):
+        grid.norms[0] = 0.0
+    assert grid == NormGrid(1.0, 4) != NormGrid(1.0, 5)

@@ -1,0 +1,200 @@
+"""The parts of the PLD report: discretisations, transforms, limits. Whole: `test_pld_exact.py`."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import gdp_to_delta, gdp_to_epsilon
+from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.reports import pld
+from accounting.reports.losses import LatticeLoss, loss, step_loss
+from accounting.reports.pld import PldReport
+from accounting.reports.transforms import LossTransforms
+
+DELTA = 1e-5
+
+
+def rows(*counts: list[int]) -> np.ndarray:
+    return np.array(counts, dtype=np.int64)
+
+
+def cdf(x: mpf) -> mpf:
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def one_step(ratio: float, rate: float, epsilon: float, added: bool) -> mpf:
+    """The hockey-stick divergence of one sampled Gaussian step, in one direction."""
+    with mpmath.workdps(60):
+        m, q, e = mpf(ratio), mpf(rate), mpf(epsilon)
+        growth = (mpmath.exp(-e if added else e) - (1 - q)) / q
+        if growth <= 0:
+            return mpf(0) if added else 1 - mpmath.exp(e)
+        x = (mpmath.log(growth) + m**2 / 2) / m
+        if added:
+            return cdf(x) - mpmath.exp(e) * ((1 - q) * cdf(x) + q * cdf(x - m))
+        return (1 - q) * cdf(-x) + q * cdf(m - x) - mpmath.exp(e) * cdf(-x)
+
+
+def exact_delta(ratio: float, rate: float, epsilon: float) -> mpf:
+    return max(one_step(ratio, rate, epsilon, added) for added in (False, True))
+
+
+STEPS = [
+    # norm / noise, sampling rate, lattice step
+    (1.0, 0.01, 2.0**-10),
+    (1.0, 0.01, 2.0**-6),
+    (1.0, 0.01, 2.0**-3),
+    (1.0, 1.0, 2.0**-5),
+    (0.01, 0.01, 2.0**-10),
+    (0.01, 1.0, 2.0**-12),
+    (3.0, 0.2, 2.0**-6),
+    (2.0, 1e-6, 2.0**-5),
+    (6.0, 0.3, 2.0),
+    (1.0, 1.0 - 1e-10, 2.0**-5),
+    (2.0, 0.01, 2.0**-40),
+]
+
+
+def lattice_delta(lattice: LatticeLoss, step: float, epsilon: float, added: bool) -> float:
+    losses = lattice.offset + step * lattice.indices
+    mass = np.exp(lattice.log_added if added else lattice.log_removed)
+    return float(mass @ np.maximum(-np.expm1(epsilon - (-losses if added else losses)), 0.0))
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(("ratio", "rate", "step"), STEPS)
+def test_step_lies_between_its_two_discretisations_at_every_epsilon(
+    ratio: float, rate: float, step: float, added: bool
+) -> None:
+    losses = step_loss(ratio, rate, step, 12.0)
+    for epsilon in [-2.0, -0.1, -0.0051, 0.0, 1e-5, 0.003, 0.02, 0.1, 0.5, 2.0, 8.0]:
+        exact = one_step(ratio, rate, epsilon, added)
+        above = lattice_delta(losses.above, step, epsilon, added) + losses.outside
+        assert exact <= above * (1.0 + losses.error)
+        if losses.below is not None:
+            below = lattice_delta(losses.below, step, epsilon, added)
+            assert below * (1.0 - losses.error) <= exact
+
+
+@pytest.mark.parametrize(("ratio", "rate", "step"), [(1.0, 0.01, 2.0**-10), (1.0, 1.0, 2.0**-6)])
+def test_mean_loss_moves_by_the_square_of_the_step_where_rounding_up_moves_it_by_half_of_it(
+    ratio: float, rate: float, step: float
+) -> None:
+    x, spacing = np.linspace(-12.0, ratio + 12.0, 400001, retstep=True)
+    density = (1.0 - rate) * np.exp(-0.5 * x * x) + rate * np.exp(-0.5 * (x - ratio) ** 2)
+    density *= spacing / math.sqrt(2.0 * math.pi)
+    losses = loss(ratio, rate, x)
+    mean = float(density @ losses)
+    rounded_up = float(density @ (np.ceil(losses / step) * step)) - mean
+    assert rounded_up == pytest.approx(0.5 * step, rel=0.1)
+    discrete = step_loss(ratio, rate, step, 12.0)
+    for lattice, sign in ((discrete.above, 1.0), (discrete.below, -1.0)):
+        assert lattice is not None
+        nodes = lattice.offset + step * lattice.indices
+        moved = sign * (float(np.exp(lattice.log_removed) @ nodes) - mean)
+        assert 0.0 < moved < 0.3 * step**2
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bool) -> None:
+    step, power = 2.0**-5, 4
+    losses = step_loss(1.0, 0.3, step, 9.0)
+    lattice = losses.above if upper else losses.below
+    assert lattice is not None
+    table = LossTransforms(2, step, 2**11, 2.0, added, upper)
+    table.fill(1, losses)
+    composition = table.compose(np.array([[0.0, float(power)]]), 2**10)
+    indices = -lattice.indices if added else lattice.indices
+    mass = np.zeros(int(np.ptp(indices)) + 1)
+    mass[indices - indices.min()] = np.exp(lattice.log_added if added else lattice.log_removed)
+    masses = mass
+    for _ in range(power - 1):
+        masses = np.convolve(masses, mass)
+    distance = step * (power * int(indices.min()) + np.arange(masses.size))
+    outside = power * losses.outside if upper else 0.0
+    for at in (-20, 0, 15, 30):
+        direct = float(masses @ np.maximum(-np.expm1(at * step - distance), 0.0)) + outside
+        found = float(composition.delta(np.array([at]), np.zeros(1, dtype=np.int64))[0])
+        assert found == pytest.approx(direct, rel=1e-8)
+        assert found >= direct * (1.0 - 1e-13) if upper else found <= direct * (1.0 + 1e-13)
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(-7.0, 3.0).map(math.exp),
+    st.floats(-14.0, 0.0).map(math.exp),
+    st.floats(-600.0, -0.1).map(math.exp),
+)
+def test_epsilon_of_one_step_is_never_outside_of_its_bounds(
+    ratio: float, rate: float, delta: float
+) -> None:
+    report = PldReport(PoissonGaussian(1.0, rate), np.array([ratio]))
+    bounds = report.epsilon(rows([1]), delta)
+    assert exact_delta(ratio, rate, float(bounds.upper[0])) <= delta
+    assert bounds.lower[0] == 0.0 or exact_delta(ratio, rate, float(bounds.lower[0])) >= delta
+
+
+@pytest.mark.parametrize("steps", [1, 100, 10**6])
+@pytest.mark.parametrize("delta", [1e-20, 1e-60, 1e-200])
+def test_delta_far_below_the_rounding_of_one_is_bounded_tightly(steps: int, delta: float) -> None:
+    mu = 1.3
+    report = PldReport(Gaussian(math.sqrt(steps) / mu), np.ones(1))
+    epsilon = gdp_to_epsilon(mu, delta)
+    bounds = report.epsilon(rows([steps]), delta)
+    assert bounds.lower[0] <= epsilon <= bounds.upper[0] * (1.0 + 1e-10)
+    assert bounds.upper[0] - bounds.lower[0] < 3e-3 * epsilon
+    bounds = report.delta(rows([steps]), epsilon)
+    exact = gdp_to_delta(mu, epsilon)
+    assert bounds.lower[0] <= exact <= bounds.upper[0] * (1.0 + 1e-10)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-10])
+@pytest.mark.parametrize("steps", [1, 30, 1000, 10**6])
+def test_interval_is_narrow_for_usual_histories(steps: int, delta: float) -> None:
+    bounds = PldReport(PoissonGaussian(1.0, 0.01), np.ones(1)).epsilon(rows([steps]), delta)
+    assert bounds.upper[0] - bounds.lower[0] < 1e-3 * bounds.upper[0]
+
+
+def test_steps_split_over_levels_of_equal_norm_count_together() -> None:
+    mechanism = PoissonGaussian(1.0, 0.01)
+    split = PldReport(mechanism, np.array([0.5, 0.5, 0.5, 1.0]))
+    apart = split.epsilon(rows([100, 250, 50, 30], [0, 400, 0, 30]), DELTA)
+    joined = PldReport(mechanism, np.array([0.5, 1.0])).epsilon(rows([400, 30]), DELTA)
+    for one, other in zip(apart, joined, strict=True):
+        np.testing.assert_allclose(one, np.full(2, other[0]), rtol=1e-9)
+
+
+def test_small_chunks_and_caches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, norms = PoissonGaussian(1.0, 0.02), np.array([0.2, 0.5, 1.0])
+    counts = np.random.default_rng(4).integers(0, [3000, 300, 30], (8, 3))
+    whole = PldReport(mechanism, norms).epsilon(counts, DELTA)
+    monkeypatch.setattr(pld, "_CHUNK", 1)
+    monkeypatch.setattr(pld, "_ENTRIES_KEPT", 1)
+    monkeypatch.setattr(pld, "_LOSSES_KEPT", 2)
+    for one, other in zip(whole, PldReport(mechanism, norms).epsilon(counts, DELTA), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_norm_beyond_the_tables_is_unbounded_above_and_the_largest_one_below() -> None:
+    report = PldReport(Gaussian(1.0), np.array([0.5, 200.0]))
+    bounds = report.epsilon(rows([1, 0], [1, 1]), DELTA)
+    assert bounds.upper[1] == math.inf
+    assert gdp_to_epsilon(127.0, DELTA) <= bounds.lower[1] <= gdp_to_epsilon(200.0, DELTA)
+    assert bounds.upper[0] == pytest.approx(gdp_to_epsilon(0.5, DELTA), rel=1e-3)
+    assert report.delta(rows([1, 1]), 1.0).upper.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("steps", [10**9, 2**46])
+def test_so_many_steps_that_rounding_matters_widen_the_interval_and_keep_it_right(
+    steps: int,
+) -> None:
+    bounds = PldReport(Gaussian(math.sqrt(steps)), np.ones(1)).epsilon(rows([steps]), DELTA)
+    assert bounds.lower[0] <= gdp_to_epsilon(1.0, DELTA) <= bounds.upper[0]

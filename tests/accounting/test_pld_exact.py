@@ -1,0 +1,208 @@
+"""Bounds from loss distributions hold, and are tight, beside other ways to compute them."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
+from accounting.reports.pld import PldReport
+from accounting.reports.renyi import RenyiReport
+
+mpmath.mp.dps = 30
+
+
+def hockey_stick(q: mpf, m: mpf, epsilon: mpf, added: bool) -> mpf:
+    """Delta of one step with ratio m of norm to noise, at any real epsilon, in closed form."""
+    if added:
+        # Q against P: delta(epsilon) = 1 - e^epsilon + e^epsilon delta_removed(-epsilon).
+        if epsilon >= -mpmath.log1p(-q):
+            return mpf(0)
+        return 1 - mpmath.exp(epsilon) * (1 - hockey_stick(q, m, -epsilon, added=False))
+    if mpmath.exp(epsilon) <= 1 - q:
+        return 1 - mpmath.exp(epsilon)
+    # The loss exceeds epsilon above this outcome.
+    x = mpmath.log((mpmath.exp(epsilon) - 1 + q) / q) / m + m / 2
+    under_q = mpmath.ncdf(-x)
+    under_p = (1 - q) * under_q + q * mpmath.ncdf(m - x)
+    return under_p - mpmath.exp(epsilon) * under_q
+
+
+def exact_one(q: float, m: float, epsilon: float) -> mpf:
+    with mpmath.workdps(60):
+        args = mpf(q), mpf(m), mpf(epsilon)
+        return max(hockey_stick(*args, added=False), hockey_stick(*args, added=True))
+
+
+def exact_two(q: float, first: float, second: float, epsilon: float) -> mpf:
+    """Delta of two steps, by quadrature over the outcome of the first."""
+    rate, a, b = mpf(q), mpf(first), mpf(second)
+
+    def loss(x: mpf) -> mpf:
+        return mpmath.log1p(rate * mpmath.expm1(a * x - a * a / 2))
+
+    def removed(x: mpf) -> mpf:
+        density = (1 - rate) * mpmath.npdf(x) + rate * mpmath.npdf(x, a)
+        return density * hockey_stick(rate, b, mpf(epsilon) - loss(x), added=False)
+
+    def added(x: mpf) -> mpf:
+        return mpmath.npdf(x) * hockey_stick(rate, b, mpf(epsilon) + loss(x), added=True)
+
+    points = [mpf(x) for x in np.linspace(-12.0, 12.0 + float(a), 49)]
+    return max(mpmath.quad(removed, points), mpmath.quad(added, points))
+
+
+def report(q: float, ratios: list[float]) -> PldReport:
+    return PldReport(PoissonGaussian(1.0, q), np.array(ratios))
+
+
+@pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 0.95])
+@pytest.mark.parametrize("m", [0.05, 0.7, 1.5, 3.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0])
+def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: float) -> None:
+    lower, estimate, upper = report(q, [m]).delta(np.array([[1]]), epsilon)
+    exact = exact_one(q, m, epsilon)
+    assert lower[0] <= estimate[0] <= upper[0]
+    assert mpf(lower[0]) <= exact <= mpf(upper[0])
+    if exact > 1e-20:
+        assert upper[0] <= float(exact) * 1.05
+        assert lower[0] >= float(exact) * 0.95
+
+
+@pytest.mark.parametrize(
+    ("q", "first", "second", "epsilon"),
+    [(0.01, 1.0, 1.0, 0.5), (0.2, 0.5, 1.5, 1.0), (0.5, 0.3, 2.0, 0.2), (0.05, 2.0, 3.0, 3.0)],
+)
+def test_delta_of_two_different_steps_lies_between_the_bounds(
+    q: float, first: float, second: float, epsilon: float
+) -> None:
+    ratios, counts = [first, second], np.array([[1, 1]])
+    if first == second:
+        ratios, counts = [first], np.array([[2]])
+    lower, _, upper = report(q, ratios).delta(counts, epsilon)
+    exact = exact_two(q, first, second, epsilon)
+    assert mpf(lower[0]) <= exact <= mpf(upper[0])
+    assert upper[0] <= lower[0] * 1.03
+
+
+@pytest.mark.parametrize(("noise", "steps", "published"), [(1.0, 1000, 1.828), (0.65, 2000, 7.751)])
+def test_published_epsilon_of_dp_sgd_is_met(noise: float, steps: int, published: float) -> None:
+    mechanism = PoissonGaussian(noise, 0.01)
+    lower, estimate, upper = PldReport(mechanism, np.ones(1)).epsilon(np.array([[steps]]), 1e-5)
+    assert abs(estimate[0] - published) < 1e-3
+    assert lower[0] <= estimate[0] <= upper[0] <= lower[0] * 1.001
+
+
+@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-10, 1e-60, 1e-250])
+def test_unsampled_steps_agree_with_gaussian_dp_far_into_the_tail(delta: float) -> None:
+    norms, counts = np.array([0.1, 0.25, 1.0]), np.array([[400, 30, 2], [0, 0, 1], [10**6, 0, 0]])
+    bounds = PldReport(Gaussian(4.0), norms).epsilon(counts, delta)
+    mu = np.sqrt(counts @ norms**2) / 4.0
+    exact = gdp_to_epsilon(mu, delta)
+    assert (bounds.lower <= exact).all()
+    assert (exact <= bounds.upper * (1.0 + 1e-12)).all()
+    np.testing.assert_allclose(bounds.upper, bounds.lower, rtol=5e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 4.0, 20.0])
+def test_delta_of_unsampled_steps_agrees_with_gaussian_dp(epsilon: float) -> None:
+    bounds = PldReport(Gaussian(10.0), np.ones(1)).delta(np.array([[50], [1]]), epsilon)
+    exact = gdp_to_delta(np.sqrt([50.0, 1.0]) / 10.0, epsilon)
+    assert (bounds.lower <= exact).all()
+    assert (exact <= bounds.upper * (1.0 + 1e-11) + 1e-322).all()
+
+
+@pytest.mark.parametrize("steps", [10, 10**3, 10**5])
+def test_the_interval_does_not_widen_with_the_number_of_steps(steps: int) -> None:
+    # Rounding every loss up would move epsilon by half a lattice step for each of them.
+    noise = math.sqrt(steps) / 10.0 + 0.5
+    bounds = PldReport(PoissonGaussian(noise, 0.05), np.ones(1)).epsilon(np.array([[steps]]), 1e-6)
+    assert bounds.upper[0] <= bounds.lower[0] * 1.002
+
+
+@pytest.mark.parametrize("delta", [1e-4, 1e-8, 1e-15])
+def test_upper_bound_is_finite_and_below_that_of_renyi_accounting(delta: float) -> None:
+    mechanism, norms = PoissonGaussian(1.2, 0.02), np.linspace(0.1, 1.0, 10)
+    counts = np.random.default_rng(0).integers(0, 200, (5, 10))
+    pld = PldReport(mechanism, norms).epsilon(counts, delta)
+    renyi = RenyiReport(mechanism, norms).epsilon(counts, delta)
+    assert (pld.upper <= renyi.upper).all()
+    assert (pld.lower > 0.0).all()
+
+
+usual_rate = st.floats(1e-3, 1.0)
+usual_counts = st.lists(st.integers(0, 300), min_size=3, max_size=3)
+
+
+@settings(max_examples=30)
+@given(usual_rate, st.floats(0.6, 8.0), st.lists(usual_counts, min_size=2, max_size=4))
+def test_many_users_at_once_are_as_one_by_one_in_any_order(
+    q: float, noise: float, rows: list[list[int]]
+) -> None:
+    counts, norms = np.array(rows), np.array([0.2, 0.5, 1.0])
+    together = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts, 1e-6)
+    backwards = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts[::-1], 1e-6)
+    for part, reversed_part in zip(together, backwards, strict=True):
+        np.testing.assert_allclose(part, reversed_part[::-1], rtol=1e-9, atol=1e-12)
+    for user in range(len(rows)):
+        alone = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts[user : user + 1], 1e-6)
+        for part, one in zip(together, alone, strict=True):
+            np.testing.assert_allclose(part[user], one[0], rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=30)
+@given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.integers(0, 2))
+def test_more_steps_larger_norms_and_higher_rates_never_lose_less(
+    q: float, noise: float, row: list[int], level: int
+) -> None:
+    norms, counts = np.array([0.2, 0.5, 1.0]), np.array([row])
+    lower = PldReport(PoissonGaussian(noise, q), norms).epsilon(counts, 1e-6).lower[0]
+    more = counts.copy()
+    more[0, level] += 1
+    assert lower <= PldReport(PoissonGaussian(noise, q), norms).epsilon(more, 1e-6).upper[0]
+    assert lower <= PldReport(PoissonGaussian(noise, q), norms * 1.1).epsilon(counts, 1e-6).upper[0]
+    higher = PoissonGaussian(noise, min(1.0, q * 1.1))
+    assert lower <= PldReport(higher, norms).epsilon(counts, 1e-6).upper[0]
+    assert lower <= PldReport(PoissonGaussian(noise * 0.9, q), norms).epsilon(counts, 1e-6).upper[0]
+
+
+@settings(max_examples=30)
+@given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.floats(-12.0, -1.0))
+def test_delta_and_epsilon_are_inverse_to_each_other_within_their_bounds(
+    q: float, noise: float, row: list[int], exponent: float
+) -> None:
+    delta, counts = 10.0**exponent, np.array([row])
+    pld = PldReport(PoissonGaussian(noise, q), np.array([0.2, 0.5, 1.0]))
+    epsilon = pld.epsilon(counts, delta)
+    if epsilon.lower[0] > 0.0:
+        assert pld.delta(counts, epsilon.lower[0] * (1.0 - 1e-9)).upper[0] >= delta
+    if epsilon.upper[0] < 700.0:
+        assert pld.delta(counts, epsilon.upper[0] * (1.0 + 1e-9)).lower[0] <= delta
+
+
+def test_no_steps_and_a_rate_of_zero_lose_nothing() -> None:
+    counts = np.array([[0, 0], [3, 1]])
+    bounds = report(0.1, [0.5, 1.0]).epsilon(counts, 1e-5)
+    assert [part[0] for part in bounds] == [0.0, 0.0, 0.0]
+    assert bounds.upper[1] > 0.0
+    never = report(0.0, [0.5, 1.0])
+    assert not np.any(never.epsilon(counts, 1e-5))
+    assert not np.any(never.delta(counts, 0.0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("ratio", [1e-200, 1e-9, 1e-3, 100.0, 1e3, 1e200])
+@pytest.mark.parametrize("q", [1e-300, 1e-6, 0.5, 1.0 - 1e-9, 1.0])
+def test_extreme_norms_and_rates_give_an_interval_and_no_warning(ratio: float, q: float) -> None:
+    pld = report(q, [ratio])
+    for count in (1, 10**9):
+        lower, estimate, upper = pld.epsilon(np.array([[count]]), 1e-5)
+        assert 0.0 <= lower[0] <= estimate[0] <= upper[0]
+        lower, estimate, upper = pld.delta(np.array([[count]]), 1.0)
+        assert 0.0 <= lower[0] <= estimate[0] <= upper[0] <= 1.0

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import InvalidInput, renyi_cost, renyi_to_delta, renyi_to_epsilon, zcdp_to_epsilon
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.reports import DEFAULT_ORDERS, NormGrid, RenyiReport
+from accounting.validation import IntArray
+
+GRID = NormGrid(1.0, 20)
+ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]
+MECHANISMS: list[Mechanism] = [
+    Gaussian(0.7),
+    PoissonGaussian(0.7, 0.01),
+    PoissonGaussian(0.7, 1.0),
+    Laplace(2.0),
+    PureDP(),
+]
+SAMPLED = RenyiReport(PoissonGaussian(0.8, 0.05), GRID.norms)
+histories = st.lists(st.integers(0, 300), min_size=20, max_size=20)
+
+
+def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
+    root = mpmath.sqrt(2)
+    upper = mpmath.erfc((epsilon / mu - mu / 2) / root) / 2
+    return upper - mpmath.exp(epsilon) * mpmath.erfc((epsilon / mu + mu / 2) / root) / 2
+
+
+def random_counts(users: int, largest: int, seed: int = 0) -> IntArray:
+    return np.random.default_rng(seed).integers(0, largest, (users, GRID.levels))
+
+
+# ----------------------------------------------------------------------------- published numbers
+
+
+@pytest.mark.parametrize(("stddev", "steps", "epsilon"), [(1.0, 1000, 2.10), (0.65, 2000, 8.83)])
+def test_epsilon_of_dp_sgd_is_the_published_one_or_a_thousandth_better(
+    stddev: float, steps: int, epsilon: float
+) -> None:
+    # The least over all real orders is 2.1013, or 8.8223.
+    report = RenyiReport(PoissonGaussian(stddev, 0.01), np.array([1.0]))
+    bounds = report.epsilon(np.array([[steps]]), 1e-5)
+    assert epsilon * 0.999 <= bounds.upper[0] <= epsilon + 5e-3
+
+
+# -------------------------------------------------------------------------- upper bound, accuracy
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_divergences_are_the_sums_of_the_costs_of_all_steps_rounded_up(
+    mechanism: Mechanism,
+) -> None:
+    counts = np.vstack([random_counts(3, 1000), random_counts(3, 2**46, seed=1)])
+    got = RenyiReport(mechanism, GRID.norms, ORDERS).divergences(counts)
+    table = renyi_cost(mechanism, GRID.norms, ORDERS)
+    for user, row in enumerate(counts.tolist()):
+        for column in range(len(ORDERS)):
+            exact = sum(
+                Fraction(cost) * count
+                for cost, count in zip(table[:, column].tolist(), row, strict=True)
+            )
+            assert exact <= Fraction(float(got[user, column])) <= exact * Fraction(1 + 1e-13)
+
+
+@given(histories, st.floats(0.3, 50.0), st.floats(-12.0, -1.0))
+def test_epsilon_of_gaussian_steps_is_above_the_exact_one_and_near_the_best_order(
+    history: list[int], stddev: float, log_delta: float
+) -> None:
+    counts, delta = np.array([history]), 10.0**log_delta
+    report = RenyiReport(Gaussian(stddev), GRID.norms)
+    epsilon = float(report.epsilon(counts, delta).upper[0])
+    squares = sum(n * mpf(c) ** 2 for n, c in zip(history, GRID.norms.tolist(), strict=True))
+    if not any(history):
+        assert epsilon == 0.0
+        return
+    with mpmath.workdps(60):
+        mu = mpmath.sqrt(squares) / mpf(stddev)
+        assert gaussian_delta(mu, epsilon) <= delta
+        assert gaussian_delta(mu, 1.0) <= report.delta(counts, 1.0).upper[0]
+    assert epsilon <= float(zcdp_to_epsilon(float(mu * mu / 2), delta)) * 1.002 + 1e-12
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_n_steps_at_once_equal_n_single_steps(mechanism: Mechanism) -> None:
+    report = RenyiReport(mechanism, GRID.norms)
+    counts = random_counts(1, 30)
+    single = np.repeat(renyi_cost(mechanism, GRID.norms, report.orders), counts[0], axis=0)
+    total = single.sum(axis=0)
+    upper = report.epsilon(counts, 1e-6).upper
+    assert upper == pytest.approx([float(renyi_to_epsilon(report.orders, total, 1e-6))], rel=1e-12)
+    upper = report.delta(counts, 50.0).upper
+    assert upper == pytest.approx([float(renyi_to_delta(report.orders, total, 50.0))], rel=1e-9)
+
+
+@given(st.floats(-2.0, 4.8), st.sampled_from([1e-12, 1e-5, 0.01]))
+def test_default_orders_miss_the_best_order_by_less_than_two_thousandths(
+    log_t: float, delta: float
+) -> None:
+    # The rho whose best order is 1 + t, up to the constants of the conversion.
+    rho = -math.log(delta) / 100.0**log_t
+    epsilon = float(renyi_to_epsilon(DEFAULT_ORDERS, rho * DEFAULT_ORDERS, delta))
+    best = float(zcdp_to_epsilon(rho, delta))
+    assert best * (1 - 1e-12) <= epsilon <= best * 1.002 + 1e-5 * math.sqrt(rho)
+
+
+# ------------------------------------------------------------------------------------- properties
+
+
+@given(histories, st.integers(0, 19))
+def test_one_more_step_and_a_larger_norm_never_report_less(history: list[int], level: int) -> None:
+    more, larger = list(history), list(history)
+    more[level] += 1
+    larger[level], larger[-1] = 0, larger[-1] + larger[level]
+    rows = np.array([history, more, larger])
+    for values in (SAMPLED.epsilon(rows, 1e-5).upper, SAMPLED.delta(rows, 1.0).upper):
+        assert values[0] <= values[1]
+        assert values[0] <= values[2] * (1 + 1e-9)
+
+
+def test_less_noise_or_a_higher_sampling_rate_never_report_less() -> None:
+    counts = random_counts(5, 50)
+    grid_of_noise = [20.0, 5.0, 2.0, 1.0, 0.6]
+    by_noise = [RenyiReport(PoissonGaussian(s, 0.1), GRID.norms) for s in grid_of_noise]
+    rates = [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.99, 1.0]
+    by_rate = [RenyiReport(PoissonGaussian(1.0, q), GRID.norms) for q in rates]
+    for reports in (by_noise, by_rate):
+        epsilons = np.array([report.epsilon(counts, 1e-5).upper for report in reports])
+        deltas = np.array([report.delta(counts, 1.0).upper for report in reports])
+        assert (np.diff(epsilons, axis=0) >= 0.0).all()
+        assert (np.diff(deltas, axis=0) >= 0.0).all()
+
+
+def test_sampling_rate_one_is_the_gaussian_and_zero_costs_nothing() -> None:
+    counts = random_counts(5, 50)
+    every = RenyiReport(PoissonGaussian(1.3, 1.0), GRID.norms).epsilon(counts, 1e-5)
+    gaussian = RenyiReport(Gaussian(1.3), GRID.norms).epsilon(counts, 1e-5)
+    np.testing.assert_allclose(every.upper, gaussian.upper, rtol=1e-12)
+    never = RenyiReport(PoissonGaussian(1.3, 0.0), GRID.norms)
+    for bounds in (never.epsilon(counts, 1e-5), never.delta(counts, 0.0)):
+        np.testing.assert_array_equal(bounds.upper, np.zeros(5))
+
+
+def test_splitting_or_permuting_the_batch_changes_no_bit() -> None:
+    counts = random_counts(600, 100)
+    order = np.random.default_rng(2).permutation(600)
+    for report in (lambda c: SAMPLED.epsilon(c, 1e-5), lambda c: SAMPLED.delta(c, 2.0)):
+        together = report(counts).upper
+        np.testing.assert_array_equal(report(counts[order]).upper, together[order])
+        np.testing.assert_array_equal(report(counts[37:301]).upper, together[37:301])
+        alone = [float(report(row[np.newaxis]).upper[0]) for row in counts[:40]]
+        np.testing.assert_array_equal(alone, together[:40])
+
+
+# --------------------------------------------------------------------------------- limits and ends
+
+
+def test_no_steps_are_epsilon_and_delta_zero() -> None:
+    counts = np.zeros((2, 20), dtype=np.int64)
+    counts[1, 0] = 1
+    for bounds in (SAMPLED.epsilon(counts, 1e-5), SAMPLED.delta(counts, 0.0)):
+        assert bounds.upper[0] == 0.0 < bounds.upper[1]
+        np.testing.assert_array_equal(bounds.lower, [0.0, 0.0])
+        np.testing.assert_array_equal(bounds.estimate, bounds.upper)
+
+
+def test_an_infinite_divergence_spoils_its_order_and_no_user_who_does_not_have_it() -> None:
+    # At order 1000 the second level costs more than the largest float64.
+    report = RenyiReport(Gaussian(1.0), np.array([1.0, 1e153]), [2.0, 1000.0])
+    with np.errstate(over="ignore"):
+        table = renyi_cost(Gaussian(1.0), [1.0, 1e153], [2.0, 1000.0])
+    assert np.isinf(table).tolist() == [[False, False], [False, True]]
+    divergences = report.divergences(np.array([[1, 0], [1, 1]]))
+    assert divergences[0] == pytest.approx([1.0, 500.0])
+    assert divergences[1, 1] == math.inf
+    assert report.epsilon(np.array([[1, 0], [1, 1]]), 1e-5).upper[0] < 20.0
+    assert report.delta(np.array([[1, 1]]), 1.0).upper.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("orders", [[], [1.0], [math.inf], [2.0, 2.0], [math.nan]])
+def test_orders_that_are_not_usable_are_refused(orders: list[float]) -> None:
+    with pytest.raises(InvalidInput, match="orders"):
+        RenyiReport(Gaussian(1.0), GRID.norms, orders)

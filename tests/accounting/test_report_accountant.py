@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from accounting import InvalidInput
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.reports import METHODS, Method, NormGrid, RenyiReport, ReportAccountant
+
+GRID = NormGrid(1.0, 10)
+MECHANISMS = [Gaussian(2.0), PoissonGaussian(1.0, 0.05)]
+COUNTS = np.random.default_rng(0).integers(0, 20, (7, 10))
+COUNTS[3] = 0
+
+
+def accountant(mechanism: Mechanism) -> ReportAccountant:
+    return ReportAccountant(mechanism, GRID)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_values_are_the_upper_bounds_and_the_interval_is_beside_them(
+    mechanism: Mechanism, method: Method
+) -> None:
+    reports = accountant(mechanism)
+    epsilon = reports.epsilon(COUNTS, 1e-5, method=method)
+    delta = reports.delta(COUNTS, 0.5, method=method)
+    for values in (epsilon, delta):
+        lower, estimate, upper = values.bounds
+        assert values.shape == lower.shape == estimate.shape == (7,)
+        assert values.dtype == np.float64
+        np.testing.assert_array_equal(values, upper)
+        assert (lower >= 0.0).all()
+        assert (lower <= estimate).all()
+        assert (estimate <= upper).all()
+        assert values[3] == 0.0 < np.delete(values, 3).min()
+    assert (delta <= 1.0).all()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_the_intervals_of_all_methods_overlap(mechanism: Mechanism) -> None:
+    reports = accountant(mechanism)
+    for ask in (
+        lambda m: reports.epsilon(COUNTS, 1e-5, m),
+        lambda m: reports.delta(COUNTS, 0.5, m),
+    ):
+        bounds = [ask(method).bounds for method in METHODS]
+        largest_lower = np.max([b.lower for b in bounds], axis=0)
+        smallest_upper = np.min([b.upper for b in bounds], axis=0)
+        assert (largest_lower <= smallest_upper).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_user_is_a_number_and_many_are_that_number_each(method: Method) -> None:
+    reports = accountant(MECHANISMS[1])
+    together = reports.epsilon(COUNTS, 1e-5, method)
+    alone = reports.epsilon(COUNTS[0], 1e-5, method)
+    assert alone.shape == alone.bounds.lower.shape == ()
+    assert float(alone) == float(together[0])
+    assert f"{alone:.3f}" == f"{together[0]:.3f}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_users_are_an_empty_report(method: Method) -> None:
+    reports = accountant(MECHANISMS[1])
+    for values in (
+        reports.epsilon(COUNTS[:0], 1e-5, method),
+        reports.delta(COUNTS[:0], 1.0, method),
+    ):
+        assert values.shape == values.bounds.estimate.shape == (0,)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_any_integer_type_and_memory_layout_give_the_same_report(method: Method) -> None:
+    reports = accountant(MECHANISMS[1])
+    expected = reports.epsilon(COUNTS, 1e-5, method)
+    for counts in (COUNTS.astype(np.uint8), np.asfortranarray(COUNTS), COUNTS.tolist()):
+        np.testing.assert_array_equal(reports.epsilon(counts, 1e-5, method), expected)
+
+
+def test_a_method_builds_its_tables_once_and_only_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = []
+    original = RenyiReport.__init__
+
+    def counting(self: RenyiReport, *arguments: Any) -> None:
+        built.append(1)
+        original(self, *arguments)
+
+    monkeypatch.setattr(RenyiReport, "__init__", counting)
+    reports = accountant(MECHANISMS[0])
+    assert built == []
+    reports.epsilon(COUNTS, 1e-5, "renyi")
+    reports.delta(COUNTS, 1.0, "renyi")
+    assert built == [1]
+
+
+def test_orders_given_are_the_orders_used() -> None:
+    both = ReportAccountant(Gaussian(2.0), GRID).epsilon(COUNTS, 1e-5, "renyi")
+    one = ReportAccountant(Gaussian(2.0), GRID, orders=[40.0]).epsilon(COUNTS, 1e-5, "renyi")
+    assert (np.delete(one, 3) > np.delete(both, 3)).all()
+
+
+# ------------------------------------------------------------------------------ the array returned
+
+
+def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
+    values = accountant(MECHANISMS[0]).epsilon(COUNTS, 1e-5, "renyi")
+    for derived in (values * 2.0, np.sqrt(values), values > 1.0, values + values):
+        assert type(derived) is np.ndarray
+    assert isinstance(values.max(), float)
+    with pytest.raises(AttributeError, match="only the array that the accountant returned"):
+        _ = values[:2].bounds
+    with pytest.raises(ValueError, match="read-only"):
+        values[0] = 0.0
+
+
+def test_a_report_survives_pickling_with_its_bounds() -> None:
+    values = accountant(MECHANISMS[0]).epsilon(COUNTS, 1e-5, "renyi")
+    copy = pickle.loads(pickle.dumps(values))
+    np.testing.assert_array_equal(copy, values)
+    np.testing.assert_array_equal(copy.bounds.upper, values.bounds.upper)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(values[:2])), values[:2])
+
+
+# -------------------------------------------------------------------------------------- wrong input
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.zeros((2, 9), np.int64),
+        np.zeros((1, 2, 10), np.int64),
+        np.zeros((2, 10)),
+        np.zeros((2, 10), np.bool_),
+        np.full((1, 10), -1),
+        np.full((1, 10), 2**46 + 1),
+        np.int64(3),
+        [],
+    ],
+)
+def test_counts_that_are_none_are_refused(counts: npt.ArrayLike) -> None:
+    for method in METHODS:
+        with pytest.raises(InvalidInput, match="counts"):
+            accountant(MECHANISMS[0]).epsilon(counts, 1e-5, method)
+        with pytest.raises(InvalidInput, match="counts"):
+            accountant(MECHANISMS[0]).delta(counts, 1.0, method)
+
+
+def test_levels_that_are_none_are_refused() -> None:
+    reports = accountant(MECHANISMS[0])
+    for delta in (0.0, 1.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InvalidInput, match="delta"):
+            reports.epsilon(COUNTS, delta)
+    for epsilon in (-1.0, math.nan, math.inf):
+        with pytest.raises(InvalidInput, match="epsilon"):
+            reports.delta(COUNTS, epsilon)
+    with pytest.raises(InvalidInput, match="method"):
+        reports.epsilon(COUNTS, 1e-5, "moments")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(2.0), PureDP()])
+def test_mechanisms_without_a_loss_distribution_are_reported_by_renyi_alone(
+    mechanism: Mechanism,
+) -> None:
+    reports = accountant(mechanism)
+    assert (np.delete(reports.epsilon(COUNTS, 1e-5, "renyi"), 3) > 0.0).all()
+    for method in ("pld", "saddlepoint"):
+        with pytest.raises(InvalidInput, match="method"):
+            reports.epsilon(COUNTS, 1e-5, method)  # type: ignore[arg-type]
+
+
+def test_a_mechanism_or_a_grid_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="mechanism"):
+        ReportAccountant("gaussian", GRID)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="grid"):
+        ReportAccountant(Gaussian(1.0), 1.0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="orders"):
+        ReportAccountant(Gaussian(1.0), GRID, orders=[1.0])
