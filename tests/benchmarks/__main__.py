@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from accounting import PoissonGaussian
 from streams.local import LocalStack
-from tests.benchmarks import latency, soak, throughput
-from tests.benchmarks.report import document
+from tests.benchmarks import filters, latency, peers, soak, throughput
+from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
-_PARTS = ("throughput", "latency")
+_SERVICE = ("throughput", "latency")
+_LIBRARY = ("filters", "reports")
 
 
 def main() -> None:
@@ -23,13 +26,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
-    parser.add_argument("--only", choices=[*_PARTS, "soak"], help="leave the other parts out")
+    parser.add_argument(
+        "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks.md"))
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    parts = (options.only,) if options.only else (*_PARTS, "soak")
+    parts = (options.only,) if options.only else (*_SERVICE, "soak", *_LIBRARY)
+    service = _service(options, parts) if not set(parts) <= set(_LIBRARY) else []
+    text = document(service + _library(options, parts))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
+    rates, latencies, memory = [], [], None
     with LocalStack(workers=0, progress=_say) as stack:
-        rates, latencies, memory = [], [], None
         if "throughput" in parts:
             _say("Measuring throughput")
             rates = throughput.measure(stack, options.users, options.records, options.rounds)
@@ -38,10 +51,18 @@ def main() -> None:
             latencies = [latency.measure(stack, p, options.steps) for p in options.partitions]
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)
-    text = document(rates, latencies, memory)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, encoding="utf-8")
-    print(text)
+    return throughput_lines(rates) + latency_lines(latencies) + soak_lines(memory)
+
+
+def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    if "filters" in parts:
+        _say("Measuring filters")
+        lines += filters.lines(filters.measure([65_536, 1_000_000], options.rounds))
+    if "reports" in parts:
+        _say("Measuring reports")
+        lines += peers.lines(peers.Workload(1000, 1000, 100, PoissonGaussian(1.0, 0.01)), 1)
+    return lines
 
 
 def _say(line: str) -> None:

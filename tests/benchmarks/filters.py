@@ -89,7 +89,3 @@ def lines(results: Sequence[Admissions]) -> list[str]:
             f"| {result.users:,} | {result.denied:.0%} | {' | '.join(cells)} | {ratio:.2f} |"
         )
     return [*table, ""]
-
-
-if __name__ == "__main__":
-    print("\n".join(lines(measure([65_536, 1_000_000], 7))))

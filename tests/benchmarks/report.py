@@ -90,15 +90,11 @@ def soak_lines(soak: Soak | None) -> list[str]:
     return [*lines, ""]
 
 
-def document(
-    throughput: Sequence[Throughput], latency: Sequence[Latency], soak: Soak | None
-) -> str:
+def document(lines: Sequence[str]) -> str:
     """All of it as Markdown."""
     machine = (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}; broker, Redis (append-only file, fsync every "
         "second), worker and load all on this machine."
     )
-    lines = ["# Benchmarks", "", machine, ""]
-    lines += throughput_lines(throughput) + latency_lines(latency) + soak_lines(soak)
-    return "\n".join(lines)
+    return "\n".join(["# Benchmarks", "", machine, "", *lines])

@@ -1,0 +1,36 @@
+"""Compute results of the papers again: a table in Markdown, and plots."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from streams.demo.images import load_digits, load_mnist
+from tests.papers import asoodeh, feldman, koskela, yu
+from tests.papers.norms import train
+from tests.papers.rows import markdown
+
+
+def main() -> None:
+    """Run everything; minutes with MNIST, less with the digits."""
+    parser = argparse.ArgumentParser(prog="python -m tests.papers", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with mnist-t10k; default: digits")
+    parser.add_argument("--out", type=Path, default=Path("out/papers"), help="of table and plots")
+    options = parser.parse_args()
+    images = load_mnist(options.data / "mnist-t10k") if options.data else load_digits()
+    training = train(images)
+    rows = [
+        *feldman.filters(options.out),
+        *koskela.gdp_against_renyi(options.out),
+        *koskela.individual_epsilons(training, options.out),
+        *yu.rounding(training, options.out),
+        *yu.release(training, options.out),
+        *asoodeh.curves(options.out),
+    ]
+    table = markdown(rows)
+    print(table)
+    (options.out / "table.md").write_text(table + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Yu et al.: what rounding norms saves, and the private release of individual epsilons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from accounting import (
+    NormGrid,
+    ReportAccountant,
+    release_mean,
+    release_quantiles,
+    renyi_cost,
+    renyi_to_epsilon,
+    zcdp_budget,
+)
+from accounting.reports.renyi import DEFAULT_ORDERS
+from tests.papers.norms import Training
+from tests.papers.rows import BLUE, ORANGE, Row, figure, save
+
+_DELTA = 1e-5
+_UNROUNDED_USERS = 20
+_FRACTIONS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+_RELEASE_EPSILON = 0.1
+_YU_USERS = 60_000
+
+
+def rounding(training: Training, out: Path) -> list[Row]:
+    """Table 1: divergences computed with and without rounding norms to a hundredth of C."""
+    grid = NormGrid(float(training.norms.max()))
+    began = perf_counter()
+    counts = grid.counts(training.norms)
+    rounded = ReportAccountant(training.mechanism, grid).epsilon(counts, _DELTA, method="renyi")
+    with_rounding = perf_counter() - began
+
+    few = training.norms[:_UNROUNDED_USERS]
+    began = perf_counter()
+    exact = np.array(
+        [
+            renyi_to_epsilon(
+                DEFAULT_ORDERS,
+                renyi_cost(training.mechanism, norms, DEFAULT_ORDERS).sum(axis=0),
+                _DELTA,
+            )
+            for norms in few
+        ]
+    )
+    one_by_one = (perf_counter() - began) / len(few)
+    users, steps = training.norms.shape
+    excess = np.asarray(rounded)[:_UNROUNDED_USERS] / exact - 1.0
+    nearest = grid.norms[
+        np.clip(np.rint(few / grid.norms[0]).astype(int), 1, grid.levels).ravel() - 1
+    ].reshape(few.shape)
+    below = int((nearest < few).sum())
+    drawing = figure()
+    axes = drawing.subplots()
+    axes.scatter(exact, np.asarray(rounded)[:_UNROUNDED_USERS], color=BLUE, s=14)
+    axes.plot([0, exact.max()], [0, exact.max()], color=ORANGE, linewidth=1)
+    axes.set(xlabel="ε without rounding", ylabel="ε with norms rounded up")
+    save(drawing, out / "yu-table1.png")
+    source = f"Y Table 1 ({training.data}, {users:,} users, {steps:,} steps)"
+    distinct = len(np.unique(training.norms))
+    return [
+        Row(source, "divergences with rounding", "1e2", f"{grid.levels}"),
+        Row(source, "divergences without rounding", "1e7", f"{distinct:.1e}"),
+        Row(source, "seconds with rounding, all users", "< 3", f"{with_rounding:.2f}"),
+        Row(
+            source,
+            f"seconds without rounding, from {_UNROUNDED_USERS} users",
+            "2.6e4",
+            f"{one_by_one * users:,.0f}",
+        ),
+        Row(
+            source,
+            "ε with rounding up, above the unrounded: least, most",
+            "not given",
+            f"{excess.min():.2%}, {excess.max():.2%}",
+        ),
+        Row(
+            source,
+            "norms that rounding to the nearest level would under-report",
+            "not given",
+            f"{below / few.size:.0%}",
+        ),
+    ]
+
+
+def release(training: Training, out: Path) -> list[Row]:
+    """Table 2: mean and quantiles of epsilon under (0.1, 1e-5)-DP, half of rho for each."""
+    grid = NormGrid(float(training.norms.max()))
+    accountant = ReportAccountant(training.mechanism, grid)
+    counts = grid.counts(training.norms)
+    values = np.asarray(accountant.epsilon(counts, _DELTA, method="renyi"))
+    random = np.random.default_rng(2)
+    populations = {
+        f"{len(values):,} users": values,
+        f"{_YU_USERS:,} users drawn from them": random.choice(values, _YU_USERS),
+    }
+    upper = float(accountant.epsilon(_every_step_at_the_clip_norm(training, grid), _DELTA, "renyi"))
+    half = zcdp_budget(_RELEASE_EPSILON, _DELTA) / 2.0
+    rows = []
+    drawing = figure(columns=2)
+    for axes, (name, population) in zip(drawing.subplots(1, 2), populations.items(), strict=True):
+        mean = release_mean(population, upper, rho=half, generator=random)
+        quantiles = release_quantiles(population, _FRACTIONS, upper, rho=half, generator=random)
+        released = np.array([mean.estimate, *quantiles.estimates])
+        true = np.array([population.mean(), *np.quantile(population, _FRACTIONS)])
+        errors = np.abs(released / true - 1.0)
+        axes.plot(true, color=BLUE, marker="o", linestyle="", label="not private")
+        axes.plot(released, color=ORANGE, marker="x", linestyle="", label="released")
+        axes.set_xticks(range(6), ["mean", *(f"{fraction:g}" for fraction in _FRACTIONS)])
+        axes.set(title=name, ylabel="ε")
+        source = f"Y Table 2 ({training.data}, {name})"
+        rows += [
+            Row(source, "mean and quantiles, not private", "n = 60,000", _joined(true)),
+            Row(source, f"released at ε = {_RELEASE_EPSILON:g}, δ = 1e-5", "", _joined(released)),
+            Row(source, "average error", "1.13 %", f"{errors.mean():.2%}"),
+        ]
+    save(drawing, out / "yu-table2.png")
+    return rows
+
+
+def _every_step_at_the_clip_norm(training: Training, grid: NormGrid) -> np.ndarray:
+    return np.array([0] * (grid.levels - 1) + [training.steps])
+
+
+def _joined(numbers: np.ndarray) -> str:
+    return " / ".join(f"{number:.3f}" for number in numbers)
