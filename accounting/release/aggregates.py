@@ -34,7 +34,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import isotonic_regression
 
 from accounting.errors import InvalidInput
 from accounting.release.counter import ContinualCounter
@@ -214,6 +213,9 @@ def release_quantiles(
         raise InvalidInput("quantiles", fractions.shape, "one or more fractions, of shape (k,)")
     if not bool(np.all((fractions > 0.0) & (fractions < 1.0))):
         raise InvalidInput("quantiles", fractions.tolist(), "strictly between 0 and 1 throughout")
+    # Importing it takes longer than the rest of this package together.
+    from scipy.optimize import isotonic_regression
+
     counter = ContinualCounter(levels, generator=generator, noise_stddev=noise_stddev, rho=rho)
     histogram = np.bincount(position, minlength=levels)
     counts = np.array([counter.add(int(number)) for number in histogram])
