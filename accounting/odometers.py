@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from accounting.errors import InvalidInput
 from accounting.rounding import product_up
-from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units
+from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units, from_units
 from accounting.validation import (
     FloatArray,
     IntArray,
@@ -106,13 +106,15 @@ class _Odometer:
         columns = np.asarray(state)
         if columns.ndim != 2 or columns.shape[1] != 2:
             raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
-        used, rungs = advance_units(
+        used, rungs = self._climb(
             np.ascontiguousarray(columns[:, 0]),
             np.ascontiguousarray(columns[:, 1]),
             cost_units(cost),
-            self.step_units,
         )
         return np.stack([used, rungs], axis=1), self._bound(rungs)
+
+    def _climb(self, used: IntArray, rungs: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
+        return advance_units(used, rungs, cost, self.step_units)
 
     def _bound(self, rungs: IntArray) -> FloatArray:
         # A number of rungs above 2**53 is rounded up to the next float64 first.
@@ -123,11 +125,12 @@ class _Odometer:
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 
-    def _set_step(self, step: Fraction) -> None:
-        units = math.ceil(step * 2**UNIT_BITS)
+    def _set_step(self, step: Fraction) -> int:
+        units: int = math.ceil(step * 2**UNIT_BITS)
         if units > MAX_BUDGET_UNITS:
             raise InvalidInput("step", float(step), f"at most {MAX_BUDGET_UNITS >> UNIT_BITS}")
         object.__setattr__(self, "step_units", units)
+        return units
 
 
 @dataclass(frozen=True, init=False)
@@ -145,15 +148,64 @@ class RenyiTracker(_Odometer):
         self._set_step(Fraction(positive_finite("step", step)))
 
 
+@dataclass(frozen=True, init=False)
 class GdpOdometer(_Odometer):
     """A bound on mu squared (Koskela et al., App. C.5); the root of the bound is mu.
 
-    `step`: in mu, > 0; a rung is step squared. Costs and bounds are in mu squared, in which
-    Gaussian steps add up. Gaussian steps only.
+    `step`: in mu, > 0, or several: the first rung spans the first one squared, and so on; the last
+    one repeats, and is what `step_units` says. Small steps first bound those who spend little more
+    tightly. Costs and bounds are in mu squared, in which Gaussian steps add up, and so do rungs:
+    B_{m+1}^2 = B_m^2 + D_m^2. Gaussian steps only.
+
+    `first_units`: the steps before the last one, in units, each rounded up; at most 2**61 in all.
     """
 
-    def __init__(self, step: float) -> None:
-        self._set_step(Fraction(positive_finite("step", step)) ** 2)
+    first_units: tuple[int, ...]
+
+    def __init__(self, step: float | Sequence[float]) -> None:
+        steps = list(step) if isinstance(step, (Sequence, np.ndarray)) else [step]
+        if not steps:
+            raise InvalidInput("step", step, "one step or more")
+        units = [self._set_step(Fraction(positive_finite("step", one)) ** 2) for one in steps]
+        if sum(units) > MAX_BUDGET_UNITS:
+            allowed = f"squares of at most {MAX_BUDGET_UNITS >> UNIT_BITS} in all"
+            raise InvalidInput("step", steps, allowed)
+        object.__setattr__(self, "first_units", tuple(units[:-1]))
+
+    def _climb(self, used: IntArray, rungs: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
+        new_used, new_rungs = advance_units(used, rungs, cost, self.step_units)
+        early = np.flatnonzero(rungs <= len(self.first_units))
+        stands, height, left = used[early], rungs[early], cost[early]
+        for number, step in enumerate(self.first_units, start=1):
+            here = height == number
+            fits = here & (stands + left <= step)
+            stands[fits] += left[fits]
+            over = here & ~fits
+            # An empty rung takes as much as it spans; on one that is not the cost would not fit.
+            left[over] -= np.where(stands[over] > 0, 0, step)
+            stands[over] = 0
+            height[over] += 1
+        above = np.flatnonzero(height > len(self.first_units))
+        zero, one = np.zeros(above.size, dtype=np.int64), np.ones(above.size, dtype=np.int64)
+        stands[above], further = advance_units(zero, one, left[above], self.step_units)
+        height[above] = np.minimum(len(self.first_units) + further, MAX_RUNGS)
+        height[cost[early] == MAX_COST_UNITS] = MAX_RUNGS
+        new_used[early], new_rungs[early] = stands, height
+        return new_used, new_rungs
+
+    def _bound(self, rungs: IntArray) -> FloatArray:
+        if not self.first_units:
+            return super()._bound(rungs)
+        ends = np.cumsum([0, *self.first_units])
+        further = rungs - len(self.first_units)
+        countable = further <= (MAX_COST_UNITS - int(ends[-1])) // self.step_units
+        units = ends[np.minimum(rungs, len(self.first_units))]
+        units += np.where(countable, np.maximum(further, 0), 0) * self.step_units
+        bound = from_units(units)
+        high = super()._bound(further[~countable]) + bound[~countable]
+        bound[~countable] = np.nextafter(high, math.inf)
+        bound[rungs >= MAX_RUNGS] = math.inf
+        return bound
 
 
 def _float_up(value: Fraction) -> float:

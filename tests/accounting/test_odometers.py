@@ -187,6 +187,73 @@ def test_gdp_odometer_adds_mu_squared_and_bounds_it() -> None:
     assert trace == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
 
 
+def unequal(steps: list[int], costs: list[int]) -> list[tuple[int, int]]:
+    """The algorithm in words, one cost at a time: (used, rungs), where the last step repeats."""
+
+    def span(rung: int) -> int:
+        return steps[min(rung, len(steps)) - 1]
+
+    used, rung, trace = 0, 1, []
+    for cost in costs:
+        if used + cost <= span(rung):
+            used += cost
+        else:
+            rung, used = (rung + 1 if used else rung), cost
+            while used > span(rung):
+                used -= span(rung)
+                rung += 1
+        trace.append((used, rung))
+    return trace
+
+
+unit = 2.0**-20  # squares of whole multiples are whole numbers of 2**-40
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), max_size=12),
+    st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_gdp_odometer_climbs_steps_that_differ(costs: list[list[int]], roots: list[int]) -> None:
+    odometer = GdpOdometer([root * unit for root in roots])
+    state = odometer.initial_state(3)
+    squares = [root**2 for root in roots]
+    expected = [unequal(squares, [row[user] for row in costs]) for user in range(3)]
+    for step, row in enumerate(costs):
+        state, bound = odometer.advance(state, np.array(row) * unit**2)
+        for user in range(3):
+            used, rung = expected[user][step]
+            assert state[user].tolist() == [used * 2**4, rung]
+            spans = [*roots, *[roots[-1]] * max(rung - len(roots), 0)][:rung]
+            height = sum(Fraction(root * unit) ** 2 for root in spans)
+            assert sum(row[user] for row in costs[: step + 1]) * Fraction(unit) ** 2 <= height
+            assert exact.is_smallest_float_at_least(float(bound[user]), height)
+
+
+@given(st.lists(st.floats(0.0, 3.0), max_size=15), st.floats(0.01, 2.0), st.integers(1, 4))
+def test_gdp_odometer_of_equal_steps_is_that_of_one_step(
+    costs: list[float], step: float, times: int
+) -> None:
+    one, several = GdpOdometer(step), GdpOdometer([step] * times)
+    state, other = one.initial_state(1), several.initial_state(1)
+    for cost in costs:
+        state, bound = one.advance(state, [cost])
+        other, other_bound = several.advance(other, [cost])
+        assert state.tolist() == other.tolist()
+        np.testing.assert_allclose(bound, other_bound, rtol=1e-15)
+        assert Fraction(float(other_bound[0])) >= int(state[0, 1]) * Fraction(one.step_units, 2**44)
+
+
+def test_unequal_steps_saturate_and_are_checked() -> None:
+    odometer = GdpOdometer([1.0, 0.5])
+    state, bound = odometer.advance(odometer.initial_state(2), [math.inf, 1e5])
+    assert bound[0] == math.inf
+    assert bound[1] >= 1e5
+    assert odometer.advance(state, [0.0, 0.0])[1].tolist() == bound.tolist()
+    for bad in ([], [1.0, 0.0], [0.5, math.nan], [300.0, 300.0]):
+        with pytest.raises(InvalidInput, match="step"):
+            GdpOdometer(bad)
+
+
 @given(st.lists(st.floats(0.0, 3.0), max_size=15), st.floats(0.01, 2.0))
 def test_float_bound_is_never_below_the_exact_sum(costs: list[float], step: float) -> None:
     tracker = RenyiTracker(4.0, step)
