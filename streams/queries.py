@@ -24,10 +24,11 @@ completed with the same users and contributions, or abandoned. So do not store n
 generator's state, and do not answer from a copy of a process (``fork``, a snapshot that is resumed
 twice): a copied generator draws the same noise for different sums.
 
-The noise is sampled in floating point. That is not an exact Gaussian: the gaps between doubles
-leak something about the sum in theory and, for Laplace noise, in practice (Mironov, "On
-significance of the least significant bits for differential privacy", 2012). Round the value before
-it is published; where the attacker is strong, sample from a discrete Gaussian instead.
+Contributions are rounded towards zero to a grid that is fine beside the noise, and summed as
+integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). An
+answer is therefore an exact Gaussian mechanism, rounded: the gaps between doubles give nothing away
+(Mironov, "On significance of the least significant bits for differential privacy", 2012). What
+remains is the generator, and how long an answer takes.
 """
 
 from __future__ import annotations
@@ -36,17 +37,23 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
+from accounting.release import ExactNoise
 from streams.packing import select_users
 from streams.schemas import User
 from streams.sdk.errors import InvalidCharge, TurnstileError
 
 _ULP = 2.0**-52
+_GRID_BITS = 40
+"""A step of the grid is this many powers of two below the noise."""
+_NOISE_EXPONENTS = 400
+_LARGEST_SUM = 2.0**1000  # in steps of the grid: it stays a float64
 
 
 class AnsweredTwice(TurnstileError):
@@ -144,12 +151,19 @@ class QueryAnswerer:
         noise: np.random.Generator | None = None,
     ) -> None:
         self.noise_stddev = Gaussian(noise_stddev).noise_stddev
+        exponent = math.frexp(self.noise_stddev)[1]
+        if abs(exponent) > _NOISE_EXPONENTS:
+            raise InvalidCharge(
+                f"noise_stddev is {noise_stddev}; it must lie within 2**{_NOISE_EXPONENTS} and its "
+                "inverse: choose another unit for the contributions"
+            )
+        self._grid = exponent - _GRID_BITS  # one step is 2 to this power
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InvalidCharge(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
         self.last_charge: ChargedUsers | None = None
         self._run = run
-        self._noise = unpredictable_generator() if noise is None else noise
+        self._noise = ExactNoise(unpredictable_generator() if noise is None else noise)
         self._answered = -1
 
     @classmethod
@@ -187,6 +201,12 @@ class QueryAnswerer:
         """
         # Step 1.
         rows = _contributions(contributions, len(users))
+        with np.errstate(over="ignore"):
+            size = float(np.abs(self._on_grid(rows)).sum())
+        if size > _LARGEST_SUM:
+            raise InvalidCharge(
+                f"contributions are too large beside a noise of {self.noise_stddev}; clip them"
+            )
         norms = row_norms(rows)
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
@@ -201,10 +221,19 @@ class QueryAnswerer:
         self._answered = decision.step
         self.last_charge = ChargedUsers(senders, decision)
         granted = np.where(decision.admitted, decision.granted, 0.0)
-        total = _exact_sum(clip_rows(rows[present], norms[present], granted))
+        sums = _whole_sums(self._on_grid(clip_rows(rows[present], norms[present], granted)))
         # Step 4.
-        value = total + self._noise.normal(0.0, self.noise_stddev, total.shape)
-        return Answer(decision.step, np.asarray(value), self.noise_stddev)
+        stddev = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
+        noisy = [
+            math.ldexp(total + self._noise.rounded_normal(stddev), self._grid) for total in sums
+        ]
+        value = np.array(noisy if rows.ndim == 2 else noisy[0])
+        return Answer(decision.step, value, self.noise_stddev)
+
+    def _on_grid(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in steps of the grid, rounded towards zero: no norm grows."""
+        with np.errstate(over="ignore", under="ignore"):
+            return np.trunc(np.ldexp(rows, -self._grid))
 
     def error_bound(self, delta: float, dimension: int = 1) -> float:
         """How far an answer is from the sum over the admitted, with probability 1 - delta at least.
@@ -251,12 +280,10 @@ def clip_rows(
     return rows * (scale if rows.ndim == 1 else scale[:, None])
 
 
-def _exact_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum over users, correctly rounded: one user more or less cannot change how the others
-    are rounded."""
-    if rows.ndim == 1:
-        return np.asarray(math.fsum(rows.tolist()))
-    return np.array([math.fsum(column) for column in rows.T.tolist()], dtype=np.float64)
+def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
+    """The exact sum over users of whole numbers, of each coordinate."""
+    columns = rows[:, np.newaxis] if rows.ndim == 1 else rows
+    return [sum(map(int, column)) for column in columns.T.tolist()]
 
 
 def _contributions(contributions: ArrayLike, users: int) -> NDArray[np.float64]:

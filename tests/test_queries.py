@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from accounting.release import ExactNoise
 from streams.queries import (
     AnsweredTwice,
     QueryAnswerer,
@@ -24,25 +26,30 @@ from streams.sdk.errors import DecisionTimeout, InvalidCharge
 from tests.demo.in_memory import InMemoryRun
 
 
-class Silence(np.random.Generator):
+class Silence(ExactNoise):
     """Draws zeros and counts how often it was asked, so that the sum can be seen."""
 
     def __init__(self) -> None:
-        super().__init__(np.random.PCG64(0))
+        super().__init__(np.random.default_rng(0))
         self.draws = 0
 
-    def normal(self, loc=0.0, scale=1.0, size=None):  # type: ignore[no-untyped-def]
+    def rounded_normal(self, stddev: Fraction) -> int:
         self.draws += 1
-        return np.zeros(size)
+        return 0
+
+
+def silenced(answerer: QueryAnswerer) -> Silence:
+    answerer._noise = silence = Silence()
+    return silence
 
 
 def quiet(
     run: InMemoryRun, norm_budget: float = 4.0, clip_norm: float | None = None
 ) -> QueryAnswerer:
     rho = float(run.filter.remaining(run.filter.initial_state(1))[0])
-    return QueryAnswerer.calibrated(
-        run, norm_budget=norm_budget, rho=rho, clip_norm=clip_norm, noise=Silence()
-    )
+    answerer = QueryAnswerer.calibrated(run, norm_budget=norm_budget, rho=rho, clip_norm=clip_norm)
+    silenced(answerer)
+    return answerer
 
 
 def test_noise_follows_from_norm_budget_and_rho() -> None:
@@ -97,7 +104,7 @@ def test_contributions_are_clipped_to_clip_norm_before_the_charge() -> None:
     run = InMemoryRun(1.0)
     answer = quiet(run, clip_norm=1.0).answer(["a", "b"], [[30.0, 40.0], [0.0, 0.5]])
     np.testing.assert_allclose(run.seen[0].norms, [1.0, 0.5], rtol=1e-14)
-    np.testing.assert_allclose(answer.value, [0.6, 1.3], rtol=1e-14)
+    np.testing.assert_allclose(answer.value, [0.6, 1.3], rtol=1e-11)
 
 
 def test_contributions_are_clipped_to_the_granted_norm() -> None:
@@ -112,8 +119,8 @@ def test_contributions_are_clipped_to_the_granted_norm() -> None:
 
 def test_nothing_is_drawn_or_answered_when_the_charge_fails_and_asking_again_works() -> None:
     run = InMemoryRun(1.0)
-    noise = Silence()
-    answerer = QueryAnswerer(run, noise_stddev=2.0, noise=noise)
+    answerer = QueryAnswerer(run, noise_stddev=2.0)
+    noise = silenced(answerer)
     run.fail_next = True
     with pytest.raises(DecisionTimeout):
         answerer.answer(["a"], [1.0])
@@ -124,8 +131,8 @@ def test_nothing_is_drawn_or_answered_when_the_charge_fails_and_asking_again_wor
 
 def test_one_step_is_never_answered_twice() -> None:
     run = InMemoryRun(10.0)
-    noise = Silence()
-    answerer = QueryAnswerer(run, noise_stddev=2.0, noise=noise)
+    answerer = QueryAnswerer(run, noise_stddev=2.0)
+    noise = silenced(answerer)
     assert [answerer.answer(["a"], [1.0]).step for _ in range(3)] == [0, 1, 2]
     run.step = 2
     with pytest.raises(AnsweredTwice):
@@ -206,10 +213,46 @@ def test_generators_that_nobody_seeded_differ() -> None:
 
 
 def test_sum_does_not_depend_on_the_order_of_users() -> None:
-    rows = np.array([1e16, 1.0, -1e16, 1.0])
+    users, rows = np.arange(1000), np.random.default_rng(3).normal(0.0, 1e3, 1000)
+    values = []
     for order in (slice(None), slice(None, None, -1)):
-        answer = quiet(InMemoryRun(1.0), norm_budget=1e33).answer(list("abcd"), rows[order])
-        assert answer.value == 2.0
+        answerer = QueryAnswerer(InMemoryRun(1e5), noise_stddev=1e2)
+        silenced(answerer)
+        values.append(float(answerer.answer(users[order], rows[order]).value))
+    assert values[0] == values[1]
+    np.testing.assert_allclose(values[0], math.fsum(rows), atol=1000 * 2.0**-33)
+
+
+def test_contributions_are_rounded_towards_zero_to_a_grid_far_below_the_noise() -> None:
+    answerer = QueryAnswerer(InMemoryRun(10.0), noise_stddev=3.0)
+    silenced(answerer)
+    rows = np.array([[math.pi, -math.e], [1e-30, -1e-30]])
+    value = answerer.answer(["a", "b"], rows).value
+    assert np.all(value * 2.0**38 == np.trunc(value * 2.0**38))
+    assert np.all(np.abs(value) <= np.abs(rows[0]))
+    np.testing.assert_allclose(value, rows[0], atol=2.0**-38)
+
+
+def test_answers_lie_on_the_grid_so_that_their_last_digits_tell_nothing() -> None:
+    answerer = QueryAnswerer(InMemoryRun(10.0), noise_stddev=3.0)
+    values = answerer.answer(["a"], np.full((1, 200), 0.1)).value * 2.0**38
+    assert np.all(values == np.trunc(values))
+
+
+@pytest.mark.parametrize("stddev", [1e-200, 1e200])
+def test_noise_without_a_grid_is_refused(stddev: float) -> None:
+    with pytest.raises(InvalidCharge, match="noise_stddev"):
+        QueryAnswerer(InMemoryRun(1.0), noise_stddev=stddev)
+
+
+@pytest.mark.parametrize("size", [1e292, 1e300])
+def test_contributions_too_large_beside_the_noise_are_refused_before_the_charge(
+    size: float,
+) -> None:
+    run = InMemoryRun(1.0)
+    with pytest.raises(InvalidCharge, match="noise"):
+        QueryAnswerer(run, noise_stddev=1.0).answer(["a", "b"], [size, size])
+    assert run.seen == []
 
 
 SIZES = st.floats(-1e150, 1e150) | st.floats(-1e-150, 1e-150)

@@ -11,11 +11,13 @@ from accounting.release.aggregates import (
     release_quantiles,
 )
 from accounting.release.counter import ContinualCounter
+from accounting.release.exact_noise import ExactNoise
 from accounting.release.sparse_vector import SparseVector
 from accounting.release.stated_cost import StatedCost
 
 __all__ = [
     "ContinualCounter",
+    "ExactNoise",
     "MeanRelease",
     "QuantilesRelease",
     "SparseVector",
