@@ -160,7 +160,7 @@ def test_contributions_that_cannot_be_answered_are_refused_before_the_charge(
 ) -> None:
     run = InMemoryRun(1.0)
     with pytest.raises(InvalidCharge):
-        quiet(run).answer(["a", "b"], contributions)  # type: ignore[arg-type]
+        quiet(run).answer(["a", "b"], contributions)
     assert run.seen == []
 
 

@@ -47,8 +47,8 @@ BYTES_PER_USER = 32
 FOLD_DELTAS = 4096
 """Or when there are this many, however small: each is read when the partition is claimed."""
 PUBLISH_WITHIN = 10.0
-"""Seconds a batch may take until it is published: a process paused for longer is replaced by now,
-and what it would publish then is stale."""
+"""Seconds a commit may take until its batch is published: a process paused for longer is replaced
+by now, and what it would publish then is stale."""
 UNPUBLISHED_BATCHES = 8
 OVERLAP_RECORDS = 32
 """So many must have arrived to be folded before the commit that is under way ends."""
@@ -85,7 +85,6 @@ class Folded:
     batch: list[Event]
     outputs: list[Output]
     delta: bytes
-    began: float
 
     @property
     def first(self) -> int:
@@ -210,7 +209,11 @@ class Processor:
             if not self._arrived:
                 await self._wait_for_records()
             async with self._lock:
-                await self._process_arrived()
+                try:
+                    await self._process_arrived()
+                except Exception as error:
+                    # Here, before the lock is free: the memory may be ahead of Redis.
+                    end_process(f"partition {self._partition}: {error}", error)
 
     async def _wait_for_records(self) -> None:
         self._wake.clear()
@@ -275,16 +278,16 @@ class Processor:
 
     async def _fold_batch(self, batch: list[Event]) -> Folded:
         # Step 2.
-        began = monotonic()
         outputs: list[Output] = []
         for position, event in enumerate(batch):
             if position % YIELD_EVERY == 0:
                 await asyncio.sleep(0)  # the commit of the batch before goes on
             outputs += self.ledger.apply(event.offset, event.value)
-        return Folded(batch, outputs, encode(self.ledger.take_delta()), began)
+        return Folded(batch, outputs, encode(self.ledger.take_delta()))
 
     async def _commit(self, folded: Folded) -> None:
         # Step 3.
+        began = monotonic()
         published, self._published = self._published, []
         verdict = await self._store.commit(
             self._partition,
@@ -302,8 +305,8 @@ class Processor:
         for event in folded.batch:
             event.done()
         # Step 4.
-        if monotonic() - folded.began > PUBLISH_WITHIN:
-            end_process(f"partition {self._partition}: paused while a batch was under way")
+        if monotonic() - began > PUBLISH_WITHIN:
+            end_process(f"partition {self._partition}: paused while a batch was committed")
         await self._publish(folded.first, folded.outputs)
 
     async def _publish(self, first: int, outputs: list[Output]) -> None:

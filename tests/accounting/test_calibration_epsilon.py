@@ -122,5 +122,5 @@ def test_where_sampling_alone_is_enough_the_least_noise_that_is_looked_at_is_ret
 def test_wrong_input_is_refused_by_name(argument: str, value: float) -> None:
     arguments: dict[str, float] = {"epsilon": 1.0, "delta": DELTA, "steps": 10, argument: value}
     with pytest.raises(InvalidInput, match=argument) as caught:
-        noise_for_epsilon(**arguments)  # type: ignore[arg-type]
+        noise_for_epsilon(**arguments)
     assert caught.value.argument == argument

@@ -56,7 +56,7 @@ def zcdp_log_delta(rho: float, epsilon: float) -> mpf:
 def steps_within(epsilon_after: object, epsilon: float) -> int:
     """The largest number of steps whose epsilon does not exceed the given one."""
     steps = np.arange(1, 1000)
-    return int(steps[epsilon_after(steps / 100.0**2) <= epsilon].max())  # type: ignore[operator]
+    return int(steps[epsilon_after(steps / 100.0**2) <= epsilon].max())
 
 
 def gdp_epsilon(mu_squared: np.ndarray) -> np.ndarray:
@@ -222,7 +222,7 @@ def test_an_infinite_divergence_is_unusable_and_never_silently_good() -> None:
 
 
 @pytest.mark.parametrize("convert", [zcdp_to_epsilon, gdp_to_epsilon])
-def test_nothing_spent_is_epsilon_zero_and_infinity_is_infinite(convert) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_spent_is_epsilon_zero_and_infinity_is_infinite(convert) -> None:
     assert convert(np.array([0.0, math.inf]), 1e-5).tolist() == [0.0, math.inf]
     levels = np.array([0.0, 1e-300, 1e-9, 0.1, 1.0, 50.0, 1e4, 1e99, 1e300])
     epsilon = convert(levels, 1e-5)
@@ -233,7 +233,7 @@ def test_nothing_spent_is_epsilon_zero_and_infinity_is_infinite(convert) -> None
 
 @pytest.mark.parametrize("convert", [zcdp_to_delta, gdp_to_delta])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 100.0, 1e30, 1e300])
-def test_delta_is_monotone_between_zero_and_one(convert, epsilon: float) -> None:  # type: ignore[no-untyped-def]
+def test_delta_is_monotone_between_zero_and_one(convert, epsilon: float) -> None:
     levels = np.array([0.0, 1e-300, 1e-9, 0.1, 1.0, 50.0, 1e4, 1e99, 1e300, math.inf])
     delta = convert(levels, epsilon)
     assert delta[0] == 0.0

@@ -104,7 +104,7 @@ def test_integer_charges_are_never_below_float_costs(norms: list[float], s: floa
 
 
 @given(norm_lists, exact.usual_scale, st.randoms())
-def test_charges_do_not_depend_on_order_or_company(norms: list[float], s: float, random) -> None:  # type: ignore[no-untyped-def]
+def test_charges_do_not_depend_on_order_or_company(norms: list[float], s: float, random) -> None:
     order = list(range(len(norms)))
     random.shuffle(order)
     together = charge_units("renyi", Gaussian(s), norms, ORDERS)
@@ -160,9 +160,9 @@ def test_norms_that_are_none_are_refused(norms: npt.ArrayLike) -> None:
 @pytest.mark.parametrize("orders", [[], [1.0], [0.5], [math.inf], [math.nan], [2.0, 2.0], 2.0])
 def test_orders_that_are_not_usable_are_refused(orders: object) -> None:
     with pytest.raises(InvalidInput, match="orders"):
-        renyi_cost(Gaussian(1.0), [1.0], orders)  # type: ignore[arg-type]
+        renyi_cost(Gaussian(1.0), [1.0], orders)
     with pytest.raises(InvalidInput, match="orders"):
-        charge_units("renyi", Gaussian(1.0), [1.0], orders)  # type: ignore[arg-type]
+        charge_units("renyi", Gaussian(1.0), [1.0], orders)
 
 
 def test_measure_and_orders_must_agree() -> None:
@@ -171,6 +171,6 @@ def test_measure_and_orders_must_agree() -> None:
     with pytest.raises(InvalidInput, match="orders"):
         charge_units("zcdp", Gaussian(1.0), [1.0], [2.0])
     with pytest.raises(InvalidInput, match="measure"):
-        charge_units("pld", Gaussian(1.0), [1.0])  # type: ignore[arg-type]
+        charge_units("pld", Gaussian(1.0), [1.0])
     with pytest.raises(InvalidInput, match="mechanism"):
-        zcdp_cost("gaussian", [1.0])  # type: ignore[arg-type]
+        zcdp_cost("gaussian", [1.0])

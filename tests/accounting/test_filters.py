@@ -241,7 +241,7 @@ def test_filters_of_the_same_units_are_equal_and_immutable() -> None:
     assert RenyiFilter.from_units([3.0], [2**44]) != RenyiFilter([2.0], [1.0])
     assert len({ZcdpFilter(1.0), ZcdpFilter(1.0), ZcdpFilter(2.0)}) == 2
     with pytest.raises(AttributeError):
-        ZcdpFilter(1.0).budget_units = (5,)  # type: ignore[misc]
+        ZcdpFilter(1.0).budget_units = (5,)
 
 
 @given(st.floats(0.1, 20.0), st.floats(-12, -2), st.floats(0.001, 2.0))

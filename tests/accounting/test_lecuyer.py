@@ -196,7 +196,7 @@ def test_rules_of_the_same_numbers_are_equal_and_immutable() -> None:
     assert LecuyerOdometer([2.0], 1e-5) != LecuyerOdometer([2.0], 1e-5, growth=1.5)
     assert len({LecuyerOdometer([2.0], 1e-5), LecuyerOdometer([2.0], 1e-5)}) == 1
     with pytest.raises(AttributeError):
-        LecuyerOdometer([2.0], 1e-5).delta = 0.5  # type: ignore[misc]
+        LecuyerOdometer([2.0], 1e-5).delta = 0.5
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -148,4 +148,4 @@ def test_a_failed_request_leaves_no_trace() -> None:
             request()
     assert device.spent == [2**42]
     with pytest.raises(InvalidInput, match="rule"):
-        LocalFilter(1.0)  # type: ignore[arg-type]
+        LocalFilter(1.0)

@@ -154,7 +154,7 @@ def test_a_step_of_users_that_do_not_fit_changes_nothing(
 @pytest.mark.parametrize("counts", [np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0] * 4] * 2])
 def test_counts_that_are_none_are_refused(counts: object) -> None:
     with pytest.raises(InvalidInput, match="counts"):
-        NormGrid(1.0, 4).add_step(counts, [0.5, 0.5])  # type: ignore[arg-type]
+        NormGrid(1.0, 4).add_step(counts, [0.5, 0.5])
 
 
 def test_the_levels_cannot_be_overwritten() -> None:

@@ -379,7 +379,7 @@ def test_wrong_arguments_are_named_and_nothing_is_drawn(
     given_arguments |= arguments
     for release, more in ((release_mean, {}), (release_quantiles, {"quantiles": [0.5]})):
         with pytest.raises(InvalidInput) as caught:
-            release(**(given_arguments | more))  # type: ignore[operator]
+            release(**(given_arguments | more))
         assert caught.value.argument == argument
     assert generator.random() == seeded().random()
 
@@ -402,5 +402,5 @@ def test_wrong_arguments_of_quantiles_are_named(
 ) -> None:
     good = {"values": [1.0], "quantiles": [0.5], "upper": 2.0, "noise_stddev": 1.0, "levels": 8}
     with pytest.raises(InvalidInput) as caught:
-        release_quantiles(**(good | arguments), generator=seeded())  # type: ignore[arg-type]
+        release_quantiles(**(good | arguments), generator=seeded())
     assert caught.value.argument == argument

@@ -238,7 +238,7 @@ def test_counts_that_are_none_are_refused_and_leave_no_trace(method: CounterMeth
     for count in range(8):
         for bad in BAD_COUNTS:
             with pytest.raises(InvalidInput, match="count"):
-                tried.add(bad)  # type: ignore[arg-type]
+                tried.add(bad)
         assert tried.add(count) == clean.add(count)
 
 
@@ -304,7 +304,7 @@ def test_noise_of_any_size_is_drawn(method: CounterMethod, noise_stddev: float) 
 def test_wrong_arguments_are_named(argument: str, arguments: dict[str, object]) -> None:
     good = {"horizon": 10, "noise_stddev": 1.0, "generator": np.random.default_rng(0)}
     with pytest.raises(InvalidInput) as caught:
-        ContinualCounter(**(good | arguments))  # type: ignore[arg-type]
+        ContinualCounter(**(good | arguments))
     assert caught.value.argument == argument
 
 

@@ -91,4 +91,4 @@ def test_objects_on_one_generator_draw_different_noise() -> None:
 @pytest.mark.parametrize("bad", [None, 7, np.random.RandomState(0), np.random.PCG64(0)])
 def test_what_is_no_generator_is_refused(bad: object) -> None:
     with pytest.raises(InvalidInput, match="generator"):
-        ExactNoise(bad)  # type: ignore[arg-type]
+        ExactNoise(bad)

@@ -162,7 +162,7 @@ def test_levels_that_are_none_are_refused() -> None:
         with pytest.raises(InvalidInput, match="epsilon"):
             reports.delta(COUNTS, epsilon)
     with pytest.raises(InvalidInput, match="method"):
-        reports.epsilon(COUNTS, 1e-5, "moments")  # type: ignore[arg-type]
+        reports.epsilon(COUNTS, 1e-5, "moments")
 
 
 @pytest.mark.parametrize("mechanism", [Laplace(2.0), PureDP()])
@@ -173,13 +173,13 @@ def test_mechanisms_without_a_loss_distribution_are_reported_by_renyi_alone(
     assert (np.delete(reports.epsilon(COUNTS, 1e-5, "renyi"), 3) > 0.0).all()
     for method in ("pld", "saddlepoint"):
         with pytest.raises(InvalidInput, match="method"):
-            reports.epsilon(COUNTS, 1e-5, method)  # type: ignore[arg-type]
+            reports.epsilon(COUNTS, 1e-5, method)
 
 
 def test_a_mechanism_or_a_grid_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="mechanism"):
-        ReportAccountant("gaussian", GRID)  # type: ignore[arg-type]
+        ReportAccountant("gaussian", GRID)
     with pytest.raises(InvalidInput, match="grid"):
-        ReportAccountant(Gaussian(1.0), 1.0)  # type: ignore[arg-type]
+        ReportAccountant(Gaussian(1.0), 1.0)
     with pytest.raises(InvalidInput, match="orders"):
         ReportAccountant(Gaussian(1.0), GRID, orders=[1.0])

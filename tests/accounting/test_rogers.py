@@ -232,7 +232,7 @@ def test_rules_of_the_same_guarantee_are_equal_and_immutable() -> None:
     assert len({RogersFilter(1.0, 1e-5), RogersFilter(1.0, 1e-5)}) == 1
     assert repr(RogersFilter(1.0, 0.25)) == "RogersFilter(epsilon=1.0, delta=0.25)"
     with pytest.raises(AttributeError):
-        RogersFilter(1.0, 1e-5).epsilon = 2.0  # type: ignore[misc]
+        RogersFilter(1.0, 1e-5).epsilon = 2.0
 
 
 def test_arguments_are_never_changed() -> None:

@@ -221,7 +221,7 @@ def test_delta_1_and_delta_2_are_within_the_first_order_of_each_other() -> None:
 
 def test_another_formula_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput, match="formula"):
-        COMMON.approximate_delta(steps(0, 0, 0, 1), 1.0, "delta_3")  # type: ignore[arg-type]
+        COMMON.approximate_delta(steps(0, 0, 0, 1), 1.0, "delta_3")
 
 
 def test_delta_2_is_the_expectation_that_defines_it() -> None:

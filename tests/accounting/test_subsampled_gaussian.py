@@ -276,7 +276,7 @@ def test_no_argument_gives_less_than_the_exact_cost_or_nan(
 @given(st.lists(wild_norm, max_size=8), rate, direction_name, st.randoms(use_true_random=False))
 def test_users_together_cost_what_they_cost_alone_in_any_order(
     norms: list[float], q: float, direction: Direction, random
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     mechanism = PoissonGaussian(1.3, q)
     together = poisson_gaussian_divergence(mechanism, norms, ORDERS, direction)
     assert together.shape == (len(norms), len(ORDERS))
@@ -428,17 +428,17 @@ def test_norms_and_orders_that_are_none_are_refused(
 
 def test_other_mechanisms_and_directions_are_refused() -> None:
     with pytest.raises(InvalidInput, match="mechanism"):
-        poisson_gaussian_divergence(Gaussian(1.0), [1.0], [2.0])  # type: ignore[arg-type]
+        poisson_gaussian_divergence(Gaussian(1.0), [1.0], [2.0])
     with pytest.raises(InvalidInput, match="direction"):
         poisson_gaussian_divergence(
             PoissonGaussian(1.0, 0.5),
             [1.0],
             [2.0],
-            "both",  # type: ignore[arg-type]
+            "both",
         )
 
 
 def test_mechanism_is_frozen_and_compares_by_value() -> None:
     assert PoissonGaussian(1, 0) == PoissonGaussian(1.0, 0.0) != PoissonGaussian(1.0, 0.5)
     with pytest.raises(AttributeError):
-        PoissonGaussian(1.0, 0.5).sampling_rate = 0.1  # type: ignore[misc]
+        PoissonGaussian(1.0, 0.5).sampling_rate = 0.1

@@ -52,8 +52,8 @@ class Contest:
         self._stack = stack
         self._workload = Workload(users, seed=users)
         place = {"kafka": stack.kafka, "redis": stack.redis, "partitions": 1}
-        self._config = Config(prefix=f"worker{users}.", **place)  # type: ignore[arg-type]
-        self._raw_config = Config(prefix=f"raw{users}.", **place)  # type: ignore[arg-type]
+        self._config = Config(prefix=f"worker{users}.", **place)
+        self._raw_config = Config(prefix=f"raw{users}.", **place)
         self._redis = redis.Redis.from_url(stack.redis, decode_responses=True)
         self.result = Throughput(users, records)
         create_topics(self._config)

@@ -111,7 +111,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     def without_rich(name: str, *rest: object) -> object:
         if name.split(".")[0] == "rich":
             raise ModuleNotFoundError("No module named 'rich'", name="rich")
-        return real(name, *rest)  # type: ignore[arg-type]
+        return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
     with pytest.raises(DemoError, match=r"rich: pip install dp-turnstile\[demo\]"), demo_extra():

@@ -82,7 +82,7 @@ def test_broker_runs_kraft_on_one_node() -> None:
     assert set(BROKER["KAFKA_PROCESS_ROLES"].split(",")) == {"broker", "controller"}
     node, host, port = re.fullmatch(
         r"(\d+)@(\w+):(\d+)", BROKER["KAFKA_CONTROLLER_QUORUM_VOTERS"]
-    ).groups()  # type: ignore[union-attr]
+    ).groups()
     assert node == BROKER["KAFKA_NODE_ID"]
     assert host == KAFKA["hostname"]
     controller = BROKER["KAFKA_CONTROLLER_LISTENER_NAMES"]

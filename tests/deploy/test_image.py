@@ -55,9 +55,9 @@ def kept(path: str) -> bool:
 def test_base_image_is_pinned_and_satisfies_the_package() -> None:
     bases = [rest.split()[0] for rest in arguments("FROM")]
     assert len(set(bases)) == 1  # the environment built in one stage runs in the other
-    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", bases[0]).groups()  # type: ignore[union-attr]
+    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", bases[0]).groups()
     least = re.fullmatch(r">=(\d+)\.(\d+)", PYPROJECT["project"]["requires-python"])
-    assert (int(major), int(minor)) >= tuple(map(int, least.groups()))  # type: ignore[union-attr]
+    assert (int(major), int(minor)) >= tuple(map(int, least.groups()))
 
 
 def test_all_that_the_package_is_made_of_is_copied() -> None:

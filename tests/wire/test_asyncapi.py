@@ -38,8 +38,8 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     and record.__module__ == schemas.__name__
     and not name.startswith("_")
 }
-REQUESTS = [r.__name__ for r in schemas.Request.__args__]  # type: ignore[attr-defined]
-ANSWERS = [r.__name__ for r in schemas.Answer.__args__]  # type: ignore[attr-defined]
+REQUESTS = [r.__name__ for r in schemas.Request.__args__]
+ANSWERS = [r.__name__ for r in schemas.Answer.__args__]
 
 
 # --- structure ----------------------------------------------------------------------------------
