@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from streams.accounts import Accounts, AccountsDelta, Outcome, Page
+from streams.chain import NO_TOPIC, Chain, genesis
 from streams.packing import charge_digest, pack_bits, pack_norms, pack_users
 from streams.policies import check_policy
 from streams.schemas import (
@@ -108,6 +109,7 @@ class Ledger:
     partitions: int
     datasets: dict[str, Accounts] = field(default_factory=dict)
     runs: dict[tuple[str, str], RunState] = field(default_factory=dict)
+    chain: Chain = field(default_factory=lambda: genesis(NO_TOPIC, 0, 1))
     _policies: list[Policy] = field(default_factory=list)
     _accounts: list[AccountsDelta] = field(default_factory=list)
     _touched_runs: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class Ledger:
         A record that cannot be applied changes nothing and comes back on the rejects channel.
         """
         request: Request | None = None
+        self.chain = self.chain.then(offset, value)
         try:
             request = decode_request(value)
             match request:
@@ -129,6 +132,8 @@ class Ledger:
                     return [self._halts(self._open_run(offset, request))]
                 case Charge():
                     return self._charge(offset, request)
+                case _:
+                    raise Refused(Reason.MALFORMED, "not supported yet")
         except Refused as refusal:
             return [self._reject(offset, value or b"", request, refusal)]
 

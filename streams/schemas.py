@@ -5,10 +5,21 @@ what it returns has the right types, ranges and lengths; what it refuses raises 
 the reason that the rejects topic will carry. ``deploy/asyncapi.yaml`` describes the same records
 and a test holds the two together.
 
+Versions. A request says by which one it is meant (``v``, 1 if it says nothing), and is applied by
+that one for ever, because the log is kept and applied again; an answer carries the version of its
+request.
+
+1   The first release.
+2   A policy says which kinds of user ids a dataset has (``user_ids``), and string ids are in normal
+    form. ``open-run`` with attempt 0 asks for the next attempt. ``close-run`` ends a run,
+    ``withdraw-dataset`` takes back a dataset that nobody has used. A step is recognised by a
+    SHA-256 of its content. What a charge may make a worker write is limited more tightly.
+
 Changing a record:
 
 1. Add a field with a default, or a new record with a new ``type``; never change a meaning.
-2. Raise ``VERSION`` when an older worker would misread the new record.
+2. Raise ``VERSION`` when an older worker would misread the new record, refuse in
+   ``_check_features`` what only the new version has, and describe it above.
 3. Change ``deploy/asyncapi.yaml`` in the same commit.
 4. Replay the recorded logs under ``tests/recorded``: decisions must stay the same, bit for bit.
 """
@@ -19,11 +30,15 @@ from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from accounting.units import MAX_BUDGET_UNITS
 
-VERSION = 1
+VERSION = 2
+"""What this module writes."""
+
+OLDEST = 1
+"""What it still reads."""
 
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)")]
 """A dataset or a run: 1 to 128 letters, digits, dots, dashes and underscores."""
@@ -40,6 +55,11 @@ Norms: TypeAlias = list[float] | bytes
 Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
 MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
 OnExhaustion: TypeAlias = Literal["halt", "clip"]
+UserIds: TypeAlias = Literal["one-kind", "integer", "string", "mixed"]
+"""Which ids a dataset has: integers and strings are never equal, so that one person known by 1 and
+by "1" would have two budgets. ``one-kind``: whichever comes first in a partition."""
+
+Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_BUDGET_UNITS)]
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
@@ -56,12 +76,15 @@ class Reason(StrEnum):
     INVALID_POLICY = "invalid-policy"
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
+    DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged before it was opened
+    RUN_CLOSED = "run-closed"
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
+    MIXED_USERS = "mixed-users"  # integer and string ids where the policy has one kind
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
     NORM_ABOVE_CLIP = "norm-above-clip"
     DUPLICATE_USER = "duplicate-user"
@@ -88,9 +111,9 @@ class Refused(Exception):
 class _Record(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
-    """What all records share: a ``type`` and the version of this module."""
+    """What all records share: a ``type`` and the version by which they are meant."""
 
-    v: int = VERSION
+    v: int = 1
 
 
 # --- requests: the topic `norms` --------------------------------------------------------------
@@ -107,6 +130,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     orders: Annotated[list[Order], Meta(max_length=256)] = []  # renyi only, increasing
     on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
+    # From version 2 on. Not given: one-kind, or the policy that is there already; in version 1:
+    # mixed. A policy that is stored without it is of version 1.
+    user_ids: UserIds | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -121,7 +147,24 @@ class OpenRun(_Record, frozen=True, tag="open-run"):
 
     dataset: Name
     run: Name
-    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    # 0, from version 2 on: the one after the last. The same token again gets the same answer.
+    attempt: Annotated[int, Meta(ge=0, le=2**53)]
+    request: Token
+
+
+class CloseRun(_Record, frozen=True, tag="close-run"):
+    """Ends a run for good: it cannot be charged or opened again. Sent to every partition."""
+
+    dataset: Name
+    run: Name
+    attempt: Attempt  # the current one
+    request: Token
+
+
+class WithdrawDataset(_Record, frozen=True, tag="withdraw-dataset"):
+    """Takes back a dataset of which no run was ever opened; sent to every partition."""
+
+    dataset: Name
     request: Token
 
 
@@ -130,7 +173,7 @@ class Charge(_Record, frozen=True, tag="charge"):
 
     dataset: Name
     run: Name
-    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    attempt: Attempt
     step: Counter
     users: Users
     norms: Norms  # before release; L2 for gaussian, L1 for laplace, eps for pure-dp
@@ -139,7 +182,7 @@ class Charge(_Record, frozen=True, tag="charge"):
     clip_norm: float | None = None  # no norm of the step may exceed it
 
 
-Request: TypeAlias = CreateDataset | OpenRun | Charge
+Request: TypeAlias = CreateDataset | WithdrawDataset | OpenRun | CloseRun | Charge
 
 # --- answers: the topic `halts` -----------------------------------------------------------------
 
@@ -166,6 +209,27 @@ class RunOpened(_Record, frozen=True, tag="run-opened"):
     policy: Policy
 
 
+class RunClosed(_Record, frozen=True, tag="run-closed"):
+    """This partition charges the run no more."""
+
+    dataset: Name
+    run: Name
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int
+
+
+class DatasetWithdrawn(_Record, frozen=True, tag="dataset-withdrawn"):
+    """This partition does not hold the dataset."""
+
+    dataset: Name
+    request: Token
+    partition: int
+    offset: int
+
+
 class Decision(_Record, frozen=True, tag="decision"):
     """Who is admitted to one step, in one partition; positions are those of the request's users."""
 
@@ -184,7 +248,7 @@ class Decision(_Record, frozen=True, tag="decision"):
     granted: bytes = b""  # float64 granted norms of those positions
 
 
-Answer: TypeAlias = DatasetCreated | RunOpened | Decision
+Answer: TypeAlias = DatasetCreated | DatasetWithdrawn | RunOpened | RunClosed | Decision
 
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
 
@@ -250,17 +314,34 @@ def decode_request(value: bytes | None) -> Request:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
         raise Refused(Reason.MALFORMED, str(error)) from error
     _check_version(request.v)
+    _check_features(request)
     return request
 
 
 def _check_version(version: int) -> None:
-    if version != VERSION:
-        detail = f"version {version}; this worker reads version {VERSION}"
+    if not OLDEST <= version <= VERSION:
+        detail = f"version {version}; this worker reads versions {OLDEST} to {VERSION}"
         raise Refused(Reason.UNSUPPORTED_VERSION, detail)
 
 
+def _check_features(request: Request) -> None:
+    """Refuse what the request's own version does not have."""
+    if request.v >= 2:
+        return
+    match request:
+        case CloseRun() | WithdrawDataset():
+            feature = "this type of record"
+        case OpenRun(attempt=0):
+            feature = "attempt 0"
+        case CreateDataset(policy=policy) if policy.user_ids is not UNSET:
+            feature = "user_ids"
+        case _:
+            return
+    raise Refused(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
+
+
 class _Versioned(msgspec.Struct):
-    v: int = VERSION
+    v: int = 1
 
 
 def _version_of(value: bytes) -> int:
@@ -268,7 +349,7 @@ def _version_of(value: bytes) -> int:
     try:
         return decode(value, type=_Versioned).v
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return VERSION
+        return 1
 
 
 def decode_answer(value: bytes) -> Answer:
