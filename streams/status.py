@@ -191,18 +191,18 @@ def _summaries(config: Config, partitions: int) -> list[Kept]:
             glances = [await store.glance(partition) for partition in range(partitions)]
             wanted = wanted or [int(glance.meta.get("last", "-1")) for glance in glances]
             found = [decode_kept(glance.summary) for glance in glances]
-            current = all(
-                kept is not None and kept.last >= last
-                for kept, last in zip(found, wanted, strict=True)
-            )
-            if current or time.monotonic() > deadline:
-                silent = [number for number, kept in enumerate(found) if kept is None]
-                if silent:
-                    raise Unavailable(
-                        f"no worker has said what is in partitions {silent}: start one, and see "
-                        "`turnstile status`"
-                    )
+            older = [
+                number
+                for number, (kept, last) in enumerate(zip(found, wanted, strict=True))
+                if kept is None or kept.last < last
+            ]
+            if not older:
                 return [kept for kept in found if kept is not None]
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"nobody has said what is in partitions {older} now: start a worker, and see "
+                    "`turnstile status`"
+                )
             await asyncio.sleep(_POLL)
 
     return _from_redis(config, read)

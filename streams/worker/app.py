@@ -86,8 +86,10 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
     async def decide(stream: Any) -> None:
         try:
             async for event in stream.noack().events():
-                if event.message.generation_id == app.consumer_generation_id:
-                    await owned.arrive(event.message.partition, _Record(event))
+                message = event.message
+                if message.generation_id == app.consumer_generation_id:
+                    app.arrived(message.partition, len(message.value or b""))
+                    await owned.arrive(message.partition, _Record(event))
         except Exception as error:
             # Faust would start the agent again, without the record that it had in hand.
             end_process(f"the stream failed: {error}", error)

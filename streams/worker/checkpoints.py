@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import aiokafka
@@ -34,6 +35,10 @@ from streams.worker.publisher import MAX_BATCH_BYTES, send_in_batches
 
 WAITING_BYTES = 32 * 1024 * 1024
 """Checkpoints that wait hold up the publishing, and so the deciding, when there are more."""
+
+
+STOP_WITHIN = 1.0
+"""Seconds: a broker that does not answer must not hold up a rebalance."""
 
 
 class NotTheOwner(Exception):
@@ -90,7 +95,8 @@ class Checkpoints:
     async def stop(self) -> None:
         """Disconnect; what was not confirmed is sent again by whoever owns the partition next."""
         if self._producer is not None:
-            await self._producer.stop()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._producer.stop(), STOP_WITHIN)
 
     async def _begin(self) -> None:
         # Step 1.

@@ -150,6 +150,8 @@ class Outbox:
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) and not self.broken:
             self.broken = True
+            for confirming in self._confirming:
+                confirming.cancel()
             self._on_error(error)
 
 

@@ -5,7 +5,7 @@
 The steps, which the code repeats:
 
 1. Take what has arrived, in order (``intake``). Offsets at which nothing came are passed over if
-   the log proves that they hold nothing to apply; else the partition stops.
+   the log proves that they hold nothing to apply (``gaps``); else the partition stops.
 2. Apply it in memory. A batch ends when it has brought enough, or would write enough.
 3. Commit state, outputs, the chain and the next offset to Redis, in one atomic write.
 4. Publish the outputs (``outbox``): answers at once, checkpoints of the odometer in transactions.
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -41,8 +41,8 @@ from streams.snapshot import Snapshot
 from streams.stops import Stop, Stops, written_for_others
 from streams.worker.compaction import Compaction
 from streams.worker.exits import end_process
+from streams.worker.gaps import Gaps, Proof
 from streams.worker.intake import Intake, Record, size_of
-from streams.worker.log_reader import Missing
 from streams.worker.outbox import Answers, Odometer, Outbox, parcels_of
 
 logger = logging.getLogger("turnstile.worker")
@@ -74,10 +74,6 @@ class State(Enum):
     SUSPENDED = "suspended"
     STOPPED = "stopped"
     CLOSED = "closed"
-
-
-Proof = Callable[[int, int], Awaitable[Missing]]
-"""What the log has at offsets, first and end, at which nothing came."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +111,7 @@ class Processor:
         self.outbox = Outbox(
             holding.partition, snapshot.outbox, answers, odometer, self._cannot_publish
         )
-        self._proof = proof
-        self._stops = stops
+        self._gaps = Gaps(self.intake, proof, stops)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
@@ -170,15 +165,13 @@ class Processor:
 
     async def pass_tail(self, end: int) -> None:
         """Go on to the end of the log, if nothing came from there and it holds nothing to apply."""
+        if self._lock.locked():
+            return  # it is at work
         async with self._lock:
             first = self.intake.position
-            if self.state is not State.RUNNING or len(self.intake) or first >= end:
-                return
-            if await self._proof(first, end) is not Missing.NOTHING_TO_APPLY or len(self.intake):
-                return
-            self._pass_to(end)
-            changes = encode(self.ledger.take_delta())
-            await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
+            if self.state is State.RUNNING and await self._gaps.at_the_end(end):
+                changes = encode(self.ledger.take_delta())
+                await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
 
     @asynccontextmanager
     async def _quiet(self) -> AsyncIterator[bool]:
@@ -204,7 +197,8 @@ class Processor:
             if committing and len(self.intake) < OVERLAP_RECORDS:
                 await committing  # meanwhile more arrives: few large batches cost less
             first = self.intake.position
-            if self.intake.gap is not None and not await self._pass_gap(self.intake.gap):
+            if stop := await self._gaps.before_next():
+                await self._halt(stop)
                 break
             try:
                 batch = await self._apply_batch(first)
@@ -219,32 +213,6 @@ class Processor:
             committing = asyncio.create_task(self._commit(batch))
         if committing:
             await committing
-
-    async def _pass_gap(self, found: int) -> bool:
-        # Step 1.
-        expected = self.intake.position
-        match await self._proof(expected, found):
-            case Missing.NOTHING_TO_APPLY:
-                self._pass_to(found)
-                return True
-            case Missing.RECORDS:
-                end_process(
-                    f"partition {self.holding.partition}: {found} came where {expected} was "
-                    "expected"
-                )
-            case Missing.HOLE:
-                await self._halt(self._stops.hole(expected, found))
-        return False
-
-    def _pass_to(self, offset: int) -> None:
-        logger.info(
-            "partition %d: offsets %d to %d hold nothing to apply, control records of "
-            "transactions for example, and are passed over",
-            self.holding.partition,
-            self.intake.position,
-            offset - 1,
-        )
-        self.intake.pass_to(offset)
 
     async def _apply_batch(self, first: int) -> Batch | None:
         # Steps 1 and 2.

@@ -3,6 +3,9 @@
 Faust seeks to the consumer group's committed offsets after every rebalance. Here the offset comes
 from Redis, together with the ownership of the partition: ``seek_to_committed`` claims.
 
+Faust buffers so many records of a partition, however large they are: ``_getmany`` fetches nothing
+more of a partition while too much of it is on its way to the processor.
+
 Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
 partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
 
@@ -12,6 +15,7 @@ claim that follows finds out why.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
@@ -23,12 +27,18 @@ from streams.worker.exits import end_process
 from streams.worker.partitions import Extent, Partitions
 
 _PAUSE = 0.005  # seconds
+_UNDER_WAY_BYTES = 32 * 1024 * 1024
+"""Of a partition, between the fetch and the processor; a fetch brings more on top of it."""
 
 Hook = Callable[[], Awaitable[None]]
 
 
 class ClaimingConsumer(driver.Consumer):
     """A consumer whose position comes from the owner's claim."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._under_way: Counter[int] = Counter()  # bytes by partition
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Claim the assigned partitions and seek to where their state continues."""
@@ -39,6 +49,7 @@ class ClaimingConsumer(driver.Consumer):
             ends = await self.highwaters(*assigned) if assigned else {}
             log = {tp.partition: Extent(starts[tp], ends[tp]) for tp in assigned}
             positions = await app.owned.claim(log)
+            self._under_way.clear()  # whatever was, is fetched again
             seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
             if seeks:
                 await self.seek_wait(seeks)
@@ -46,6 +57,10 @@ class ClaimingConsumer(driver.Consumer):
         except Exception as error:
             # Faust would log it and go on from wherever the consumer stands.
             end_process(f"cannot claim the assigned partitions: {error}", error)
+
+    def arrived(self, partition: int, size: int) -> None:
+        """Say that a record has left Faust's buffers."""
+        self._under_way[partition] = max(0, self._under_way[partition] - size)
 
     def end_of(self, partition: int) -> int | None:
         """Where the log of a partition ended when it was last fetched from."""
@@ -64,12 +79,19 @@ class ClaimingConsumer(driver.Consumer):
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         app = cast(TurnstileApp, self.app)
-        decided = {tp for tp in active_partitions if app.owned.decides(tp.partition)}
-        if not decided:
-            await self.sleep(timeout)
+        wanted = {
+            tp
+            for tp in active_partitions
+            if app.owned.decides(tp.partition) and self._under_way[tp.partition] < _UNDER_WAY_BYTES
+        }
+        if not wanted:
+            await self.sleep(_PAUSE)
             return {}
         try:
-            return await super()._getmany(decided, timeout)
+            fetched = await super()._getmany(wanted, timeout)
+            for tp, records in fetched.items():
+                self._under_way[tp.partition] += sum(len(r.value or b"") for r in records)
+            return fetched
         except self.consumer_stopped_errors:
             raise
         except Exception as error:
@@ -102,6 +124,10 @@ class TurnstileApp(faust.App):
         """Give the connections back."""
         await super().on_stop()
         await self.disconnect()
+
+    def arrived(self, partition: int, size: int) -> None:
+        """Say that a record has left Faust's buffers."""
+        cast(ClaimingConsumer, self.consumer).arrived(partition, size)
 
     def end_of(self, partition: int) -> int | None:
         """Where the log of a partition ends, as far as is known."""

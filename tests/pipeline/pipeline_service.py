@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any
 
 import msgspec
 from auditor import Auditor, Log, Rows, compare, home, state_of
 from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
 from streams.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.redis_store import RedisStore
+from streams.redis_store import RedisStore, key_of
 from streams.sdk.client import Turnstile
 from streams.snapshot import Snapshot
+from streams.status import read_partitions
 
 _SETTLES_WITHIN = 60.0
 
@@ -113,6 +117,50 @@ class Service:
             if dataset in ledger.datasets:
                 rows |= state_of(ledger, dataset)
         return rows
+
+    def kept(self) -> dict[int, Snapshot]:
+        """What Redis holds now."""
+        return asyncio.run(self._load())
+
+    @contextmanager
+    def paused_worker(self, index: int = 0) -> Iterator[int]:
+        """A worker that does nothing for a while; its process id."""
+        pid = self.stack.workers[index].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield pid
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def problems(self) -> list[str]:
+        """What `turnstile status` says of each partition; empty for nothing."""
+        return [partition.problem or "" for partition in read_partitions(self.config)]
+
+    def eventually_all(self, problem: str) -> list[str]:
+        """Wait until every partition has a problem of this kind."""
+
+        def told() -> list[str]:
+            found = self.problems()
+            return found if all(problem in partition for partition in found) else []
+
+        found: list[str] = eventually(told)
+        return found
+
+    def key(self, partition: int, name: str) -> str:
+        """The key of one part of what Redis keeps of a partition."""
+        return key_of(self.prefix, partition, name)
+
+    def alter(self, topic: str, **settings: str) -> None:
+        """Change settings of a topic; their names with _ for a dot."""
+        changed = {name.replace("_", "."): value for name, value in settings.items()}
+        resource = ConfigResource(ConfigResourceType.TOPIC, self.config.topic(topic), changed)
+        with closing(self.admin()) as admin:
+            admin.alter_configs([resource])
+
+    def admin(self) -> KafkaAdminClient:
+        """A client that changes topics; the caller closes it."""
+        return KafkaAdminClient(bootstrap_servers=self.kafka)
 
     def users(self, count: int, partition: int) -> list[int]:
         """Integer users that live in a partition."""

@@ -1,0 +1,65 @@
+"""Offsets at which no record came, and whether they may be passed over.
+
+What always holds: the intake goes on behind a gap only if the log proves that there is nothing to
+apply in it, control records of transactions for example. Records that the log has and that did not
+come end the process: fetching begins anew. What the log does not have is a hole, and a stop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from streams.stops import Stop, Stops
+from streams.worker.exits import end_process
+from streams.worker.intake import Intake
+from streams.worker.log_reader import Missing
+
+logger = logging.getLogger("turnstile.worker")
+
+Proof = Callable[[int, int], Awaitable[Missing]]
+"""What the log has at offsets, first and end, at which nothing came."""
+
+
+class Gaps:
+    """Of one partition."""
+
+    def __init__(self, intake: Intake, proof: Proof, stops: Stops) -> None:
+        self._intake = intake
+        self._proof = proof
+        self._stops = stops
+
+    async def before_next(self) -> Stop | None:
+        """Pass over the gap before the record that waits first, if there is one; or stop."""
+        found = self._intake.gap
+        if found is None:
+            return None
+        expected, partition = self._intake.position, self._stops.partition
+        match await self._proof(expected, found):
+            case Missing.NOTHING_TO_APPLY:
+                self._pass_to(found)
+                return None
+            case Missing.RECORDS:
+                end_process(f"partition {partition}: {found} came where {expected} was expected")
+            case Missing.HOLE:
+                return self._stops.hole(expected, found)
+
+    async def at_the_end(self, end: int) -> bool:
+        """Pass over what is left up to the end of the log, if nothing waits; whether it did."""
+        first = self._intake.position
+        if len(self._intake) or first >= end:
+            return False
+        if await self._proof(first, end) is not Missing.NOTHING_TO_APPLY or len(self._intake):
+            return False
+        self._pass_to(end)
+        return True
+
+    def _pass_to(self, offset: int) -> None:
+        logger.info(
+            "partition %d: offsets %d to %d hold nothing to apply, control records of "
+            "transactions for example, and are passed over",
+            self._stops.partition,
+            self._intake.position,
+            offset - 1,
+        )
+        self._intake.pass_to(offset)
