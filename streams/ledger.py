@@ -20,7 +20,13 @@ import msgspec
 from streams.accounts import Accounts, Outcome
 from streams.chain import NO_TOPIC, Chain, genesis
 from streams.packing import charge_digest, pack_bits, pack_norms, pack_users
-from streams.policies import check_policy, is_same_policy, policy_as_of, policy_to_store
+from streams.policies import (
+    check_policy,
+    is_same_policy,
+    policy_as_of,
+    policy_to_store,
+    quoted,
+)
 from streams.runs import (
     check_next_step,
     closed,
@@ -175,7 +181,7 @@ class Ledger(State):
             stored = accounts.policy
             if not is_same_policy(stored, policy, request.v):
                 detail = (
-                    f"dataset {policy.dataset!r} exists with another policy ({stored}); "
+                    f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
                     "a policy never changes: create a dataset with another name"
                 )
                 raise Refused(Reason.POLICY_CHANGED, detail)

@@ -150,8 +150,10 @@ def test_a_policy_never_changes(log):
     created = answer_of(log.outputs[0])
     log.create(budget=1.0)
     assert answer_of(log.outputs[-1]).policy == created.policy
-    log.create(budget=2.0)
-    assert answer_of(log.outputs[-1]).reason is Reason.POLICY_CHANGED
+    refused = log.create(budget=2.0)
+    assert refused.reason is Reason.POLICY_CHANGED
+    assert "UNSET" not in refused.detail
+    assert ("user_ids='mixed'" in refused.detail) == (log.v == 2)
 
 
 POLICIES = [
