@@ -20,7 +20,13 @@ import msgspec
 from streams.accounts import Accounts, Outcome
 from streams.chain import NO_TOPIC, Chain, genesis
 from streams.packing import charge_digest, pack_bits, pack_norms, pack_users
-from streams.policies import check_policy, is_same_policy, policy_as_of, policy_to_store
+from streams.policies import (
+    check_policy,
+    is_same_policy,
+    policy_as_of,
+    policy_to_store,
+    quoted,
+)
 from streams.runs import (
     check_next_step,
     closed,
@@ -88,8 +94,8 @@ def ledger_of(
     kept: Kept,
     partition: int,
     partitions: int,
-    topic: bytes = NO_TOPIC,
-    chain: Chain | None = None,
+    topic: bytes,
+    chain: Chain,
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -98,7 +104,7 @@ def ledger_of(
         partition: which one.
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
-        chain: where the digest of the log stands; at the beginning if nothing was applied.
+        chain: where the digest of the log stands.
 
     Raises:
         LayoutMismatch: the state is of another P.
@@ -107,8 +113,7 @@ def ledger_of(
     ledger.load(kept.pages)
     for change in kept.changes:
         ledger.replay(msgspec.msgpack.decode(change, type=Delta))
-    if chain is not None:
-        ledger.chain = chain
+    ledger.chain = chain
     return ledger
 
 
@@ -176,7 +181,7 @@ class Ledger(State):
             stored = accounts.policy
             if not is_same_policy(stored, policy, request.v):
                 detail = (
-                    f"dataset {policy.dataset!r} exists with another policy ({stored}); "
+                    f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
                     "a policy never changes: create a dataset with another name"
                 )
                 raise Refused(Reason.POLICY_CHANGED, detail)

@@ -84,6 +84,11 @@ def policy_as_of(policy: Policy, version: int) -> Policy:
     return policy if version >= 2 else _without_user_ids(policy)
 
 
+def quoted(policy: Policy) -> str:
+    """A policy as texts quote it; one of version 1 as version 1 did."""
+    return str(policy).replace(f", user_ids={UNSET}", "")
+
+
 def _without_user_ids(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, user_ids=UNSET)
 
