@@ -35,14 +35,13 @@ class Gaps:
         if found is None:
             return None
         expected, partition = self._intake.position, self._stops.partition
-        match await self._proof(expected, found):
-            case Missing.NOTHING_TO_APPLY:
-                self._pass_to(found)
-                return None
-            case Missing.RECORDS:
-                end_process(f"partition {partition}: {found} came where {expected} was expected")
-            case Missing.HOLE:
-                return self._stops.hole(expected, found)
+        missing = await self._proof(expected, found)
+        if missing is Missing.RECORDS:
+            end_process(f"partition {partition}: {found} came where {expected} was expected")
+        if missing is Missing.HOLE:
+            return self._stops.hole(expected, found)
+        self._pass_to(found)
+        return None
 
     async def at_the_end(self, end: int) -> bool:
         """Pass over what is left up to the end of the log, if nothing waits; whether it did."""
