@@ -150,7 +150,7 @@ class Run:
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if one was. Who was charged for it stays charged;
-        it must not be released.
+        it must not be released, and counts as released for ``Turnstile.run``.
 
         Raises:
             InvalidCharge: this attempt has published the step itself.
