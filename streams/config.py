@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,8 +13,22 @@ from typing import Any
 PREFIX = "turnstile."
 
 
+# Up to the last @ before a space: a password may hold an @ or a slash that nobody quoted.
+_IN_ADDRESS = re.compile(r"(?<=://)\S*@")
+_IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
+
+
 class ConfigurationError(ValueError):
     """A setting is missing or has a value that cannot be used."""
+
+
+def redact(text: object) -> str:
+    """The text, with ``***`` for the user and the password of every URL in it.
+
+    For whatever people or logs get to see of a setting or of an error. It hides too much rather
+    than too little.
+    """
+    return _IN_QUERY.sub("***", _IN_ADDRESS.sub("***@", str(text)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.config import Config, ConfigurationError
+from streams.config import Config, ConfigurationError, redact
 
 
 def test_each_source_wins_over_the_one_before(tmp_path):
@@ -35,3 +35,25 @@ def test_unusable_settings_say_what_is_wrong(tmp_path, content, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"absent\.toml"):
         Config.load(tmp_path / "absent.toml", {})
+
+
+REDACTED = [
+    ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+    ("redis://:secret@host:1/0", "redis://***@host:1/0"),
+    ("rediss://user:secret@host", "rediss://***@host"),
+    ("redis://:sec@ret@host", "redis://***@host"),
+    ("redis://:sec/ret?#@host", "redis://***@host"),
+    (
+        "unix://user@/run/redis.sock?db=1&password=secret",
+        "unix://***@/run/redis.sock?db=1&password=***",
+    ),
+    ("redis://host?ssl_password=secret&db=1", "redis://host?ssl_password=***&db=1"),
+    ("Redis at redis://:secret@a does not answer: b", "Redis at redis://***@a does not answer: b"),
+    ("redis://:secret@a and redis://:secret@b", "redis://***@a and redis://***@b"),
+    (ValueError("redis://:secret@a"), "redis://***@a"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), REDACTED)
+def test_a_password_in_a_url_is_never_shown(text, shown):
+    assert redact(text) == shown
