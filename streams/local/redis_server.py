@@ -92,7 +92,7 @@ class RedisServer(Server):
         self._refuse_newer_data(self._binary)
         settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
         options = [text for key, value in settings.items() for text in (f"--{key}", value)]
-        return Child(self.name, [str(self._binary), *options], log=self.log, hold=self._hold)
+        return self._spawn([str(self._binary), *options])
 
     def _refuse_newer_data(self, binary: Path) -> None:
         # Redis 6 does not see what Redis 7 wrote and would start empty without a word.
