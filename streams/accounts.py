@@ -6,37 +6,36 @@ The numbers stand in numpy arrays, one row a user:
     base    units that were spent when the odometer last restarted
     rungs   how many odometer steps the bound has climbed
 
-``charge`` checks everything before it changes anything; ``Refused`` leaves no trace. The rule
-itself is in ``accounting``: here users become rows and back.
+``plan`` checks everything and changes nothing; ``Refused`` leaves no trace. ``charge`` carries the
+plan out. The rule itself is in ``accounting``: here users become rows and back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import charge_units
+from accounting import Mechanism, charge_units
 from accounting.odometers import advance_units
+from streams.charge_checks import check_distinct, check_homes, check_kinds, check_norms, plain
 from streams.index import UNKNOWN, UserIndex
 from streams.packing import pack_users, select_users, unpack_norms, unpack_users
-from streams.partitioner import partitions_of
 from streams.policies import bound_in_measure, filter_of, mechanism_of
-from streams.schemas import (
-    MAX_CHARGE_USERS,
-    Charge,
-    Policy,
-    Reason,
-    Refused,
-    User,
-    Users,
-)
+from streams.schemas import Charge, Policy, Reason, Refused, User, Users
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 _PAGE_BITS = 12
 PAGE_USERS = 1 << _PAGE_BITS
 """Users in one page of state."""
+
+_BLOCK_NUMBERS = 2**18
+"""Users times orders that are charged at a time: the temporaries do not grow with the record."""
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +61,17 @@ class AccountsDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A charge that has passed every check."""
+
+    users: NDArray[np.int64] | list[User]
+    norms: NDArray[np.float64]
+    mechanism: Mechanism
+    slots: NDArray[np.int64]  # those of new users are the next ones
+    new_users: NDArray[np.int64] | list[User]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a charge did; arrays in the order of its users."""
 
@@ -70,15 +80,36 @@ class Outcome:
     exhausted: NDArray[np.bool_]
     clipped: NDArray[np.int64]  # positions granted less than asked for
     granted: NDArray[np.float64]  # the granted norms of those positions
-    raised: list[tuple[User, list[float]]]  # users whose odometer rose, with the new bound
+    raised: Iterator[tuple[User, list[float]]]  # whose bound rose, with the new one
     delta: AccountsDelta
 
 
+class _Settled(NamedTuple):
+    """What a charge comes to for a block of its users; positions are those in the block."""
+
+    spent: NDArray[np.int64]
+    admitted: NDArray[np.bool_]
+    exhausted: NDArray[np.bool_]
+    clipped: NDArray[np.int64]  # positions, with the granted norms
+    granted: NDArray[np.float64]
+    changed: NDArray[np.int64]  # positions of those who spent something
+    raised: NDArray[np.int64]  # positions of those whose odometer rose, with what it is now
+    base: NDArray[np.int64]
+    rungs: NDArray[np.int64]
+    rungs_before: NDArray[np.int64]
+
+
 class Accounts:
-    """All users of one dataset in one partition."""
+    """All users of one dataset in one partition.
+
+    Attributes:
+        policy: under what they are charged.
+        exhausted_users: how many of them have nothing left.
+    """
 
     def __init__(self, policy: Policy, partition: int) -> None:
         self.policy = policy
+        self.exhausted_users = 0
         self._partition = partition
         self._filter = filter_of(policy)
         self._index = UserIndex()
@@ -86,53 +117,77 @@ class Accounts:
         self._odometer_step = self._per_order(policy.odometer_step)
         orders = (len(policy.orders),) if policy.measure == "renyi" else ()
         self._orders = np.array(policy.orders) if orders else None
-        self._spent = np.zeros((PAGE_USERS, *orders), dtype=np.int64)
-        self._base = np.zeros((PAGE_USERS, *orders), dtype=np.int64)
-        self._rungs = np.ones(PAGE_USERS, dtype=np.int64)
-        self._mark = np.zeros(PAGE_USERS + 1, dtype=np.int64)  # scratch: finds duplicates
+        self._spent = np.zeros((0, *orders), dtype=np.int64)
+        self._base = np.zeros((0, *orders), dtype=np.int64)
+        self._rungs = np.ones(0, dtype=np.int64)
+        self._mark = np.zeros(1, dtype=np.int64)  # scratch: finds duplicates
         self._dirty: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def charge(self, charge: Charge) -> Outcome:
-        """Charge one step.
+    def plan(self, charge: Charge) -> Plan:
+        """What one step asks for, if it can be charged; nothing has changed yet.
 
         Raises:
-            Refused: for the first reason that applies; nothing has changed then.
+            Refused: for the first reason that applies.
         """
         users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
-        _check_lengths(len(users), len(norms))
+        if len(norms) != len(users):
+            raise Refused(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
         mechanism = mechanism_of(charge.mechanism, charge.scale, self.policy)
-        _check_norms(norms, charge.clip_norm)
+        first = self._index.user(0) if len(self._index) else None
+        check_kinds(self.policy, first, users, charge.v)
+        check_norms(norms, charge.clip_norm)
         slots = self._index.find(users)
         new = _positions(slots == UNKNOWN)
         new_users = select_users(users, new)
-        self._check_users(users, slots, new, new_users)
-        cost = charge_units(self.policy.measure, mechanism, norms, self._orders)
-
-        first_new_slot = len(self._index)
+        self._check_users(users, slots, new_users)
         if len(new):
-            slots[new] = self._enrol(new_users)
-        before = self._spent.take(slots, axis=0)
-        clipped = np.empty(0, dtype=np.int64)
-        granted = np.empty(0)
-        if self.policy.on_exhaustion == "halt":
-            spent, admitted = self._filter.admit_units(before, cost)
-        else:
-            spent, norms_granted, _ = self._filter.grant_units(before, mechanism, norms)
-            admitted = (norms_granted > 0) | (norms == 0)
-            clipped = np.flatnonzero(admitted & (norms_granted < norms))
-            granted = norms_granted[clipped]
-        delta, raised = self._write(slots, before, spent)
+            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
+        return Plan(users, norms, mechanism, slots, new_users)
+
+    def measure(self, plan: Plan) -> tuple[int, int]:
+        """How many users a plan would charge, and how many odometers it would raise."""
+        self._reserve(len(self._index) + len(plan.new_users))
+        charged = raised = 0
+        for block in self._blocks(plan):
+            settled = self._settle(plan, block)
+            charged += len(settled.changed)
+            raised += len(settled.raised)
+        return charged, raised
+
+    def charge(self, plan: Plan) -> Outcome:
+        """Carry out a plan that was made of the accounts as they are."""
+        first_new_slot = len(self._index)
+        self._enrol(plan.new_users)
+        blocks = self._blocks(plan)
+        settled = []
+        written = []
+        for block in blocks:
+            settled.append(self._settle(plan, block))
+            written.append(self._write(plan.slots[block], settled[-1]))
+        slots, spent, base = (b"".join(parts) for parts in zip(*written, strict=True))
+        raised = _joined(plan.slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
+        rungs = _joined(s.rungs for s in settled)
+        delta = AccountsDelta(
+            dataset=self.policy.dataset,
+            new_users=pack_users(plan.new_users),
+            first_new_slot=first_new_slot,
+            slots=slots,
+            spent=spent,
+            raised=raised.astype("<u4").tobytes(),
+            base=base,
+            rungs=_packed(rungs),
+        )
         return Outcome(
-            users=users,
-            admitted=admitted,
-            exhausted=self._filter.exhausted(spent),
-            clipped=clipped,
-            granted=granted,
-            raised=raised,
-            delta=AccountsDelta(self.policy.dataset, pack_users(new_users), first_new_slot, *delta),
+            users=plan.users,
+            admitted=_joined(s.admitted for s in settled),
+            exhausted=_joined(s.exhausted for s in settled),
+            clipped=_joined(b.start + s.clipped for b, s in zip(blocks, settled, strict=True)),
+            granted=_joined(s.granted for s in settled),
+            raised=self._bounds_raised(raised, rungs, _joined(s.rungs_before for s in settled)),
+            delta=delta,
         )
 
     def apply(self, delta: AccountsDelta) -> None:
@@ -143,7 +198,10 @@ class Accounts:
         self._enrol(unpack_users(delta.new_users)[known:])  # a newer page may hold the first ones
         changed = np.frombuffer(delta.slots, dtype="<u4").astype(np.int64)
         raised = np.frombuffer(delta.raised, dtype="<u4").astype(np.int64)
-        self._spent[changed] = self._rows(delta.spent)
+        spent = self._rows(delta.spent)
+        self.exhausted_users += self._count_exhausted(spent)
+        self.exhausted_users -= self._count_exhausted(self._spent.take(changed, axis=0))
+        self._spent[changed] = spent
         self._base[raised] = self._rows(delta.base)
         self._rungs[raised] = np.frombuffer(delta.rungs, dtype="<i8")
         self._touch(changed)
@@ -166,12 +224,13 @@ class Accounts:
     def load_page(self, number: int, page: Page) -> None:
         """Put a page back; pages come in the order of their numbers, from 0."""
         start = number * PAGE_USERS
-        if len(self._index) != start:
+        if start != len(self._index):
             raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
         slots = self._enrol(unpack_users(page.users))
         self._spent[slots] = self._rows(page.spent)
         self._base[slots] = self._rows(page.base)
         self._rungs[slots] = np.frombuffer(page.rungs, dtype="<i8")
+        self.exhausted_users += self._count_exhausted(self._spent[slots])
         self._dirty.discard(number)
 
     def spent_units(self) -> tuple[NDArray[np.int64] | list[User], NDArray[np.int64]]:
@@ -191,73 +250,104 @@ class Accounts:
         self,
         users: NDArray[np.int64] | list[User],
         slots: NDArray[np.int64],
-        new: NDArray[np.int64],
         new_users: NDArray[np.int64] | list[User],
     ) -> None:
         positions = np.arange(len(slots))
         self._mark[slots] = positions  # UNKNOWN, -1, writes to the last row: it is no user's
         twice = self._mark.take(slots) != positions
-        if len(new):
+        if len(new_users):
             twice &= slots != UNKNOWN
         if twice.any():
-            user = users[int(np.flatnonzero(twice)[0])]
+            user = plain(users[int(np.flatnonzero(twice)[0])])
             raise Refused(Reason.DUPLICATE_USER, f"user {user!r} stands twice in one step")
-        if not len(new):
-            return
-        distinct = set(new_users.tolist() if isinstance(new_users, np.ndarray) else new_users)
-        if len(distinct) != len(new):
-            raise Refused(Reason.DUPLICATE_USER, "a user stands twice in one step")
-        # Users seen before were checked when they came; only new ones can be in the wrong place.
-        homes = partitions_of(new_users, self.policy.partitions)
-        strangers = np.flatnonzero(homes != self._partition)
-        if len(strangers):
-            first = int(strangers[0])
-            detail = (
-                f"user {new_users[first]!r} lives in partition {homes[first]} "
-                f"of {self.policy.partitions}, not in {self._partition}"
-            )
-            raise Refused(Reason.WRONG_PARTITION, detail)
+        if len(new_users):
+            # Users seen before were checked when they came.
+            check_distinct(new_users)
+            check_homes(new_users, self._partition, self.policy.partitions)
 
     def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
         slots = self._index.add(new_users)
-        while len(self._index) > len(self._spent):
-            self._spent = np.concatenate([self._spent, np.zeros_like(self._spent)])
-            self._base = np.concatenate([self._base, np.zeros_like(self._base)])
-            self._rungs = np.concatenate([self._rungs, np.ones_like(self._rungs)])
-            self._mark = np.zeros(len(self._spent) + 1, dtype=np.int64)
+        self._reserve(len(self._index))
         self._touch(slots)
         return slots
 
-    def _write(
-        self, slots: NDArray[np.int64], before: NDArray[np.int64], spent: NDArray[np.int64]
-    ) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], list[tuple[User, list[float]]]]:
-        """Move the rows of these slots to their new values; returns what changed."""
+    def _reserve(self, count: int) -> None:
+        """Make room for so many users; a row that is no user's yet is one of who spent nothing."""
+        held = len(self._spent)
+        if count <= held:
+            return
+        more = max(count, 2 * held) - held
+        self._spent = np.concatenate([self._spent, _zeros_like(self._spent, more)])
+        self._base = np.concatenate([self._base, _zeros_like(self._base, more)])
+        self._rungs = np.concatenate([self._rungs, np.ones(more, dtype=np.int64)])
+        self._mark = np.zeros(len(self._spent) + 1, dtype=np.int64)
+
+    def _blocks(self, plan: Plan) -> list[slice]:
+        users = max(1, _BLOCK_NUMBERS // self._budget.size)
+        return [slice(i, i + users) for i in range(0, max(1, len(plan.slots)), users)]
+
+    def _settle(self, plan: Plan, block: slice) -> _Settled:
+        """Decide about a block of users; writes nothing."""
+        slots, norms, mechanism = plan.slots[block], plan.norms[block], plan.mechanism
+        before = self._spent.take(slots, axis=0)
+        clipped, granted = np.empty(0, dtype=np.int64), np.empty(0)
+        if self.policy.on_exhaustion == "halt":
+            cost = charge_units(self.policy.measure, mechanism, norms, self._orders)
+            spent, admitted = self._filter.admit_units(before, cost)
+        else:
+            spent, norms_granted, _ = self._filter.grant_units(before, mechanism, norms)
+            admitted = (norms_granted > 0) | (norms == 0)
+            clipped = np.flatnonzero(admitted & (norms_granted < norms))
+            granted = norms_granted[clipped]
         charged = spent - before
         changed = charged.any(axis=1) if charged.ndim == 2 else charged != 0
         base, rungs = self._base.take(slots, axis=0), self._rungs.take(slots)
         used, new_rungs = advance_units(before - base, rungs, charged, self._odometer_step)
-        rows = np.flatnonzero(changed)
-        changed_slots, changed_spent = slots.take(rows), spent.take(rows, axis=0)
-        self._spent[changed_slots] = changed_spent
-        self._touch(changed_slots)
-        delta = changed_slots.astype("<u4").tobytes(), _packed(changed_spent)
         raised = _positions(new_rungs != rungs)
-        if not len(raised):
-            return (*delta, b"", b"", b""), []
-        raised_slots, raised_base = slots[raised], (spent - used)[raised]
-        self._base[raised_slots] = raised_base
-        self._rungs[raised_slots] = new_rungs[raised]
-        odometer = (
-            raised_slots.astype("<u4").tobytes(),
-            _packed(raised_base),
-            _packed(new_rungs[raised]),
+        return _Settled(
+            spent=spent,
+            admitted=admitted,
+            exhausted=self._filter.exhausted(spent),
+            clipped=clipped,
+            granted=granted,
+            changed=np.flatnonzero(changed),
+            raised=raised,
+            base=spent[raised] - used[raised],
+            rungs=new_rungs[raised],
+            rungs_before=rungs[raised],
         )
-        bound = self._bound(new_rungs[raised])
-        # At the budget the bound stays where it is, however many rungs are climbed.
-        higher = bound > self._bound(rungs[raised])
-        news = higher.any(axis=1) if higher.ndim == 2 else higher
-        users = [self._index.user(slot) for slot in raised_slots[news].tolist()]
-        return (*delta, *odometer), list(zip(users, _lists(bound[news]), strict=True))
+
+    def _write(self, slots: NDArray[np.int64], settled: _Settled) -> tuple[bytes, bytes, bytes]:
+        """Move the rows of these slots to their new values; returns slots, spent and base."""
+        changed, spent = slots.take(settled.changed), settled.spent.take(settled.changed, axis=0)
+        self._spent[changed] = spent
+        self._touch(changed)
+        # Only who spends something can become exhausted: nobody begins with a budget of nothing.
+        self.exhausted_users += int(np.count_nonzero(settled.exhausted.take(settled.changed)))
+        if len(settled.raised):
+            raised = slots[settled.raised]
+            self._base[raised] = settled.base
+            self._rungs[raised] = settled.rungs
+        return changed.astype("<u4").tobytes(), _packed(spent), _packed(settled.base)
+
+    def _bounds_raised(
+        self,
+        slots: NDArray[np.int64],
+        rungs: NDArray[np.int64],
+        rungs_before: NDArray[np.int64],
+    ) -> Iterator[tuple[User, list[float]]]:
+        """Of those whose odometer rose, whose bound did, with the new one.
+
+        At the budget the bound stays where it is, however many rungs are climbed.
+        """
+        users = max(1, _BLOCK_NUMBERS // self._budget.size)
+        for start in range(0, len(slots), users):
+            block = slice(start, start + users)
+            bound = self._bound(rungs[block])
+            higher = bound > self._bound(rungs_before[block])
+            news = higher.any(axis=1) if higher.ndim == 2 else higher
+            risen = [self._index.user(slot) for slot in slots[block][news].tolist()]
+            yield from zip(risen, _lists(bound[news]), strict=True)
 
     def _bound(self, rungs: NDArray[np.int64]) -> NDArray[np.float64]:
         # The filter alone already promises that no user goes beyond the budget.
@@ -265,6 +355,9 @@ class Accounts:
         rows = rungs if self._orders is None else rungs[:, np.newaxis]
         units = np.minimum(np.minimum(rows, most_rungs) * self._odometer_step, self._budget)
         return bound_in_measure(self.policy, units)
+
+    def _count_exhausted(self, spent: NDArray[np.int64]) -> int:
+        return int(np.count_nonzero(self._filter.exhausted(spent)))
 
     def _rows(self, packed: bytes) -> NDArray[np.int64]:
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *self._spent.shape[1:])
@@ -281,36 +374,18 @@ class Accounts:
         return numbers if self.policy.measure == "renyi" else numbers[0]
 
 
-def _check_lengths(users: int, norms: int) -> None:
-    if users > MAX_CHARGE_USERS:
-        detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
-        raise Refused(Reason.TOO_LARGE, detail)
-    if norms != users:
-        raise Refused(Reason.LENGTH_MISMATCH, f"{users} users, but {norms} norms")
-
-
-def _check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
-    if clip_norm is not None and not (0 <= clip_norm < np.inf):
-        raise Refused(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
-    if not len(norms):
-        return
-    largest = norms.max()
-    if not (norms.min() >= 0 and largest < np.inf):  # NaN propagates through both
-        position = int(np.flatnonzero(~((norms >= 0) & (norms < np.inf)))[0])
-        detail = f"norm {norms[position]} at position {position} is not a finite number >= 0"
-        raise Refused(Reason.INVALID_NORM, detail)
-    if clip_norm is not None and largest > clip_norm:
-        position = int(norms.argmax())
-        detail = (
-            f"norm {norms[position]} at position {position} is above clip_norm {clip_norm}: "
-            "clip the contribution before it is charged"
-        )
-        raise Refused(Reason.NORM_ABOVE_CLIP, detail)
-
-
 def _positions(where: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
     return np.flatnonzero(where) if where.any() else np.empty(0, dtype=np.int64)
+
+
+def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _zeros_like(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return np.zeros((count, *rows.shape[1:]), dtype=np.int64)
 
 
 def _lists(bound: NDArray[np.float64]) -> list[list[float]]:

@@ -36,8 +36,8 @@ class Chain(NamedTuple):
         return Chain(_link(self.head, offset, value), self.head, offset)
 
     def ends_with(self, value: bytes | None) -> bool:
-        """Whether ``value`` is the last record that was applied."""
-        return self.head == _link(self.before, self.last, value)
+        """Whether ``value`` is the last record that was applied; never, if none was."""
+        return self.last >= 0 and self.head == _link(self.before, self.last, value)
 
 
 def genesis(topic: bytes, partition: int, partitions: int) -> Chain:

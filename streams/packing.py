@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import Charge, Norms, Reason, Refused, User, Users, encode
+from streams.schemas import (
+    OLDEST,
+    VERSION,
+    Charge,
+    Norms,
+    Reason,
+    Refused,
+    User,
+    Users,
+    encode,
+    uneven,
+)
 
 
 def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
@@ -36,10 +47,13 @@ def unpack_norms(norms: Norms) -> NDArray[np.float64]:
 
 
 def _unpack(packed: bytes, dtype: str, field: str) -> NDArray[np.generic]:
+    return np.frombuffer(_even(packed, field), dtype=dtype)
+
+
+def _even(packed: bytes, field: str) -> bytes:
     if len(packed) % 8:
-        detail = f"{field}: {len(packed)} packed bytes are not a multiple of 8"
-        raise Refused(Reason.MALFORMED, detail)
-    return np.frombuffer(packed, dtype=dtype)
+        raise Refused(Reason.MALFORMED, uneven(field, packed))
+    return packed
 
 
 def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
@@ -72,21 +86,41 @@ def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
     return np.unpackbits(octets, count=count, bitorder="little").astype(np.bool_)
 
 
-def charge_digest(charge: Charge) -> bytes:
-    """What makes a step the same step: all its content but the attempt, however it is encoded."""
-    users = pack_users(unpack_users(charge.users))
+def charge_digest(charge: Charge, version: int | None = None) -> bytes:
+    """What makes a step the same step: all its content but the attempt, however it is encoded.
+
+    Args:
+        charge: one step of one run in one partition.
+        version: by which rule; the charge's own if it is not given.
+
+    Raises:
+        Refused: MALFORMED, when packed users or norms are not a multiple of 8 bytes.
+    """
+    digest = hashlib.sha256() if (version or charge.v) >= 2 else hashlib.blake2b(digest_size=16)
+    for part in _content(charge):
+        digest.update(part)
+    return digest.digest()[:16]
+
+
+def other_digests(charge: Charge) -> list[bytes]:
+    """The digests of the same content by the rules of the other versions."""
+    return [charge_digest(charge, v) for v in range(OLDEST, VERSION + 1) if v != charge.v]
+
+
+def _content(charge: Charge) -> Iterator[bytes]:
+    users, norms = charge.users, charge.norms
+    users = _even(users, "users") if isinstance(users, bytes) else pack_users(unpack_users(users))
     packed = isinstance(users, bytes)
     content = users if isinstance(users, bytes) else encode(users)
-    head = (
-        (charge.dataset, charge.run, charge.step, charge.mechanism),
-        (float(charge.scale), _optional(charge.clip_norm)),
-        (packed, len(content)),
+    yield encode(
+        (
+            (charge.dataset, charge.run, charge.step, charge.mechanism),
+            (float(charge.scale), _optional(charge.clip_norm)),
+            (packed, len(content)),
+        )
     )
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(encode(head))
-    digest.update(content)
-    digest.update(pack_norms(unpack_norms(charge.norms)))
-    return digest.digest()
+    yield content
+    yield _even(norms, "norms") if isinstance(norms, bytes) else pack_norms(unpack_norms(norms))
 
 
 def _optional(number: float | None) -> float | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import (
@@ -20,7 +22,7 @@ from accounting import (
     ZcdpFilter,
 )
 from accounting.units import from_units
-from streams.schemas import MechanismName, Policy, Reason, Refused
+from streams.schemas import MechanismName, Policy, Reason, Refused, UserIds
 
 BudgetFilter: TypeAlias = RenyiFilter | ZcdpFilter | GdpFilter | ApproxDPFilter
 
@@ -52,6 +54,38 @@ def check_policy(policy: Policy) -> None:
         filter_of(policy)
     except InvalidInput as error:
         raise Refused(Reason.INVALID_POLICY, str(error)) from error
+
+
+def user_ids_of(policy: Policy) -> UserIds:
+    """Which kinds of ids a stored policy allows; version 1 allowed all."""
+    return "mixed" if policy.user_ids is UNSET else policy.user_ids
+
+
+def policy_to_store(policy: Policy, version: int) -> Policy:
+    """What a request of this version fixes: from version 2 on one kind of ids, if it names none."""
+    if version >= 2 and policy.user_ids is UNSET:
+        return msgspec.structs.replace(policy, user_ids="one-kind")
+    return policy
+
+
+def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
+    """Whether a request of this version asks for what is there.
+
+    From version 2 on it leaves kinds of ids that it does not name as they are.
+    """
+    if version >= 2 and asked.user_ids is UNSET:
+        return _without_user_ids(stored) == asked
+    same_ids = user_ids_of(stored) == user_ids_of(asked)
+    return same_ids and _without_user_ids(stored) == _without_user_ids(asked)
+
+
+def policy_as_of(policy: Policy, version: int) -> Policy:
+    """A stored policy as an answer of this version can say it."""
+    return policy if version >= 2 else _without_user_ids(policy)
+
+
+def _without_user_ids(policy: Policy) -> Policy:
+    return msgspec.structs.replace(policy, user_ids=UNSET)
 
 
 def filter_of(policy: Policy) -> BudgetFilter:

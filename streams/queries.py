@@ -47,6 +47,7 @@ from accounting import Gaussian, noise_for_norm_budget
 from accounting.release import ExactNoise
 from streams.packing import select_users
 from streams.schemas import User
+from streams.sdk.arguments import read_contributions, read_users
 from streams.sdk.errors import InvalidCharge, TurnstileError
 
 _ULP = 2.0**-52
@@ -184,15 +185,19 @@ class QueryAnswerer:
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)
 
-    def answer(self, users: NDArray[np.int64] | Sequence[User], contributions: ArrayLike) -> Answer:
+    def answer(self, users: ArrayLike, contributions: ArrayLike) -> Answer:
         """Charge one query and answer it.
 
         Users whose contribution is zero are not sent: they pay nothing, and their absence changes
         nothing. A query to which nobody contributes is answered like any other.
 
+        Lists, arrays and the columns of pandas and polars are taken by position: the first
+        contribution is that of the first user, whatever their labels say.
+
         Args:
             users: n distinct ids.
-            contributions: (n,) or (n, d), what each user adds to the sum; finite.
+            contributions: (n,) or (n, d), what each user adds to the sum; finite. The columns of
+                a frame are coordinates.
 
         Raises:
             InvalidCharge: the arguments cannot be charged; nothing was published.
@@ -200,7 +205,8 @@ class QueryAnswerer:
             TurnstileError: whatever the charge raises; there is no answer then.
         """
         # Step 1.
-        rows = _contributions(contributions, len(users))
+        ids = read_users(users)
+        rows = read_contributions(contributions, len(ids))
         with np.errstate(over="ignore"):
             size = float(np.abs(self._on_grid(rows)).sum())
         if size > _LARGEST_SUM:
@@ -210,7 +216,7 @@ class QueryAnswerer:
         norms = row_norms(rows)
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
-        senders = select_users(users, present)
+        senders = select_users(ids, present)
         # Step 2.
         decision = self._run.charge(
             senders, asked[present], noise_stddev=self.noise_stddev, clip_norm=self.clip_norm
@@ -284,23 +290,3 @@ def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
     """The exact sum over users of whole numbers, of each coordinate."""
     columns = rows[:, np.newaxis] if rows.ndim == 1 else rows
     return [sum(map(int, column)) for column in columns.T.tolist()]
-
-
-def _contributions(contributions: ArrayLike, users: int) -> NDArray[np.float64]:
-    try:
-        rows = np.asarray(contributions, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidCharge(f"contributions are not numbers: {error}") from error
-    if rows.ndim not in (1, 2) or len(rows) != users:
-        raise InvalidCharge(
-            f"contributions has shape {rows.shape}; with {users} users it is ({users},) or "
-            f"({users}, d)"
-        )
-    if rows.ndim == 2 and rows.shape[1] == 0:
-        raise InvalidCharge("contributions has no coordinates")
-    if not np.isfinite(rows).all():
-        raise InvalidCharge("contributions must be finite")
-    # Sums of this size stay finite, so that nothing can fail after the charge.
-    if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
-        raise InvalidCharge("contributions are too large for their sum to be a float64")
-    return rows

@@ -11,9 +11,12 @@ request.
 
 1   The first release.
 2   A policy says which kinds of user ids a dataset has (``user_ids``), and string ids are in normal
-    form. ``open-run`` with attempt 0 asks for the next attempt. ``close-run`` ends a run,
+    form: a dataset that version 1 has created takes them as they are, and in version 1 only.
+    ``open-run`` with attempt 0 asks for the next attempt. ``close-run`` ends a run,
     ``withdraw-dataset`` takes back a dataset that nobody has used. A step is recognised by a
-    SHA-256 of its content. What a charge may make a worker write is limited more tightly.
+    SHA-256 of its content. What a charge may make a worker write is limited more tightly. The
+    lengths of packed arrays are checked before anything else (in version 1 after the attempt), and
+    what is refused for its content names its sender.
 
 Changing a record:
 
@@ -33,6 +36,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from accounting.units import MAX_BUDGET_UNITS
+from streams.normal_form import first_irregular, normal_form
 
 VERSION = 2
 """What this module writes."""
@@ -59,7 +63,13 @@ UserIds: TypeAlias = Literal["one-kind", "integer", "string", "mixed"]
 """Which ids a dataset has: integers and strings are never equal, so that one person known by 1 and
 by "1" would have two budgets. ``one-kind``: whichever comes first in a partition."""
 
-Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+"""One that a partition has given. In version 1 at most 2**53."""
+
+AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+"""One that a sender asks for, 0 for the next. Nobody can ask for the last one that an answer can
+carry, which would end the run. In version 1 from 1 to 2**53."""
+
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_BUDGET_UNITS)]
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
@@ -68,23 +78,27 @@ Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class Reason(StrEnum):
-    """Why a record was refused, in the order in which the checks are made."""
+    """Why a record was refused, in the order in which the checks are made.
 
-    MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
-    TOO_LARGE = "too-large"  # more bytes than a request may have
+    Two things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
+    is not looked at; and in version 1 packed arrays of a wrong length are found after the attempt.
+    """
+
     UNSUPPORTED_VERSION = "unsupported-version"
+    MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
     INVALID_POLICY = "invalid-policy"
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
-    UNKNOWN_RUN = "unknown-run"  # charged before it was opened
-    RUN_CLOSED = "run-closed"
+    UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
+    RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
+    TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
-    MIXED_USERS = "mixed-users"  # integer and string ids where the policy has one kind
+    MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
     NORM_ABOVE_CLIP = "norm-above-clip"
     DUPLICATE_USER = "duplicate-user"
@@ -98,14 +112,16 @@ class Refused(Exception):
     """A record that is not applied: its reason for programs, its detail for people.
 
     The detail is cut to ``MAX_DETAIL`` characters: it may quote the record, which may be long.
+    ``request`` is what could be read of it, if it could be.
     """
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, request: Request | None = None) -> None:
         if len(detail) > MAX_DETAIL:
             detail = f"{detail[:MAX_DETAIL]} ..."
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.request = request
 
 
 class _Record(
@@ -148,7 +164,7 @@ class OpenRun(_Record, frozen=True, tag="open-run"):
     dataset: Name
     run: Name
     # 0, from version 2 on: the one after the last. The same token again gets the same answer.
-    attempt: Annotated[int, Meta(ge=0, le=2**53)]
+    attempt: AskedAttempt
     request: Token
 
 
@@ -239,7 +255,7 @@ class Decision(_Record, frozen=True, tag="decision"):
     step: int
     partition: int
     offset: int  # of the charge that was applied
-    digest: bytes  # of the charge: 16 bytes
+    digest: bytes  # of the charge, by its own version: 16 bytes
     users: int  # how many the charge had
     admitted: bytes  # bit set, least significant bit first
     exhausted: bytes  # bit set: nothing is left after this step
@@ -288,6 +304,11 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_CHARGE_USERS = 2**19
 """More users in one charge are refused, however small their encoding: an answer has to fit too."""
 
+MAX_WRITE_BYTES = 256 * 1024 * 1024
+"""What a charge may make a worker write, as ``streams.writes`` counts it; not in version 1."""
+
+_LAST_ATTEMPT_OF_1 = 2**53
+
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _JSON_REQUEST: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -314,7 +335,10 @@ def decode_request(value: bytes | None) -> Request:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
         raise Refused(Reason.MALFORMED, str(error)) from error
     _check_version(request.v)
-    _check_features(request)
+    if request.v == 1:
+        _check_features(request)
+    else:
+        _check_content(request)
     return request
 
 
@@ -325,19 +349,40 @@ def _check_version(version: int) -> None:
 
 
 def _check_features(request: Request) -> None:
-    """Refuse what the request's own version does not have."""
-    if request.v >= 2:
-        return
+    """Refuse in a request of version 1 what only version 2 has."""
     match request:
         case CloseRun() | WithdrawDataset():
             feature = "this type of record"
         case OpenRun(attempt=0):
             feature = "attempt 0"
+        case OpenRun(attempt=attempt) | Charge(attempt=attempt) if attempt > _LAST_ATTEMPT_OF_1:
+            feature = f"attempt {attempt}"
         case CreateDataset(policy=policy) if policy.user_ids is not UNSET:
             feature = "user_ids"
         case _:
             return
     raise Refused(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
+
+
+def _check_content(request: Request) -> None:
+    """Refuse what can be told from the record alone and not by its types; not in version 1."""
+    if not isinstance(request, Charge):
+        return
+    for name, packed in (("users", request.users), ("norms", request.norms)):
+        if isinstance(packed, bytes) and len(packed) % 8:
+            raise Refused(Reason.MALFORMED, uneven(name, packed), request)
+    user = None if isinstance(request.users, bytes) else first_irregular(request.users)
+    if user is not None:
+        detail = (
+            f"user {user!a} is not in normal form, in which it is "
+            f"{normal_form(user)!a}: one name must not have two budgets"
+        )
+        raise Refused(Reason.MALFORMED, detail, request)
+
+
+def uneven(name: str, packed: bytes) -> str:
+    """What is wrong with a packed array that is cut off."""
+    return f"{name}: {len(packed)} packed bytes are not a multiple of 8"
 
 
 class _Versioned(msgspec.Struct):

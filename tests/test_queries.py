@@ -6,6 +6,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +92,33 @@ def test_a_query_to_which_nobody_contributes_is_charged_and_answered() -> None:
     assert answerer.answer(np.array([1, 2]), [0.0, 0.0]).value == 0.0
     assert answerer.answer([], np.empty((0, 3))).value.shape == (3,)
     assert [len(seen.users) for seen in run.seen] == [0, 0]
+
+
+PURCHASES = {"customer": ["ann", "bob", "cyd", "dan"], "amount": [0.5, 0.0, 0.25, 1.0]}
+FRAMES = {
+    "pandas": pd.DataFrame(PURCHASES),
+    "pandas, sorted": pd.DataFrame(PURCHASES).sort_values("amount"),
+    "pandas, reversed": pd.DataFrame(PURCHASES)[::-1],
+    "pandas, labels from elsewhere": pd.DataFrame(PURCHASES, index=[3, 3, 0, 1]),
+    "polars": pl.DataFrame(PURCHASES),
+    "polars, sorted": pl.DataFrame(PURCHASES).sort("amount"),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_columns_are_paired_by_position_so_that_nobody_pays_for_another(
+    frame: pd.DataFrame | pl.DataFrame,
+) -> None:
+    run = InMemoryRun(1.0)
+    answerer = quiet(run)
+    assert answerer.answer(frame["customer"], frame["amount"]).value == 1.75
+    charged = dict(zip(run.seen[0].users, run.seen[0].norms.tolist(), strict=True))
+    assert charged == {"ann": 0.5, "cyd": 0.25, "dan": 1.0}
+    assert answerer.last_charge is not None
+    assert list(answerer.last_charge.users) == run.seen[0].users
+    whole = frame[["amount", "amount"]] if isinstance(frame, pd.DataFrame) else frame[["amount"]]
+    answerer.answer(frame["customer"], whole)
+    assert run.seen[1].users == run.seen[0].users
 
 
 def test_vectors_are_charged_their_l2_norm_and_summed_by_coordinate() -> None:

@@ -1,17 +1,46 @@
-"""From a guarantee in the words of people to a policy in whole units."""
+"""Datasets: from a guarantee in the words of people to a policy in whole units, and to partitions
+that all hold it.
+
+Creation is decided in one place, the partition in which the dataset's own name lives. It is asked
+first; the others follow it. Whoever stops in between leaves a half-made dataset, which cannot be
+charged: the same policy completes it, whoever sends it, and as long as nobody has used it, it can
+be withdrawn. A withdrawal ends where a creation begins, so that a half-withdrawn dataset is a
+half-made one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from uuid import uuid4
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
+from accounting.units import from_units_down
+from streams.partitioner import partitions_of
 from streams.policies import check_policy
-from streams.schemas import Measure, OnExhaustion, Policy, Refused
-from streams.sdk.errors import InvalidCharge
+from streams.schemas import (
+    VERSION,
+    Answer,
+    CreateDataset,
+    DatasetCreated,
+    Measure,
+    OnExhaustion,
+    Policy,
+    Reason,
+    Refused,
+    RunOpened,
+    UserIds,
+    WithdrawDataset,
+    encode,
+)
+from streams.sdk.arguments import check_names
+from streams.sdk.asking import Asks, Deadline
+from streams.sdk.errors import InvalidCharge, PartitionsDisagree, PolicyChanged, Refusal
 
 _ODOMETER_STEPS = 8
 
@@ -27,6 +56,7 @@ def policy_from(
     orders: Sequence[float] | None,
     odometer_step: float | Sequence[float] | None,
     on_exhaustion: OnExhaustion,
+    user_ids: UserIds | None,
 ) -> Policy:
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
@@ -55,6 +85,7 @@ def policy_from(
                 "odometer_step": steps,
                 "orders": [float(order) for order in orders or []],
                 "on_exhaustion": on_exhaustion,
+                **({} if user_ids is None else {"user_ids": user_ids}),
             },
             Policy,
         )
@@ -64,6 +95,119 @@ def policy_from(
     except Refused as refused:
         raise InvalidCharge(refused.detail) from refused
     return policy
+
+
+def create(asks: Asks, policy: Policy, deadline: Deadline) -> Policy:
+    """Create the dataset, or complete it; the policy as the partitions hold it.
+
+    Raises:
+        PolicyChanged: it exists under another policy.
+        PartitionsDisagree: some partitions hold it under another one.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    home, others = _home_and_others(policy.dataset, asks.partitions)
+    created = _created(asks, policy, VERSION, [home], deadline)[home]
+    # A dataset of version 1 is completed by it: what it says of user ids no later one can say.
+    version = 1 if created.policy.user_ids is UNSET else VERSION
+    try:
+        # What the home holds is what the others must hold.
+        replies = _created(asks, created.policy, version, others, deadline)
+    except PolicyChanged as error:
+        raise PartitionsDisagree(
+            f"partition {home}, which decides, holds {_terms(created.policy)}, and partition "
+            f"{error.partition} another policy: {error.detail}. If nobody has used the dataset, "
+            "withdraw it with withdraw_dataset and create it again",
+            error.partition,
+        ) from error
+    check_agreement(policy.dataset, {home: created, **replies}, asks.partitions)
+    return created.policy
+
+
+def withdraw(asks: Asks, name: str, deadline: Deadline) -> None:
+    """Take back a dataset of which no run was ever opened; fine if there is none.
+
+    Raises:
+        DatasetInUse: a run of it was opened.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(name)
+    home, others = _home_and_others(name, asks.partitions)
+    for somewhere in (others, [home]):
+        token = uuid4().hex
+        request = encode(WithdrawDataset(v=VERSION, dataset=name, request=token))
+        asks.ask(token, dict.fromkeys(somewhere, request), deadline)
+
+
+def check_agreement(dataset: str, replies: Mapping[int, Answer | Refusal], partitions: int) -> None:
+    """Check that all partitions hold a dataset under one policy, made for that many partitions.
+
+    Args:
+        dataset: its name.
+        replies: what each partition said about it.
+        partitions: P of the topic.
+
+    Raises:
+        PartitionsDisagree: they do not; the dataset cannot be charged.
+        Refusal: it does not exist, or what a partition refused for other reasons.
+    """
+    refusals = {p: reply for p, reply in replies.items() if isinstance(reply, Refusal)}
+    for refusal in refusals.values():
+        if refusal.reason is not Reason.UNKNOWN_DATASET:
+            raise refusal
+    policies = {
+        p: reply.policy
+        for p, reply in replies.items()
+        if isinstance(reply, DatasetCreated | RunOpened)
+    }
+    if not policies:
+        raise next(iter(refusals.values()))
+    first, policy = min(policies.items())
+    other = next((p for p in policies if policies[p] != policy), None)
+    if policy.partitions != partitions:
+        raise PartitionsDisagree(
+            f"dataset {dataset!r} was made for {policy.partitions} partitions, and the topic has "
+            f"{partitions}. Partitions were added, so that users would be looked for where nothing "
+            f"of theirs is known. Copy the log to a topic with {policy.partitions} partitions",
+            first,
+        )
+    if other is not None:
+        raise PartitionsDisagree(
+            f"partition {first} holds dataset {dataset!r} under {_terms(policy)}, partition "
+            f"{other} under {_terms(policies[other])}. If nobody has used it, withdraw it with "
+            "withdraw_dataset; else charge it no more: another dataset would begin with nothing "
+            "spent, for the same people",
+            other,
+        )
+    if refusals:
+        raise PartitionsDisagree(
+            f"dataset {dataset!r} is half-made: partitions {sorted(refusals)} do not hold it. "
+            f"create_dataset with the same policy completes it: {_terms(policy)}",
+            min(refusals),
+        )
+
+
+def _created(
+    asks: Asks, policy: Policy, version: int, partitions: Sequence[int], deadline: Deadline
+) -> dict[int, DatasetCreated]:
+    token = uuid4().hex
+    request = encode(CreateDataset(v=version, request=token, policy=policy))
+    answers = asks.ask(token, dict.fromkeys(partitions, request), deadline)
+    return {p: answer for p, answer in answers.items() if isinstance(answer, DatasetCreated)}
+
+
+def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
+    home = int(partitions_of([name], partitions)[0])
+    return home, [partition for partition in range(partitions) if partition != home]
+
+
+def _terms(policy: Policy) -> str:
+    """A policy in the words of ``create_dataset``; budgets rounded down, for gdp mu squared."""
+    terms = asdict(policy)
+    for field in ("budget", "odometer_step"):
+        terms[field] = [float(from_units_down(units)) for units in terms[field]]
+    if policy.user_ids is UNSET:
+        terms["user_ids"] = "as in version 1"
+    return ", ".join(f"{name}={value!r}" for name, value in terms.items() if value != [])
 
 
 def _budget_from(measure: Measure, epsilon: float | None, delta: float | None) -> float:

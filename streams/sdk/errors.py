@@ -1,4 +1,7 @@
-"""What can go wrong for a trainer or a query answerer, by who can do something about it."""
+"""What can go wrong for a trainer or a query answerer, by who can do something about it.
+
+After any of these nothing may be released. The message says what happened and what to do.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,31 @@ class InvalidCharge(TurnstileError, ValueError):
     """The caller's arguments cannot be charged. Nothing was published."""
 
 
+class Unusable(TurnstileError, RuntimeError):
+    """This object cannot be used any more, or not here: it is closed, belongs to another process,
+    is in use by another thread, or its attempt has failed. Nothing was published."""
+
+
 class Refusal(TurnstileError):
-    """A worker refused the request; it changed no budget in the partition that refused.
+    """The request was refused; it changed no budget where it was refused.
 
     Attributes:
         reason: why, for programs.
-        partition: which partition refused.
         detail: why, for people.
+        partition: which partition refused; None if none was asked.
         current_attempt: the attempt of the run in that partition, if it has one.
     """
 
     def __init__(
-        self, reason: Reason, detail: str, partition: int, current_attempt: int | None = None
+        self,
+        reason: Reason,
+        detail: str,
+        partition: int | None,
+        current_attempt: int | None = None,
     ) -> None:
-        super().__init__(f"partition {partition} refused: {reason}: {detail}")
+        where = "refused" if partition is None else f"partition {partition} refused"
+        advice = ADVICE.get(reason)
+        super().__init__(f"{where}: {reason}: {detail}" + (f"; {advice}" if advice else ""))
         self.current_attempt = current_attempt
         self.reason = reason
         self.detail = detail
@@ -34,28 +48,92 @@ class Refusal(TurnstileError):
 
 
 class PolicyChanged(Refusal):
-    """The dataset exists under another policy. Policies never change: use another name."""
+    """The dataset exists under another policy, which never changes."""
+
+
+class PartitionsDisagree(PolicyChanged):
+    """The partitions do not hold the dataset under one policy, or there are more or fewer of them
+    than it was made for. It cannot be charged."""
+
+    def __init__(self, detail: str, partition: int | None) -> None:
+        super().__init__(Reason.POLICY_CHANGED, detail, partition)
+        self.args = (detail,)  # nobody refused: the detail says it all
+
+
+class DatasetInUse(Refusal):
+    """The dataset cannot be withdrawn: a run of it was opened."""
 
 
 class Fenced(Refusal):
     """A newer attempt of this run is at work. This one must stop."""
 
 
+class RunIsClosed(Refusal):
+    """The run was closed, which is for good."""
+
+
+class StepContentChanged(Refusal):
+    """The step was decided for other users or norms. Nothing was charged for these."""
+
+
 class DecisionTimeout(TurnstileError, TimeoutError):
-    """Not all partitions answered in time. Charging the same step again is safe: it is the same
-    charge, and it is decided once."""
+    """Not all partitions answered in time. Asking the same again is safe: it is decided once."""
 
 
 class ServiceUnavailable(TurnstileError):
-    """Kafka cannot be reached, or the topics are not there."""
+    """Kafka cannot be reached, does not take what is published, or the topics are not there."""
 
 
 class ConflictingDecisions(TurnstileError):
-    """Two different decisions for one step: something is badly wrong, and nothing may go on."""
+    """Two different decisions for one step, or one that does not fit what was asked: somebody else
+    writes to `halts`, or something is badly wrong. Nothing may go on."""
+
+
+_KINDS: dict[Reason, type[Refusal]] = {
+    Reason.POLICY_CHANGED: PolicyChanged,
+    Reason.DATASET_IN_USE: DatasetInUse,
+    Reason.OLDER_ATTEMPT: Fenced,
+    Reason.RUN_CLOSED: RunIsClosed,
+    Reason.STEP_CONTENT_CHANGED: StepContentChanged,
+}
+
+_OTHER_VERSION = (
+    "this is not what this SDK meant to send, so SDK and worker differ: upgrade the workers, then "
+    "the SDK"
+)
+_OTHER_CONTENT = "nothing of this step may be released: open the run again and abandon it"
+
+ADVICE: dict[Reason, str] = {
+    Reason.UNSUPPORTED_VERSION: "the worker is older than this SDK: upgrade the workers first",
+    Reason.MALFORMED: _OTHER_VERSION,
+    Reason.INVALID_POLICY: "change the arguments of create_dataset",
+    Reason.POLICY_CHANGED: (
+        "ask for the policy that is there. A dataset of another name would begin with nothing "
+        "spent, for the same people"
+    ),
+    Reason.UNKNOWN_DATASET: "check its name, or create it with create_dataset",
+    Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
+    Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
+    Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",
+    Reason.OLDER_ATTEMPT: "stop here, unless the other one is not meant to run",
+    Reason.STEP_CONTENT_CHANGED: (
+        "charge exactly what was charged before, in the same order of users, or give the step up "
+        "with abandon"
+    ),
+    Reason.STEP_OUT_OF_ORDER: "open the run again with Turnstile.run: its step is the next one",
+    Reason.TOO_LARGE: "charge fewer users in one step, or use more partitions for a new service",
+    Reason.LENGTH_MISMATCH: _OTHER_VERSION,
+    Reason.INVALID_MECHANISM: _OTHER_CONTENT,
+    Reason.MIXED_USERS: _OTHER_CONTENT,
+    Reason.INVALID_NORM: _OTHER_VERSION,
+    Reason.NORM_ABOVE_CLIP: _OTHER_VERSION,
+    Reason.DUPLICATE_USER: _OTHER_VERSION,
+    Reason.WRONG_PARTITION: _OTHER_VERSION,
+}
+"""What to do about a refusal."""
 
 
 def refusal_of(rejected: Rejected) -> Refusal:
     """The exception of a rejected request."""
-    kinds = {Reason.POLICY_CHANGED: PolicyChanged, Reason.OLDER_ATTEMPT: Fenced}
-    kind = kinds.get(rejected.reason, Refusal)
+    kind = _KINDS.get(rejected.reason, Refusal)
     return kind(rejected.reason, rejected.detail, rejected.partition, rejected.current_attempt)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+import hashlib
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -13,18 +19,20 @@ from kafka import KafkaConsumer, TopicPartition
 from streams.config import Config
 from streams.kafka_clients import new_reader
 from streams.packing import unpack_bits, unpack_users
-from streams.schemas import (
-    Decision,
-    OdometerCheckpoint,
-    Rejected,
-    User,
-    decode_answer,
-)
-from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable
+from streams.schemas import Decision, OdometerCheckpoint, Rejected, User, decode_answer
+from streams.sdk.connecting import reaching_kafka
+from streams.sdk.errors import InvalidCharge, ServiceUnavailable, Unusable
+from streams.sdk.replies import UNREADABLE
+from streams.sdk.witness import Witness
 from streams.topics import HALTS, ODOMETER, REJECTS
 
+logger = logging.getLogger("turnstile.sdk")
+
+T = TypeVar("T")
 Since: TypeAlias = Literal["earliest", "latest"]
 _POLL_MS = 200
+_REMEMBERED = 100_000
+"""Rejects by which one that is published again is recognised: far more than a batch has."""
 
 
 @dataclass(frozen=True)
@@ -49,80 +57,124 @@ class Halt:
     offset: int
 
 
-def follow_records(
-    config: Config, topic: str, since: Since, idle_timeout: float | None
-) -> Iterator[tuple[int, bytes]]:
-    """Every record of a topic as (partition, value), from its beginning or from now on.
+class Followed(NamedTuple):
+    """One record of a topic."""
 
-    Args:
+    partition: int
+    value: bytes
+    written: float  # seconds since 1970, by the clock of whoever wrote it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which records of a topic to read, and for how long.
+
+    Attributes:
         config: where Kafka is.
-        topic: a short name, such as ``halts``.
         since: where to begin; the position is fixed before the first record is asked for.
-        idle_timeout: end after this many seconds without a record; None follows for ever.
+        follow: wait for more after what there is.
+        idle_timeout: following ends when nothing came for so many seconds; None is never.
+        closed: set when whoever reads must stop.
+    """
+
+    config: Config
+    since: Since = "latest"
+    follow: bool = True
+    idle_timeout: float | None = None
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        if self.since not in get_args(Since):
+            raise InvalidCharge(f"since is {self.since!r}; it must be one of {get_args(Since)}")
+        if self.idle_timeout is not None and not self.idle_timeout >= 0:
+            raise InvalidCharge(f"idle_timeout is {self.idle_timeout}; it must be seconds")
+
+
+def follow_records(topic: str, reading: Reading) -> Iterator[Followed]:
+    """The records of a topic, which is given by its short name, such as ``halts``.
 
     Raises:
-        ServiceUnavailable: the topic does not exist.
+        ServiceUnavailable: no broker, or the topic does not exist.
+        Unusable: what it is read for was closed.
     """
-    name = config.topic(topic)
-    consumer = new_reader(config)
-    partitions = consumer.partitions_for_topic(name)
-    if not partitions:
-        consumer.close()
-        raise ServiceUnavailable(f"topic {name} does not exist; start a worker, which creates it")
-    places = [TopicPartition(name, partition) for partition in sorted(partitions)]
-    consumer.assign(places)
-    if since == "earliest":
-        consumer.seek_to_beginning(*places)
-    else:
-        consumer.seek_to_end(*places)
-    for place in places:
-        consumer.position(place)
-    return _poll(consumer, idle_timeout)
+    name = reading.config.topic(topic)
+    with reaching_kafka(reading.config), ExitStack() as opened:
+        consumer = new_reader(reading.config)
+        opened.callback(consumer.close)
+        partitions = consumer.partitions_for_topic(name)
+        if not partitions:
+            raise ServiceUnavailable(
+                f"topic {name} does not exist; start a worker, which creates it"
+            )
+        places = [TopicPartition(name, partition) for partition in sorted(partitions)]
+        consumer.assign(places)
+        if reading.since == "earliest":
+            consumer.seek_to_beginning(*places)
+        else:
+            consumer.seek_to_end(*places)
+        ends = {} if reading.follow else consumer.end_offsets(places)
+        for place in places:
+            consumer.position(place)
+        opened.pop_all()
+    return _poll(consumer, ends, reading)
 
 
-def _poll(consumer: KafkaConsumer, idle_timeout: float | None) -> Iterator[tuple[int, bytes]]:
-    idle_ms = 0
+def _poll(
+    consumer: KafkaConsumer, ends: dict[TopicPartition, int], reading: Reading
+) -> Iterator[Followed]:
+    idle_ms = 0.0
+    allowed_ms = math.inf if reading.idle_timeout is None else 1000 * reading.idle_timeout
     try:
-        while idle_timeout is None or idle_ms < 1000 * idle_timeout:
-            polled = consumer.poll(timeout_ms=_POLL_MS)
+        while idle_ms < allowed_ms if reading.follow else _is_behind(consumer, ends, reading):
+            with reaching_kafka(reading.config):
+                polled = consumer.poll(timeout_ms=_POLL_MS)
             idle_ms = 0 if polled else idle_ms + _POLL_MS
             for place, records in polled.items():
                 for record in records:
-                    yield place.partition, record.value
+                    if record.offset < ends.get(place, math.inf):
+                        yield Followed(place.partition, record.value, record.timestamp / 1000)
+            if reading.closed.is_set():
+                raise Unusable("this Turnstile was closed: open another one to go on reading")
     finally:
         consumer.close()
 
 
-def follow_decisions(
-    config: Config, since: Since, idle_timeout: float | None
-) -> Iterator[Decision]:
+def _is_behind(consumer: KafkaConsumer, ends: dict[TopicPartition, int], reading: Reading) -> bool:
+    with reaching_kafka(reading.config):
+        return any(consumer.position(place) < end for place, end in ends.items())
+
+
+def _decoded(
+    records: Iterator[Followed], decode: Callable[[bytes], T]
+) -> Iterator[tuple[Followed, T]]:
+    """Records with what they say. One that no worker wrote is skipped, and ends nothing."""
+    for record in records:
+        try:
+            yield record, decode(record.value)
+        except UNREADABLE as error:
+            logger.warning("skipped a record of partition %s: %s", record.partition, error)
+
+
+def follow_decisions(reading: Reading) -> Iterator[Decision]:
     """Every decision once; workers that take over a partition publish some of them again.
 
     Raises:
         ConflictingDecisions: two different decisions for one step and partition.
     """
-    records = follow_records(config, HALTS, since, idle_timeout)
-    return _distinct_decisions(records)
+    return _distinct_decisions(follow_records(HALTS, reading))
 
 
-def _distinct_decisions(records: Iterator[tuple[int, bytes]]) -> Iterator[Decision]:
-    last: dict[tuple[str, str, int], Decision] = {}
-    for partition, value in records:
-        decision = decode_answer(value)
+def _distinct_decisions(records: Iterator[Followed]) -> Iterator[Decision]:
+    witnesses: dict[tuple[str, str], Witness] = {}
+    for _, decision in _decoded(records, decode_answer):
         if not isinstance(decision, Decision):
             continue
-        lane = decision.dataset, decision.run, partition
-        before = last.get(lane)
-        if before is not None and decision.step <= before.step:
-            same = msgspec.structs.replace(decision, attempt=before.attempt)
-            if decision.step == before.step and same != before:
-                raise ConflictingDecisions(
-                    f"partition {partition} decided step {decision.step} of run "
-                    f"{decision.run!r} in two ways"
-                )
-            continue
-        last[lane] = decision
-        yield decision
+        run = decision.dataset, decision.run
+        witness = witnesses.setdefault(run, Witness(*run))
+        is_new = witness.see(decision)
+        witness.check()
+        if is_new:
+            yield decision
 
 
 def halts_of(decision: Decision) -> Iterator[Halt]:
@@ -144,27 +196,37 @@ def halts_of(decision: Decision) -> Iterator[Halt]:
         )
 
 
-def follow_odometer(
-    config: Config, since: Since, idle_timeout: float | None
-) -> Iterator[OdometerCheckpoint]:
+def follow_odometer(reading: Reading) -> Iterator[OdometerCheckpoint]:
     """Every odometer checkpoint once, never going back."""
-    records = follow_records(config, ODOMETER, since, idle_timeout)
-    return _rising_checkpoints(records)
+    return _rising_checkpoints(follow_records(ODOMETER, reading))
 
 
-def _rising_checkpoints(records: Iterator[tuple[int, bytes]]) -> Iterator[OdometerCheckpoint]:
+def _rising_checkpoints(records: Iterator[Followed]) -> Iterator[OdometerCheckpoint]:
     decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
     newest: dict[tuple[str, User], int] = {}
-    for _, value in records:
-        checkpoint = decoder.decode(value)
+    for _, checkpoint in _decoded(records, decoder.decode):
         key = checkpoint.dataset, checkpoint.user
         if newest.get(key, -1) < checkpoint.offset:
             newest[key] = checkpoint.offset
             yield checkpoint
 
 
-def follow_rejects(config: Config, since: Since, idle_timeout: float | None) -> Iterator[Rejected]:
-    """What was refused, and why."""
+def follow_rejects(
+    config: Config, since: Since, idle_timeout: float | None, *, follow: bool = True
+) -> Iterator[tuple[float, Rejected]]:
+    """When something was refused, in seconds since 1970, and what and why, each once."""
+    records = follow_records(REJECTS, Reading(config, since, follow, idle_timeout))
+    return _distinct_rejects(records)
+
+
+def _distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejected]]:
     decoder = msgspec.msgpack.Decoder(Rejected)
-    records = follow_records(config, REJECTS, since, idle_timeout)
-    return (decoder.decode(value) for _, value in records)
+    seen: OrderedDict[bytes, None] = OrderedDict()
+    for (_, value, written), rejected in _decoded(records, decoder.decode):
+        digest = hashlib.sha256(value).digest()
+        if digest in seen:  # a worker that took over a partition published it again
+            continue
+        seen[digest] = None
+        if len(seen) > _REMEMBERED:
+            seen.popitem(last=False)
+        yield written, rejected

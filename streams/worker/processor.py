@@ -188,7 +188,8 @@ class Processor:
             async with self._lock:
                 if self._suspended:
                     return  # half a fold is harmless: the deltas are still there
-                field = {name: self.ledger.fold(name)}
+                value = self.ledger.fold(name)
+                field = {} if value is None else {name: value}
                 verdict = await self._store.fold(self._partition, self.owner, self.next, field)
             self._expect_ok(verdict, "fold")
         async with self._lock:

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+from msgspec import UNSET
 
 from accounting import gdp_budget, zcdp_budget
 from streams.schemas import Policy
@@ -18,6 +19,7 @@ NOTHING = {
     "orders": None,
     "odometer_step": None,
     "on_exhaustion": "halt",
+    "user_ids": None,
 }
 
 
@@ -43,6 +45,12 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
     ]
 
 
+def test_kinds_of_user_ids_are_said_only_if_the_caller_does():
+    assert policy(budget=1).user_ids is UNSET
+    for kind in ("one-kind", "integer", "string", "mixed"):
+        assert policy(budget=1, user_ids=kind).user_ids == kind
+
+
 UNUSABLE = [
     ({}, "either budget, or epsilon and delta"),
     ({"budget": 1, "epsilon": 1, "delta": 0.1}, "either budget, or epsilon and delta"),
@@ -59,6 +67,7 @@ UNUSABLE = [
     ({"budget": 1, "orders": [2]}, "renyi"),
     ({"measure": "magic", "budget": 1}, "magic"),
     ({"budget": 1, "on_exhaustion": "explode"}, "explode"),
+    ({"budget": 1, "user_ids": "float"}, "float"),
     ({"name": "with space", "budget": 1}, "dataset"),
 ]
 

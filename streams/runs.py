@@ -1,0 +1,106 @@
+"""A run, as one partition sees it: its state, and what moves it.
+
+    (unknown) --open-run a--> open, attempt a, step -1
+    open, attempt a, step s --charge a, s + 1--> open, attempt a, step s + 1     charged, decided
+    open, attempt a, step s --charge a, s, same content--> unchanged    the stored decision again
+    open, attempt a, step s --open-run b > a--> open, attempt b, step s          fences attempt a
+    open, attempt a, step s --open-run a, same token--> unchanged           the same answer again
+    open, attempt a, step s --close-run a--> closed, attempt a, step s
+    closed, attempt a, step s --close-run a--> unchanged                    the same answer again
+    anything else is refused and changes nothing
+
+``open-run 0`` stands for ``open-run a`` with the token of attempt a, with another one for
+``open-run a + 1``, and for ``open-run 1`` of an unknown run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streams.packing import other_digests
+from streams.schemas import Charge, CloseRun, Decision, OpenRun, Reason, Refused
+
+
+class RunState(msgspec.Struct, frozen=True, array_like=True):
+    """Where a run stands in one partition."""
+
+    dataset: str
+    run: str
+    attempt: int
+    request: str  # the token of the attempt: two trainers cannot share a number
+    step: int = -1
+    digest: bytes = b""
+    decision: bytes = b""  # of the last step, as published
+    closed: bool = False
+
+
+def opened(run: RunState | None, request: OpenRun) -> RunState:
+    """The run under the attempt that is asked for.
+
+    Raises:
+        Refused: RUN_CLOSED or OLDER_ATTEMPT.
+    """
+    attempt = request.attempt
+    if run is None:
+        return RunState(request.dataset, request.run, attempt or 1, request.request)
+    if run.closed:
+        raise Refused(Reason.RUN_CLOSED, _is_closed(run))
+    same_token = request.request == run.request
+    if attempt == 0:
+        attempt = run.attempt if same_token else run.attempt + 1
+    if attempt < run.attempt or (attempt == run.attempt and not same_token):
+        detail = f"attempt {attempt} is not newer than attempt {run.attempt}"
+        raise Refused(Reason.OLDER_ATTEMPT, detail)
+    return msgspec.structs.replace(run, attempt=attempt, request=request.request)
+
+
+def under_current_attempt(run: RunState | None, request: Charge | CloseRun) -> RunState:
+    """The run that a request quotes the current attempt of.
+
+    Raises:
+        Refused: UNKNOWN_RUN, RUN_CLOSED (for a charge) or OLDER_ATTEMPT.
+    """
+    if run is None or request.attempt > run.attempt:
+        detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
+        raise Refused(Reason.UNKNOWN_RUN, detail)
+    if run.closed and isinstance(request, Charge):
+        raise Refused(Reason.RUN_CLOSED, _is_closed(run))
+    if request.attempt < run.attempt:
+        detail = f"attempt {request.attempt} was fenced by attempt {run.attempt}"
+        raise Refused(Reason.OLDER_ATTEMPT, detail)
+    return run
+
+
+def closed(run: RunState) -> RunState:
+    """The run for ever: what only its next step would need is gone."""
+    return msgspec.structs.replace(run, digest=b"", decision=b"", closed=True)
+
+
+def check_next_step(run: RunState, charge: Charge) -> None:
+    """Whether a charge is of the step after the last one.
+
+    Raises:
+        Refused: STEP_OUT_OF_ORDER.
+    """
+    if charge.step != run.step + 1:
+        detail = f"step {charge.step} does not follow step {run.step}, the last one decided"
+        raise Refused(Reason.STEP_OUT_OF_ORDER, detail)
+
+
+def stored_decision(run: RunState, charge: Charge, digest: bytes) -> Decision:
+    """The decision about the last step, for a charge of it with the same content.
+
+    The step may have been charged first in another version, which knows it by another digest.
+
+    Raises:
+        Refused: STEP_CONTENT_CHANGED.
+    """
+    if digest != run.digest and run.digest not in other_digests(charge):
+        detail = f"step {charge.step} was already charged with other content"
+        raise Refused(Reason.STEP_CONTENT_CHANGED, detail)
+    decision = msgspec.msgpack.decode(run.decision, type=Decision)
+    return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
+
+
+def _is_closed(run: RunState) -> str:
+    return f"run {run.run!r} was closed after step {run.step}: charge under another run"

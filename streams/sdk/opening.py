@@ -1,0 +1,85 @@
+"""Opening a run: a new attempt in every partition, under one policy.
+
+1. Every partition is asked for its next attempt.
+2. All must hold the dataset, under one policy, made for as many partitions as there are.
+3. Where attempts differ, because an opening before this one came half-way, the lower ones are
+   asked again, for the highest. If another trainer has come between, all begins again.
+"""
+
+from __future__ import annotations
+
+from random import uniform
+from time import sleep
+from uuid import uuid4
+
+import numpy as np
+
+from streams.schemas import VERSION, OpenRun, Reason, RunOpened, encode
+from streams.sdk.arguments import check_names
+from streams.sdk.asking import Asks, Deadline
+from streams.sdk.datasets import check_agreement
+from streams.sdk.errors import Fenced, InvalidCharge
+from streams.sdk.run import Run
+
+_OPENINGS = 10
+_PAUSE = 0.05
+"""Seconds at most until all begins again, so that two trainers do not keep meeting."""
+_HIGHEST_ASKED = 2**62
+"""Of the attempts that a request may name; partitions give higher ones, one after the other."""
+
+
+def open_run(
+    asks: Asks, dataset: str, name: str, *, released: int | None, deadline: Deadline
+) -> Run:
+    """A new attempt of a run, which fences every earlier one.
+
+    Raises:
+        InvalidCharge: a name that no dataset or run can have, or ``released`` does not fit.
+        PartitionsDisagree: the dataset cannot be charged.
+        RunIsClosed: the run was closed.
+        Refusal: the dataset does not exist.
+        Fenced: other trainers keep opening this run.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(dataset, name)
+    if released is not None and (
+        not isinstance(released, int | np.integer) or isinstance(released, bool) or released < -1
+    ):
+        raise InvalidCharge(f"released is {released!r}; it must be a step, or -1 for none yet")
+    for attempts in range(_OPENINGS):
+        sleep(uniform(0.0, _PAUSE) if attempts else 0.0)
+        opened = _open_everywhere(asks, dataset, name, deadline)
+        if opened is not None:
+            return Run(asks, opened, released)
+    raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
+
+
+def _open_everywhere(
+    asks: Asks, dataset: str, name: str, deadline: Deadline
+) -> dict[int, RunOpened] | None:
+    """The answers of all partitions under one attempt; None if another trainer came between."""
+
+    def request(token: str, attempt: int) -> bytes:
+        return encode(OpenRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token))
+
+    # Step 1.
+    token = uuid4().hex
+    replies = asks.survey(token, dict.fromkeys(range(asks.partitions), request(token, 0)), deadline)
+    # Step 2.
+    check_agreement(dataset, replies, asks.partitions)
+    opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
+    # Step 3.
+    for _ in range(_OPENINGS):
+        highest = max(answer.attempt for answer in opened.values())
+        lower = {p: answer.attempt for p, answer in opened.items() if answer.attempt < highest}
+        if not lower:
+            return opened
+        attempt = min(highest, _HIGHEST_ASKED)
+        if min(lower.values()) >= attempt:
+            token, attempt = uuid4().hex, 0  # beyond what can be asked for: one by one
+        try:
+            answers = asks.ask(token, dict.fromkeys(lower, request(token, attempt)), deadline)
+        except Fenced:
+            return None
+        opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}
+    return None

@@ -1,0 +1,345 @@
+"""Users, norms and contributions are taken by position, and nothing is coerced."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from streams.sdk.arguments import check_distinct, read_contributions, read_norms, read_users
+from streams.sdk.errors import InvalidCharge
+
+
+class Colour(IntEnum):
+    RED = 3
+
+
+class Text(StrEnum):
+    A = "a"
+
+
+class Unreadable:
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        raise TypeError("no such type")
+
+
+SHUFFLED = pd.DataFrame(
+    {"user": [3, 1, 2], "name": ["c", "a", "b"], "norm": [0.3, 0.1, 0.2]}
+).sort_values("user")
+"""Labels 1, 2, 0: whoever goes by label gets another order."""
+
+INTEGERS = {
+    "list": [1, 2, 3],
+    "tuple": (1, 2, 3),
+    "range": range(1, 4),
+    "list of numpy integers": [np.int32(1), np.uint8(2), 3],
+    "enumeration": [1, 2, Colour.RED],
+    "int64": np.array([1, 2, 3]),
+    "uint8": np.array([1, 2, 3], dtype=np.uint8),
+    "big-endian": np.array([1, 2, 3], dtype=">i4"),
+    "objects": np.array([1, 2, 3], dtype=object),
+    "every second": np.array([1, 0, 2, 0, 3])[::2],
+    "unmasked": np.ma.array([1, 2, 3]),
+    "pandas": pd.Series([1, 2, 3], index=[2, 0, 1]),
+    "pandas, sorted": SHUFFLED["user"],
+    "pandas objects": pd.Series([1, 2, 3], dtype=object),
+    "pandas Int64": pd.Series([1, 2, 3], dtype="Int64"),
+    "pandas UInt8": pd.Series([1, 2, 3], dtype="UInt8"),
+    "pandas arrow": pd.Series([1, 2, 3], dtype="int64[pyarrow]"),
+    "pandas category": pd.Series([1, 2, 3], dtype="category"),
+    "pandas Categorical": pd.Categorical([1, 2, 3]),
+    "pandas array": pd.array([1, 2, 3], dtype="Int64"),
+    "pandas Index": pd.Index([1, 2, 3]),
+    "pandas RangeIndex": pd.RangeIndex(1, 4),
+    "polars": pl.Series([1, 2, 3]),
+    "polars UInt64": pl.Series([1, 2, 3], dtype=pl.UInt64),
+    "polars column": pl.DataFrame({"user": [1, 2, 3]})["user"],
+    "arrow": pa.array([1, 2, 3]),
+    "arrow chunks": pa.chunked_array([[1], [2, 3]]),
+}
+
+
+@pytest.mark.parametrize("users", INTEGERS.values(), ids=INTEGERS)
+def test_integer_ids_are_taken_in_their_order_however_they_come(users: Any) -> None:
+    ids = read_users(users)
+    assert isinstance(ids, np.ndarray)
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [1, 2, 3]
+
+
+STRINGS = {
+    "list": ["a", "b\0", "ü"],
+    "numpy strings": ["a", np.str_("b\0"), "ü"],
+    "enumeration": [Text.A, "b\0", "ü"],
+    "objects": np.array(["a", "b\0", "ü"], dtype=object),
+    "variable width": np.array(["a", "b\0", "ü"], dtype=np.dtypes.StringDType()),
+    "pandas": pd.Series(["a", "b\0", "ü"], index=[2, 0, 1]),
+    "pandas objects": pd.Series(["a", "b\0", "ü"], dtype=object),
+    "pandas string": pd.Series(["a", "b\0", "ü"], dtype="string[python]"),
+    "pandas arrow": pd.Series(["a", "b\0", "ü"], dtype="string[pyarrow]"),
+    "pandas category": pd.Series(["a", "b\0", "ü"], dtype="category"),
+    "pandas Index": pd.Index(["a", "b\0", "ü"]),
+    "polars": pl.Series(["a", "b\0", "ü"]),
+    "polars Categorical": pl.Series(["a", "b\0", "ü"], dtype=pl.Categorical),
+    "polars Enum": pl.Series(["a", "b\0", "ü"], dtype=pl.Enum(["ü", "a", "b\0"])),
+    "arrow": pa.array(["a", "b\0", "ü"]),
+}
+
+
+@pytest.mark.parametrize("users", STRINGS.values(), ids=STRINGS)
+def test_string_ids_are_taken_whole_and_in_their_order_however_they_come(users: Any) -> None:
+    ids = read_users(users)
+    assert ids == ["a", "b\0", "ü"]
+    assert {type(user) for user in ids} == {str}
+
+
+def test_ids_of_both_kinds_stay_what_they_are() -> None:
+    assert read_users([1, "1", np.int8(-1)]) == [1, "1", -1]
+    assert read_users(pd.Series([1, "1"])) == [1, "1"]
+    nobody = read_users([])
+    assert isinstance(nobody, np.ndarray)
+    assert nobody.shape == (0,)
+
+
+NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "float": (lambda: [1, 2.0], "2.0 at position 1 is a float, not an int or str"),
+    "floats": (lambda: np.array([1.0]), "leave those rows out"),
+    "bool": (lambda: [True], "is a bool"),
+    "numpy bool": (lambda: [np.True_], "is a bool"),
+    "bools": (lambda: np.array([True]), "is a bool"),
+    "bytes": (lambda: [b"a"], "is a bytes"),
+    "numpy bytes": (lambda: np.array([b"a"]), "is a bytes"),
+    "UUID": (lambda: [uuid.UUID(int=1)], "is a UUID"),
+    "None": (lambda: ["a", None], "position 1 is missing"),
+    "nan among strings": (lambda: ["a", float("nan")], "position 1 is missing"),
+    "large": (lambda: [2**63], "64-bit"),
+    "large, numpy": (lambda: np.array([2**63], dtype=np.uint64), "64-bit"),
+    "small": (lambda: ["a", -(2**63) - 1], "64-bit"),
+    "empty string": (lambda: ["a", ""], "0 characters"),
+    "long string": (lambda: ["x" * 257], "257 characters"),
+    "half a character": (lambda: ["a", "\ud800"], "UTF-8"),
+    "text": (lambda: "abc", "give a list"),
+    "set": (lambda: {1, 2}, "no positions"),
+    "dict": (lambda: {1: 0.5}, "no positions"),
+    "generator": (lambda: (user for user in [1]), "give a list or an array"),
+    "two-dimensional": (lambda: np.array([[1, 2]]), "one-dimensional"),
+    "two-dimensional strings": (lambda: np.array([["a"]]), "shape"),
+    "a number": (lambda: np.int64(5), "one-dimensional"),
+    "masked": (lambda: np.ma.array([1, 2], mask=[False, True]), "masked"),
+    "dates": (lambda: np.array(["2020-01-01"], dtype="datetime64[D]"), "is a date"),
+    "pandas Int64 with NA": (lambda: pd.Series([1, None], dtype="Int64"), "leave those rows out"),
+    "pandas with NaN": (lambda: pd.Series([1, None]), "leave those rows out"),
+    "pandas str with NaN": (lambda: pd.Series(["a", None]), "position 1 is missing"),
+    "pandas string with NA": (
+        lambda: pd.Series(["a", None], dtype="string[python]"),
+        "position 1 is missing",
+    ),
+    "pandas arrow string with NA": (
+        lambda: pd.Series(["a", None], dtype="string[pyarrow]"),
+        "position 1 is missing",
+    ),
+    "pandas category with NA": (
+        lambda: pd.Series(["a", None], dtype="category"),
+        "position 1 is missing",
+    ),
+    "pandas boolean": (lambda: pd.Series([True, None], dtype="boolean"), "is a bool"),
+    "pandas MultiIndex": (lambda: pd.MultiIndex.from_tuples([(1, 2)]), "is a tuple"),
+    "pandas frame": (lambda: SHUFFLED, "one column"),
+    "polars with null": (lambda: pl.Series([1, None]), "leave those rows out"),
+    "polars str with null": (lambda: pl.Series(["a", None]), "position 1 is missing"),
+    "polars Boolean": (lambda: pl.Series([True]), "is a bool"),
+    "polars Float64": (lambda: pl.Series([1.0]), "leave those rows out"),
+    "what numpy cannot hold": (Unreadable, "cannot be read as an array: no such type"),
+    "polars frame": (lambda: pl.DataFrame({"user": [1]}), "one column"),
+}
+
+
+@pytest.mark.parametrize(("users", "message"), NO_IDS.values(), ids=NO_IDS)
+def test_what_is_no_id_is_refused_with_what_to_do(users: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidCharge, match=message):
+        read_users(users())
+
+
+@pytest.mark.parametrize("ids", [np.array([4, 7, 4]), ["a", 4, "a"], [1, "1", 1]], ids=str)
+def test_an_id_that_appears_twice_is_refused(ids: Any) -> None:
+    with pytest.raises(InvalidCharge, match="appears twice"):
+        check_distinct(ids)
+
+
+@pytest.mark.parametrize("ids", [np.array([4, 7]), ["a", 4], [1, "1"], np.empty(0, int)], ids=str)
+def test_distinct_ids_are_fine(ids: Any) -> None:
+    check_distinct(ids)
+
+
+NUMBERS = {
+    "list": [0.1, 0.2, 0.3],
+    "tuple": (0.1, 0.2, 0.3),
+    "list of numpy floats": [np.float64(0.1), 0.2, 0.3],
+    "float64": np.array([0.1, 0.2, 0.3]),
+    "big-endian": np.array([0.1, 0.2, 0.3], dtype=">f8"),
+    "objects": np.array([0.1, 0.2, 0.3], dtype=object),
+    "pandas": pd.Series([0.1, 0.2, 0.3], index=[2, 0, 1]),
+    "pandas, sorted": SHUFFLED["norm"],
+    "pandas Float64": pd.Series([0.1, 0.2, 0.3], dtype="Float64"),
+    "pandas arrow": pd.Series([0.1, 0.2, 0.3], dtype="double[pyarrow]"),
+    "pandas category": pd.Series([0.1, 0.2, 0.3], dtype="category"),
+    "polars": pl.Series([0.1, 0.2, 0.3]),
+    "arrow": pa.array([0.1, 0.2, 0.3]),
+}
+
+
+@pytest.mark.parametrize("norms", NUMBERS.values(), ids=NUMBERS)
+def test_norms_and_contributions_are_taken_in_their_order_however_they_come(norms: Any) -> None:
+    values, _ = read_norms(norms, 3, None)
+    assert values.dtype == np.float64
+    assert values.tolist() == [0.1, 0.2, 0.3]
+    assert read_contributions(norms, 3).tolist() == [0.1, 0.2, 0.3]
+
+
+def test_whole_numbers_are_numbers() -> None:
+    for norms in ([1, 2], [1, 2.0], np.array([1, 2]), pd.Series([1, 2]), pl.Series([1, 2])):
+        assert read_norms(norms, 2, None)[0].tolist() == [1.0, 2.0]
+    assert read_norms([], 0, None)[0].shape == (0,)
+
+
+NO_NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "text": (lambda: [1.0, "2"], "'2' at position 1 is a str, not a number"),
+    "texts": (lambda: ["1", "2"], "is a str"),
+    "numpy text": (lambda: np.array(["1", "2"]), "is a str"),
+    "pandas text": (lambda: pd.Series(["1", "2"]), "is a str"),
+    "bool": (lambda: [1.0, True], "is a bool"),
+    "bools": (lambda: np.array([True, False]), "is a bool"),
+    "pandas bools": (lambda: pd.Series([True, False]), "is a bool"),
+    "polars bools": (lambda: pl.Series([True, False]), "is a bool"),
+    "complex": (lambda: np.array([1j, 2]), "is a complex"),
+    "None": (lambda: [1.0, None], "missing"),
+    "pandas NA": (lambda: pd.Series([1.0, pd.NA], dtype=object), "missing"),
+    "Decimal": (lambda: [1.0, Decimal(1)], "is a Decimal"),
+    "Fraction": (lambda: [1.0, Fraction(1)], "is a Fraction"),
+    "polars Decimal": (lambda: pl.Series([Decimal("1.5"), Decimal("2.5")]), "is a Decimal"),
+    "long double": (lambda: np.array([1, 2], dtype=np.longdouble), "float64"),
+    "large integers": (lambda: np.array([1, 2**53 + 1]), "float64"),
+    "large integers beside floats": (lambda: [0.5, 2**53 + 1], "float64"),
+    "integers beyond 64 bits": (lambda: [1, 2**70], "real numbers"),
+    "set": (lambda: {1.0, 2.0}, "no positions"),
+    "a number": (lambda: 1.0, "give a list or an array"),
+    "masked": (lambda: np.ma.array([1.0, 2.0], mask=[False, True]), "masked"),
+}
+
+
+@pytest.mark.parametrize(("numbers", "message"), NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_is_no_number_is_refused_with_what_to_do(
+    numbers: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(InvalidCharge, match=message):
+        read_norms(numbers(), 2, None)
+    with pytest.raises(InvalidCharge, match=message):
+        read_contributions(numbers(), 2)
+
+
+NO_NORMS: dict[str, tuple[Callable[[], Any], str]] = {
+    "NaN": (lambda: [1.0, np.nan], "nan at position 1"),
+    "infinite": (lambda: [1.0, np.inf], "finite"),
+    "negative": (lambda: [-1e-300, 1.0], "not negative"),
+    "pandas Float64 with NA": (lambda: pd.Series([1, None], dtype="Float64"), "nan at position 1"),
+    "polars with null": (lambda: pl.Series([1.0, None]), "nan at position 1"),
+    "too few": (lambda: [1.0], "shape"),
+    "vectors": (lambda: [[1.0], [2.0]], "shape"),
+    "pandas frame": (lambda: pd.DataFrame({"norm": [1.0, 2.0]}), "one column"),
+}
+
+
+@pytest.mark.parametrize(("norms", "message"), NO_NORMS.values(), ids=NO_NORMS)
+def test_what_is_no_norm_is_refused(norms: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidCharge, match=message):
+        read_norms(norms(), 2, None)
+
+
+FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}, index=[1, 0])
+
+VECTORS = {
+    "lists": [[1.0, 3], [2.0, 4]],
+    "tuples": ((1.0, 3.0), (2.0, 4.0)),
+    "arrays": [np.array([1.0, 3.0]), np.array([2, 4])],
+    "pandas rows": [pd.Series([1.0, 3.0], index=[1, 0]), pd.Series([2, 4])],
+    "array": np.array([[1.0, 3.0], [2.0, 4.0]]),
+    "pandas frame": FRAME,
+    "pandas frame with one name for all": FRAME.set_axis(["x", "x"], axis=1),
+    "pandas frame of Int64": FRAME.astype("Int64"),
+    "polars frame": pl.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}),
+    "polars Array": pl.Series([[1.0, 3.0], [2.0, 4.0]], dtype=pl.Array(pl.Float64, 2)),
+}
+
+
+@pytest.mark.parametrize("contributions", VECTORS.values(), ids=VECTORS)
+def test_vectors_are_taken_row_by_row_however_they_come(contributions: Any) -> None:
+    assert read_contributions(contributions, 2).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+NO_VECTORS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a bool column": (
+        lambda: pd.DataFrame({"x": [1.0, 2.0], "y": [True, False]}),
+        "is a bool",
+    ),
+    "a polars bool column": (
+        lambda: pl.DataFrame({"x": [1.0, 2.0], "y": [True, False]}),
+        "is a bool",
+    ),
+    "a text column": (lambda: pl.DataFrame({"x": ["1", "2"]}), "is a str"),
+    "NA": (lambda: pd.DataFrame({"x": pd.array([1, None], dtype="Int64")}), "finite"),
+    "null": (lambda: pl.DataFrame({"x": [1, None]}), "finite"),
+    "bools": (lambda: [[1.0, True], [2.0, False]], "is a bool"),
+    "rows of bools": (lambda: [np.array([True]), np.array([1.0])], "is a bool"),
+    "ragged": (lambda: [[1.0], [2.0, 3.0]], "one length"),
+    "ragged arrays": (lambda: [np.ones(1), np.ones(2)], "one length"),
+    "polars List": (lambda: pl.Series([[1.0], [2.0, 3.0]]), "one length"),
+    "no columns": (lambda: pd.DataFrame(index=[0, 1]), "no coordinates"),
+    "an arrow table": (lambda: pa.table({"x": [1.0, 2.0]}), "pandas or polars"),
+}
+
+
+@pytest.mark.parametrize(("contributions", "message"), NO_VECTORS.values(), ids=NO_VECTORS)
+def test_what_is_no_vector_is_refused(contributions: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidCharge, match=message):
+        read_contributions(contributions(), 2)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+@pytest.mark.parametrize("clip_norm", [0.1, 1.0, 1 / 3, 1e-30, 0.7])
+def test_norms_clipped_in_a_narrower_type_are_not_above_the_clip_norm(
+    kind: type[np.floating], clip_norm: float
+) -> None:
+    clipped = np.minimum(np.array([0.0, 5.0], dtype=kind), kind(clip_norm))
+    norms, limit = read_norms(clipped, 2, clip_norm)
+    assert norms.tolist() == clipped.astype(float).tolist()  # charged as they are given
+    assert limit is not None
+    assert clip_norm <= limit
+    assert float(np.nextafter(kind(limit), kind(0))) < clip_norm  # the least of its type
+    above = np.nextafter(kind(limit), kind(np.inf))
+    with pytest.raises(InvalidCharge, match="clip_norm"):
+        read_norms(np.array([0.0, above], dtype=kind), 2, clip_norm)
+
+
+def test_a_clip_norm_beyond_the_narrower_type_stays_as_it_is() -> None:
+    assert read_norms(np.ones(1, np.float32), 1, 1e300)[1] == 1e300
+
+
+def test_float64_norms_are_held_against_the_clip_norm_itself() -> None:
+    with pytest.raises(InvalidCharge, match="a little less than clip_norm"):
+        read_norms([np.nextafter(0.1, 1)], 1, 0.1)
+    assert read_norms([0.1], 1, 0.1)[1] == 0.1
+
+
+@pytest.mark.parametrize("clip_norm", [-1.0, np.nan, np.inf, "1", True])
+def test_clip_norm_must_be_a_norm(clip_norm: Any) -> None:
+    with pytest.raises(InvalidCharge, match="clip_norm"):
+        read_norms([0.0], 1, clip_norm)
