@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 PREFIX = "turnstile."
 
@@ -20,6 +20,7 @@ _IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
 
 _BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
+_REDIS_OPTIONS = re.compile(r"db|username|password|client_name|ssl_[a-z_]+")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
 _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
@@ -142,8 +143,13 @@ def _check_redis(url: str) -> None:
     try:
         parts = urlsplit(url)
         port, database = parts.port, unquote(parts.path).strip("/")
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError:
-        raise ConfigurationError(problem.format("its host or port cannot be read")) from None
+        raise ConfigurationError(
+            problem.format("its host, port or options are unreadable")
+        ) from None
+    if not all(map(_REDIS_OPTIONS.fullmatch, options)):
+        raise ConfigurationError(problem.format("its options are not db, username or password"))
     if parts.scheme == "unix":
         if not database:
             raise ConfigurationError(problem.format("it names no socket"))
@@ -152,7 +158,7 @@ def _check_redis(url: str) -> None:
         raise ConfigurationError(problem.format("it does not begin with redis, rediss or unix"))
     if not parts.hostname or port == 0:
         raise ConfigurationError(problem.format("it names no host or port"))
-    if database and not re.fullmatch(r"[0-9]{1,9}", database):
+    if not re.fullmatch(r"[0-9]{0,9}", options.get("db", database)):
         raise ConfigurationError(problem.format("the number of its database is not a number"))
 
 

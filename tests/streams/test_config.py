@@ -63,13 +63,16 @@ UNUSABLE_REDIS = [
     ("redis://", "no host"),
     ("redis://user:secret@", "no host"),
     ("redis://host:0", "no host or port"),
-    ("redis://:secret", "host or port cannot be read"),
-    ("redis://:se/cret@host", "host or port cannot be read"),
-    ("redis://[secret", "host or port cannot be read"),
+    ("redis://:secret", "unreadable"),
+    ("redis://:se/cret@host", "unreadable"),
+    ("redis://[secret", "unreadable"),
     ("redis://:sec ret@host", "%20"),
     ("redis://:secret@host\n", "%20"),
     ("redis://:secret@host/one", "not a number"),
     ("unix://", "no socket"),
+    ("redis://host?db=one", "not a number"),
+    ("redis://host?sec=ret", "its options are"),
+    ("redis://host?secret", "unreadable"),
 ]
 
 
