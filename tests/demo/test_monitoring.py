@@ -180,7 +180,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
-    with pytest.raises(DemoError, match=r"rich: pip install dp-turnstile\[demo\]"), demo_extra():
+    with pytest.raises(DemoError, match=r"rich: `pip install -e '.*\[demo\]'`"), demo_extra():
         import rich.nothing  # noqa: F401
 
 
