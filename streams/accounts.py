@@ -160,7 +160,8 @@ class Accounts:
     def charge(self, plan: Plan) -> Outcome:
         """Carry out a plan that was made of the accounts as they are."""
         first_new_slot = len(self._index)
-        self._enrol(plan.new_users)
+        if len(plan.new_users):
+            self._enrol(plan.new_users)
         blocks = self._blocks(plan)
         settled = []
         written = []

@@ -1,10 +1,14 @@
 """Where each user's numbers stand: user id -> slot, slots numbered in the order of first sight.
 
 Integer ids, the fast path, are found 4,096 at a time in an open-addressing hash table that is
-itself a numpy array; string ids in a dict.
+itself a numpy array; string ids in a dict. Where an id stands in the table depends on numbers that
+every process draws for itself, as Python does for strings: nobody can choose ids that collide.
+Slots do not depend on them.
 """
 
 from __future__ import annotations
+
+import secrets
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +16,9 @@ from numpy.typing import NDArray
 from streams.schemas import User
 
 UNKNOWN = -1
-_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
+Seed = tuple[int, int, int]
+_SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(64) | 1)
+_HALF = np.uint64(32)
 
 
 class UserIndex:
@@ -53,15 +59,17 @@ class UserIndex:
             self._integer_at = grown
         if isinstance(users, np.ndarray):
             self._integer_at[first : self._count] = users
-            self._integers.add(first, self._integer_at[: self._count])
+            self._integers.add(slots, self._integer_at)
             return slots
+        integer_slots = []
         for slot, user in enumerate(users, start=first):
             if isinstance(user, str):
                 self._strings[user] = slot
                 self._string_at[slot] = user
             else:
                 self._integer_at[slot] = user
-                self._integers.add(slot, self._integer_at[: slot + 1])
+                integer_slots.append(slot)
+        self._integers.add(np.array(integer_slots, dtype=np.int64), self._integer_at)
         return slots
 
     def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
@@ -86,9 +94,10 @@ class _SlotTable:
     A place holds a slot alone, so that the table stays small; whose slot it is stands in `ids`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: Seed = _SEED) -> None:
+        self._seed = np.array(seed, dtype=np.uint64)
         self._count = 0
-        self._allocate(bits=8)
+        self._allocate(bits=4)
 
     def _allocate(self, bits: int) -> None:
         self._shift = np.uint64(64 - bits)
@@ -96,9 +105,19 @@ class _SlotTable:
         self._slots = np.full(1 << bits, UNKNOWN, dtype=np.int32)  # UNKNOWN marks a free place
 
     def _home(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        return ((keys.view(np.uint64) * _FIBONACCI) >> self._shift).view(np.int64)
+        # One product alone would leave rows of ids in rows, and so would two. The upper half,
+        # folded into a lower one that nobody knows, breaks them up.
+        first, offset, second = self._seed
+        mixed: NDArray[np.uint64] = keys.view(np.uint64) * first
+        mixed += offset
+        mixed ^= mixed >> _HALF
+        mixed *= second
+        mixed >>= self._shift
+        homes: NDArray[np.int64] = mixed.view(np.int64)
+        return homes
 
     def find(self, keys: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slot of each key, UNKNOWN if it has none."""
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
         found = self._slots.take(place).astype(np.int64)
@@ -113,10 +132,9 @@ class _SlotTable:
             pending, place, sought = pending[missed], place[missed], sought[missed]
         return found
 
-    def add(self, first: int, ids: NDArray[np.int64]) -> None:
-        """Enter the users of the slots from `first` on; they must not be in the table."""
-        self._count += len(ids) - first
-        slots = np.arange(first, len(ids))
+    def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        """Enter the users of these slots; they must not be in the table."""
+        self._count += len(slots)
         if 4 * self._count > len(self._slots):
             known = self._slots[self._slots != UNKNOWN].astype(np.int64)
             slots = np.concatenate([known, slots])

@@ -14,6 +14,7 @@ from streams.schemas import User
 _SEED = np.uint32(0x9747B28C)
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _POSITIVE = np.uint32(0x7FFFFFFF)
+_BLOCK_BYTES = 2**20
 
 
 def user_key(user: User) -> bytes:
@@ -34,18 +35,30 @@ def partitions_of(users: NDArray[np.int64] | list[User], partitions: int) -> NDA
     """
     if isinstance(users, np.ndarray):
         octets = users.astype(">i8").view(np.uint8).reshape(-1, 8)
-        lengths = np.full(len(users), 8, dtype=np.uint32)
+        hashes = _murmur2(octets, np.full(len(users), 8, dtype=np.uint32))
     else:
-        octets, lengths = _padded([user_key(user) for user in users])
-    return (_murmur2(octets, lengths) & _POSITIVE).astype(np.int64) % partitions
+        hashes = _murmur2_of([user_key(user) for user in users])
+    return (hashes & _POSITIVE).astype(np.int64) % partitions
 
 
-def _padded(keys: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Keys as rows of one array, filled up with zeros to a multiple of four, and their lengths."""
+def _murmur2_of(keys: list[bytes]) -> NDArray[np.uint32]:
+    """murmur2 of keys of any lengths, in blocks of similar ones.
+
+    A key among much longer ones would be filled up to their length: from the longest down, a block
+    is as wide as its first key and no larger than ``_BLOCK_BYTES``.
+    """
     lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys))
-    width = -(-int(lengths.max(initial=0)) // 4) * 4
-    rows = b"".join(key.ljust(width, b"\0") for key in keys)
-    return np.frombuffer(rows, dtype=np.uint8).reshape(len(keys), width), lengths
+    order = np.argsort(lengths, kind="stable")[::-1]
+    hashes = np.empty(len(keys), dtype=np.uint32)
+    start = 0
+    while start < len(keys):
+        width = -(-int(lengths[order[start]]) // 4) * 4
+        block = order[start : start + max(1, _BLOCK_BYTES // max(1, width))]
+        rows = b"".join([keys[position].ljust(width, b"\0") for position in block.tolist()])
+        octets = np.frombuffer(rows, dtype=np.uint8).reshape(len(block), width)
+        hashes[block] = _murmur2(octets, lengths[block])
+        start += len(block)
+    return hashes
 
 
 def _murmur2(octets: NDArray[np.uint8], lengths: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -20,9 +20,11 @@ One step, one answer. Two answers to one step would be two releases for one char
 After a restart, open the run again. A step that was decided everywhere is behind the new attempt:
 it may have been answered or not, and is never answered again. A step that was interrupted has not
 been answered by anyone, because its charge did not return and its attempt is fenced; it is
-completed with the same users and contributions, or abandoned. So do not store noise or a
-generator's state, and do not answer from a copy of a process (``fork``, a snapshot that is resumed
-twice): a copied generator draws the same noise for different sums.
+completed with the same users and contributions, or abandoned. An answerer that writes down the step
+of an answer before the answer leaves can say so (``released=``): then a step that was decided and
+not answered is handed back too. So do not store noise or a generator's state, and do not answer
+from a copy of a process (``fork``, a snapshot that is resumed twice): a copied generator draws the
+same noise for different sums.
 
 Contributions are rounded towards zero to a grid that is fine beside the noise, and summed as
 integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). An

@@ -221,13 +221,8 @@ class Turnstile:
             Unusable: the Turnstile was closed.
         """
         since = since or ("latest" if follow else "earliest")
-        decisions = follow_decisions(self._reading(since, follow, idle_timeout))
-        return (
-            halt
-            for decision in decisions
-            if dataset in (None, decision.dataset) and run in (None, decision.run)
-            for halt in halts_of(decision)
-        )
+        decisions = follow_decisions(self._reading(since, follow, idle_timeout), dataset, run)
+        return (halt for decision in decisions for halt in halts_of(decision))
 
     def odometer(
         self,

@@ -61,10 +61,9 @@ def check_decision(part: Part, answer: Answer, digest: bytes) -> Decision:
         raise ConflictingDecisions(f"partition {answer.partition} answered a charge with {answer}")
     complaint = None
     count = len(part.positions)
-    octets = -(-count // 8)
     if answer.digest != digest:
         complaint = "is about other content"
-    elif answer.users != count or {len(answer.admitted), len(answer.exhausted)} != {octets}:
+    elif answer.users != count or not is_whole(answer):
         complaint = f"is not about {count} users"
     elif not _is_grant(part, answer):
         complaint = "grants what was not asked for"
@@ -74,6 +73,16 @@ def check_decision(part: Part, answer: Answer, digest: bytes) -> Decision:
             "not made by a worker. Release nothing of this step, and find out who writes to halts"
         )
     return answer
+
+
+def is_whole(decision: Decision) -> bool:
+    """Whether the arrays of a decision fit each other, as those of every worker's do."""
+    octets = -(-decision.users // 8)
+    if not len(decision.admitted) == len(decision.exhausted) == octets:
+        return False
+    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
+    packed = isinstance(decision.halted, bytes)
+    return len(decision.halted) == (8 * halted if packed else halted)
 
 
 def step_decision(

@@ -19,8 +19,9 @@ from kafka import KafkaConsumer, TopicPartition
 from streams.config import Config
 from streams.kafka_clients import new_reader
 from streams.packing import unpack_bits, unpack_users
-from streams.schemas import Decision, OdometerCheckpoint, Rejected, User, decode_answer
+from streams.schemas import Answer, Decision, OdometerCheckpoint, Rejected, User, decode_answer
 from streams.sdk.connecting import reaching_kafka
+from streams.sdk.decisions import is_whole
 from streams.sdk.errors import InvalidCharge, ServiceUnavailable, Unusable
 from streams.sdk.replies import UNREADABLE
 from streams.sdk.witness import Witness
@@ -155,20 +156,37 @@ def _decoded(
             logger.warning("skipped a record of partition %s: %s", record.partition, error)
 
 
-def follow_decisions(reading: Reading) -> Iterator[Decision]:
+def follow_decisions(reading: Reading, dataset: str | None, run: str | None) -> Iterator[Decision]:
     """Every decision once; workers that take over a partition publish some of them again.
+
+    Args:
+        reading: from where to where.
+        dataset: of this dataset only.
+        run: of runs of this name only.
 
     Raises:
         ConflictingDecisions: two different decisions for one step and partition.
     """
-    return _distinct_decisions(follow_records(HALTS, reading))
+    decisions = (
+        answer
+        for _, answer in _decoded(follow_records(HALTS, reading), _answer)
+        if isinstance(answer, Decision)
+        and dataset in (None, answer.dataset)
+        and run in (None, answer.run)
+    )
+    return _distinct_decisions(decisions)
 
 
-def _distinct_decisions(records: Iterator[Followed]) -> Iterator[Decision]:
+def _answer(value: bytes) -> Answer:
+    answer = decode_answer(value)
+    if isinstance(answer, Decision) and not is_whole(answer):
+        raise msgspec.ValidationError("its arrays do not fit each other")
+    return answer
+
+
+def _distinct_decisions(decisions: Iterator[Decision]) -> Iterator[Decision]:
     witnesses: dict[tuple[str, str], Witness] = {}
-    for _, decision in _decoded(records, decode_answer):
-        if not isinstance(decision, Decision):
-            continue
+    for decision in decisions:
         run = decision.dataset, decision.run
         witness = witnesses.setdefault(run, Witness(*run))
         is_new = witness.see(decision)

@@ -169,7 +169,7 @@ class Replies:
             self._deliver(_key_of(answer), answer.partition, answer)
         else:
             rejected = msgspec.msgpack.decode(value, type=Rejected)
-            self._deliver(_rejected_key(rejected), rejected.partition, refusal_of(rejected))
+            self._deliver(rejected_key(rejected), rejected.partition, refusal_of(rejected))
 
     def _see(self, decision: Decision) -> None:
         with self._lock:
@@ -190,7 +190,8 @@ def _key_of(record: Answer | Request) -> Hashable:
     return record.request
 
 
-def _rejected_key(rejected: Rejected) -> Hashable:
+def rejected_key(rejected: Rejected) -> Hashable:
+    """By what the sender of a refused request waits; None if it cannot be told."""
     if rejected.request is not None:
         return rejected.request
     if rejected.dataset and rejected.run and rejected.attempt and rejected.step is not None:

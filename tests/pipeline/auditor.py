@@ -2,7 +2,7 @@
 
 It shares no code with the worker: records are decoded to plain dictionaries, costs are fractions,
 users stand in dictionaries. ``Auditor`` folds `norms`; ``compare`` holds what the workers wrote to
-Redis, `halts`, `rejects` and `odometer` against it.
+Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
 
 One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
 for which the documents give a range. The auditor checks the range and charges by the norm.
@@ -10,12 +10,12 @@ for which the documents give a range. The auditor checks the range and charges b
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import math
-import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -28,17 +28,29 @@ from kafka.partitioner.default import murmur2
 
 from streams.config import Config
 from streams.ledger import Ledger
+from tests.pipeline.auditor_requests import (
+    NOT_GIVEN,
+    POLICY,
+    Rejection,
+    User,
+    digest_of,
+    fits,
+    is_normal,
+    is_uneven,
+    numbers_of,
+    read,
+)
 
-User = int | str
 Place = tuple[int, int]
 """Partition and offset."""
 
 TOPICS = ("norms", "halts", "rejects", "odometer")
 _UNIT = 2**44
 _LARGEST_COST = 2**62
-_LARGEST_BUDGET = 2**61
 _LARGEST_RECORD = 8 * 1024 * 1024
 _MOST_USERS = 2**19
+_MOST_WRITTEN = 2**28
+_LARGEST_VALUE = 2**29 - 1
 _SHORTFALL = Fraction(1, 2**49)
 
 
@@ -90,128 +102,8 @@ def home(user: User, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-# --- what a record says -------------------------------------------------------------------------
-
-
-class Rejection(Exception):
-    """Why the worker must refuse a record."""
-
-
-def _is_integer(least: int, most: int) -> Any:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_name(value: Any) -> bool:
-    return type(value) is str and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", value))
-
-
-def _is_token(value: Any) -> bool:
-    return type(value) is str and 1 <= len(value) <= 64
-
-
-def _is_list(member: Any, least: int = 0, most: int = 2**31) -> Any:
-    return lambda value: (
-        type(value) is list and least <= len(value) <= most and all(map(member, value))
-    )
-
-
-def _is_user(value: Any) -> bool:
-    return _is_integer(-(2**63), 2**63 - 1)(value) or (
-        type(value) is str and 1 <= len(value) <= 256
-    )
-
-
-def _is_packed_or(other: Any) -> Any:
-    return lambda value: len(value) % 8 == 0 if type(value) is bytes else other(value)
-
-
-_BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
-_POLICY = {
-    "dataset": _is_name,
-    "partitions": _is_integer(1, 100_000),
-    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp"),
-    "budget": _BUDGETS,
-    "odometer_step": _BUDGETS,
-    "orders": _is_list(lambda value: _is_number(value) and value > 1, 0, 256),
-    "on_exhaustion": lambda value: value in ("halt", "clip"),
-}
-_VERSION = {"v": lambda value: type(value) is int}
-_OPEN = {
-    "dataset": _is_name,
-    "run": _is_name,
-    "attempt": _is_integer(1, 2**53),
-}
-_RECORDS = {
-    "create-dataset": {
-        **_VERSION,
-        "request": _is_token,
-        "policy": lambda value: type(value) is dict and _fits(value, _POLICY),
-    },
-    "open-run": {**_VERSION, **_OPEN, "request": _is_token},
-    "charge": {
-        **_VERSION,
-        **_OPEN,
-        "step": _is_integer(0, 2**53),
-        "users": _is_packed_or(_is_list(_is_user)),
-        "norms": _is_packed_or(_is_list(_is_number)),
-        "mechanism": lambda value: value in ("gaussian", "laplace", "pure-dp"),
-        "scale": _is_number,
-        "clip_norm": lambda value: value is None or _is_number(value),
-    },
-}
-_DEFAULTS = {
-    "v": 1,
-    "orders": [],
-    "on_exhaustion": "halt",
-    "mechanism": "gaussian",
-    "scale": 1.0,
-    "clip_norm": None,
-}
-
-
-def _fits(fields: dict[str, Any], rules: Mapping[str, Any]) -> bool:
-    for name in rules.keys() & _DEFAULTS.keys():
-        fields.setdefault(name, _DEFAULTS[name])
-    return fields.keys() == rules.keys() and all(rules[n](value) for n, value in fields.items())
-
-
-def read(value: bytes | None) -> dict[str, Any]:
-    """A request as a dictionary without gaps; raises ``Rejection``."""
-    if value is None:
-        raise Rejection("malformed")
-    if len(value) > _LARGEST_RECORD:
-        raise Rejection("too-large")
-    is_json = value[:1] == b"{"
-    try:
-        request = (msgspec.json if is_json else msgspec.msgpack).decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Rejection("malformed") from error
-    if type(request) is not dict:
-        raise Rejection("malformed")
-    rules = _RECORDS.get(request.pop("type", None))
-    if is_json:
-        for name in ("users", "norms"):
-            if type(request.get(name)) is str:
-                request[name] = base64.b64decode(request[name], validate=True)
-    if rules is None or not _fits(request, rules):
-        raise Rejection("malformed")
-    if request["v"] != 1:
-        raise Rejection("unsupported-version")
-    return {**request, "type": _type_of(rules)}
-
-
-def _type_of(rules: Mapping[str, Any]) -> str:
-    return next(name for name, known in _RECORDS.items() if known is rules)
-
-
-def _numbers(values: list[Any] | bytes, code: str) -> list[Any]:
-    if isinstance(values, bytes):
-        return list(struct.unpack(f"<{len(values) // 8}{code}", values))
-    return [float(value) for value in values] if code == "d" else list(values)
+class Stopped(Exception):
+    """The log is of another number of partitions: nothing more is applied."""
 
 
 # --- the rule -----------------------------------------------------------------------------------
@@ -276,6 +168,31 @@ class Dataset:
         self.steps = tuple(self.policy["odometer_step"])
         self.orders = tuple(map(float, self.policy["orders"]))
         self.measure = self.policy["measure"]
+        self.kinds = self.policy["user_ids"]
+        self.by_version_1 = self.kinds is NOT_GIVEN
+        if self.by_version_1:
+            self.kinds = "mixed"
+
+    def policy_in(self, version: int) -> dict[str, Any]:
+        """The policy as a client of a version knows it."""
+        return self.policy if version >= 2 else {**self.policy, "user_ids": NOT_GIVEN}
+
+    def has_room_for(self, users: list[User], version: int) -> bool:
+        """Whether ids of this kind, written this way, belong to the dataset."""
+        names = [user for user in users if isinstance(user, str)]
+        if names and self.by_version_1 and version >= 2:
+            return False
+        if not self.by_version_1 and not all(map(is_normal, names)):
+            return False
+        kinds = {type(user) for user in users}
+        match self.kinds:
+            case "integer":
+                return not names
+            case "string":
+                return kinds <= {str}
+            case "one-kind":
+                return len(kinds | {type(user) for user in self.accounts}) <= 1
+        return True
 
     def account(self, user: User) -> Account:
         nothing = (0,) * len(self.budget)
@@ -297,19 +214,24 @@ class RunState:
     step: int = -1
     content: tuple[Any, ...] = ()
     decision: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
 
 
 class Auditor:
     """The fold. ``answers``, ``rejects`` and ``checkpoints`` are all that must be published."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
         self.partitions = partitions
         self.datasets: list[dict[str, Dataset]] = [{} for _ in range(partitions)]
         self.runs: list[dict[tuple[str, str], RunState]] = [{} for _ in range(partitions)]
         self.answers: dict[tuple[Any, ...], None] = {}
         self.rejects: dict[Place, tuple[str, bytes]] = {}
+        self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
         self.checkpoints: set[tuple[Any, ...]] = set()
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
+        self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
+        self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
+        self._has_had_datasets = [False] * partitions
         self._folded = 0
 
     def fold(self, log: Log) -> None:
@@ -327,44 +249,90 @@ class Auditor:
         value: bytes | None,
         witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
     ) -> None:
-        place = partition, offset
+        if partition in self.stopped:
+            return
+        place, request = (partition, offset), None
         try:
             request = read(value)
-            if request["type"] == "create-dataset":
-                answer = self._create(place, request)
-            elif request["type"] == "open-run":
-                answer = self._open(place, request)
-            else:
-                answer = self._charge(place, request, witnesses)
+            match request["type"]:
+                case "create-dataset":
+                    answer = self._create(place, request)
+                case "withdraw-dataset":
+                    answer = self._withdraw(place, request)
+                case "open-run":
+                    answer = self._open(place, request)
+                case "close-run":
+                    answer = self._close(place, request)
+                case _:
+                    answer = self._charge(place, request, witnesses)
             self.answers[_frozen(answer)] = None
         except Rejection as rejection:
             self.rejects[place] = str(rejection), value or b""
+            self.addresses[place] = self._address(partition, request or rejection.request or {})
+        except Stopped:
+            self.stopped[partition] = offset
+            return
+        self.chains[partition] = _next_link(self.chains[partition][0], offset, value)
+
+    def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
+        names = "dataset", "run", "attempt", "step", "request"
+        address = {name: request.get(name) for name in names}
+        if "policy" in request:
+            address["dataset"] = request["policy"]["dataset"]
+        run = self.runs[partition].get((address["dataset"], address["run"]))
+        return {**address, "v": request.get("v", 1), "current_attempt": run and run.attempt}
 
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
-        policy = request["policy"]
+        policy, version = request["policy"], request["v"]
         orders, count = policy["orders"], 1
         if policy["measure"] == "renyi":
             count = len(orders)
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
-            or not all(map(math.isfinite, orders))
+            or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
             or len(policy["odometer_step"]) != count
-            or policy["partitions"] != self.partitions
         )
         if wrong:
             raise Rejection("invalid-policy")
-        known = self.datasets[partition].setdefault(policy["dataset"], Dataset(policy))
-        if known.policy != policy:
+        if policy["partitions"] != self.partitions:
+            if not self._has_had_datasets[partition]:
+                raise Stopped
+            raise Rejection("invalid-policy")
+        self._has_had_datasets[partition] = True
+        known = self.datasets[partition].get(policy["dataset"])
+        unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
+        if known is None:
+            stored = {**policy, "user_ids": "one-kind"} if unsaid else policy
+            known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
+        elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
+            not unsaid and known.kinds != Dataset(policy).kinds
+        ):
             raise Rejection("policy-changed")
         return {
             "type": "dataset-created",
+            "v": version,
             "request": request["request"],
             "partition": partition,
             "offset": offset,
-            "policy": policy,
+            "policy": known.policy_in(version),
+        }
+
+    def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        name = request["dataset"]
+        if any(dataset == name for dataset, _ in self.runs[partition]):
+            raise Rejection("dataset-in-use")
+        self.datasets[partition].pop(name, None)
+        return {
+            "type": "dataset-withdrawn",
+            "v": request["v"],
+            "dataset": name,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
         }
 
     def _dataset(self, partition: int, name: str) -> Dataset:
@@ -373,25 +341,49 @@ class Auditor:
         return self.datasets[partition][name]
 
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
-        partition, offset = place
+        partition, _ = place
         dataset = self._dataset(partition, request["dataset"])
         attempt, token = request["attempt"], request["request"]
-        run = self.runs[partition].setdefault(
-            (request["dataset"], request["run"]), RunState(attempt, token)
-        )
+        run = self.runs[partition].get((request["dataset"], request["run"]))
+        if run is None:
+            run = self.runs[partition][request["dataset"], request["run"]] = RunState(0, "")
+        if run.closed:
+            raise Rejection("run-closed")
+        if attempt == 0:
+            attempt = run.attempt + (token != run.request)
         if attempt < run.attempt or (attempt == run.attempt and token != run.request):
             raise Rejection("older-attempt")
         run.attempt, run.request = attempt, token
         return {
+            **self._about_run(place, request, run),
             "type": "run-opened",
+            "policy": dataset.policy_in(request["v"]),
+        }
+
+    def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        self._dataset(place[0], request["dataset"])
+        run = self._run(place[0], request)
+        if request["attempt"] < run.attempt:
+            raise Rejection("older-attempt")
+        run.closed, run.content, run.decision = True, (), {}
+        return {**self._about_run(place, request, run), "type": "run-closed"}
+
+    def _run(self, partition: int, request: dict[str, Any]) -> RunState:
+        run = self.runs[partition].get((request["dataset"], request["run"]))
+        if run is None or request["attempt"] > run.attempt:
+            raise Rejection("unknown-run")
+        return run
+
+    def _about_run(self, place: Place, request: dict[str, Any], run: RunState) -> dict[str, Any]:
+        return {
+            "v": request["v"],
             "dataset": request["dataset"],
             "run": request["run"],
-            "attempt": attempt,
-            "request": token,
-            "partition": partition,
-            "offset": offset,
+            "attempt": run.attempt,
+            "request": request["request"],
+            "partition": place[0],
+            "offset": place[1],
             "last_step": run.step,
-            "policy": dataset.policy,
         }
 
     def _charge(
@@ -402,12 +394,14 @@ class Auditor:
     ) -> dict[str, Any]:
         partition, offset = place
         dataset = self._dataset(partition, charge["dataset"])
-        run = self.runs[partition].get((charge["dataset"], charge["run"]))
-        if run is None or charge["attempt"] > run.attempt:
-            raise Rejection("unknown-run")
+        run = self._run(partition, charge)
+        if run.closed:
+            raise Rejection("run-closed")
         if charge["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        users, norms = _numbers(charge["users"], "q"), _numbers(charge["norms"], "d")
+        if is_uneven(charge):
+            raise Rejection("malformed")
+        users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
         content = (
             charge["mechanism"],
             struct.pack("<d", charge["scale"]),
@@ -418,11 +412,12 @@ class Auditor:
         if charge["step"] == run.step:
             if content != run.content:
                 raise Rejection("step-content-changed")
-            run.decision = {**run.decision, "attempt": charge["attempt"]}
-            return run.decision
+            said = {"v": charge["v"], "attempt": charge["attempt"]}
+            return {**run.decision, **said, "digest": digest_of(charge, users, norms)}
         if charge["step"] != run.step + 1:
             raise Rejection("step-out-of-order")
         self._validate(partition, dataset, charge, users, norms)
+        self._check_writes_of_1(dataset, charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
         granted = self._settle(place, dataset, charge, users, norms, witnesses.get(key, {}))
         admitted = [grant is not None for grant in granted]
@@ -433,12 +428,14 @@ class Auditor:
         ]
         decision = {
             "type": "decision",
+            "v": charge["v"],
             "dataset": charge["dataset"],
             "run": charge["run"],
             "attempt": charge["attempt"],
             "step": charge["step"],
             "partition": partition,
             "offset": offset,
+            "digest": digest_of(charge, users, norms),
             "users": len(users),
             "admitted": admitted,
             "exhausted": [not all(dataset.left(dataset.accounts[user])) for user in users],
@@ -461,6 +458,8 @@ class Auditor:
         """In the documented order of the reasons."""
         if len(users) > _MOST_USERS:
             raise Rejection("too-large")
+        if charge["v"] >= 2 and _may_write(dataset, users) > _MOST_WRITTEN:
+            raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
@@ -468,6 +467,8 @@ class Auditor:
             raise Rejection("invalid-mechanism")
         if gaussian_only and charge["mechanism"] != "gaussian":
             raise Rejection("invalid-mechanism")
+        if not dataset.has_room_for(users, charge["v"]):
+            raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
         if clip_norm is not None and not 0 <= clip_norm < math.inf:
             raise Rejection("invalid-norm")
@@ -481,6 +482,31 @@ class Auditor:
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")
 
+    def _check_writes_of_1(
+        self,
+        dataset: Dataset,
+        charge: Mapping[str, Any],
+        users: list[User],
+        norms: list[float],
+    ) -> None:
+        """What version 1 writes is limited by Redis alone, and so counted and not estimated."""
+        if charge["v"] >= 2 or _may_write(dataset, users) <= _LARGEST_VALUE:
+            return
+        assert dataset.policy["on_exhaustion"] == "halt", "what clipping grants is not known here"
+        charged = raised = 0
+        for user, norm in zip(users, norms, strict=True):
+            before = dataset.account(user)
+            after = deepcopy(before)
+            _pay(dataset, after, charge, norm, None)
+            charged += after.spent != before.spent
+            raised += after.rungs != before.rungs
+        orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
+        decision = 22 * len(users) + ids
+        changes = charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + 9 * len(users) + ids
+        answers = raised * (139 + 2 * name + 9 * orders) + 7 * ids
+        if 4096 + decision + max(changes, answers) > _LARGEST_VALUE:
+            raise Rejection("too-large")
+
     def _settle(
         self,
         place: Place,
@@ -491,23 +517,57 @@ class Auditor:
         witness: Mapping[int, float],
     ) -> list[float | None]:
         """Charge every user; the granted norm of each, None for those left out."""
-        clips = dataset.policy["on_exhaustion"] == "clip"
         granted: list[float | None] = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
             account = dataset.accounts.setdefault(user, dataset.account(user))
-            left, cost = dataset.left(account), dataset.cost(charge, norm)
-            grant: float | None = norm
-            if any(units > rest for units, rest in zip(cost, left, strict=True)):
-                grant, cost = None, (0,) * len(left)
-                if clips and all(left):
-                    grant, cost = _clip(dataset, charge, left, witness.get(position))
-            granted.append(grant)
             before = account.bound(dataset)
-            account.pay(cost, dataset.steps)
+            granted.append(_pay(dataset, account, charge, norm, witness.get(position)))
             bound = account.bound(dataset)
             if bound != before:
                 self.checkpoints.add((charge["dataset"], user, *place, bound))
         return granted
+
+
+def _pay(
+    dataset: Dataset,
+    account: Account,
+    charge: Mapping[str, Any],
+    norm: float,
+    witness: float | None,
+) -> float | None:
+    """Charge one user; the granted norm, None if the user is left out."""
+    left, cost = dataset.left(account), dataset.cost(charge, norm)
+    grant: float | None = norm
+    if any(units > rest for units, rest in zip(cost, left, strict=True)):
+        grant, cost = None, (0,) * len(left)
+        if dataset.policy["on_exhaustion"] == "clip" and all(left):
+            grant, cost = _clip(dataset, charge, left, witness)
+    account.pay(cost, dataset.steps)
+    return grant
+
+
+def _may_write(dataset: Dataset, users: list[User]) -> int:
+    """The documented count of what a charge of these users may make a worker write."""
+    per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * len(dataset.budget)
+    return 4096 + len(users) * per_user + 8 * _string_bytes(users)
+
+
+def _string_bytes(users: list[User]) -> int:
+    return sum(len(user.encode()) for user in users if isinstance(user, str))
+
+
+Link = tuple[bytes, bytes, int]
+"""Head of the chain over a log, the head before, and the offset of the record between them."""
+
+
+def _first_link(topic: bytes, partition: int, partitions: int) -> Link:
+    numbers = struct.pack(">qq", partition, partitions)
+    return hashlib.sha256(b"dp-turnstile log 1" + topic + numbers).digest(), b"", -1
+
+
+def _next_link(head: bytes, offset: int, value: bytes | None) -> Link:
+    content = b"\0" if value is None else b"\1" + value
+    return hashlib.sha256(head + struct.pack(">q", offset) + content).digest(), head, offset
 
 
 def _clip(
@@ -536,23 +596,20 @@ def _bits(packed: bytes, count: int) -> list[bool]:
 
 
 @cache
-def published_answer(value: bytes) -> tuple[dict[str, Any], bytes]:
-    """A record of `halts` in the auditor's terms, and the digest of a decision."""
+def published_answer(value: bytes) -> dict[str, Any]:
+    """A record of `halts` in the auditor's terms."""
     answer = msgspec.msgpack.decode(value)
-    assert answer.pop("v", 1) == 1
-    digest = answer.pop("digest", b"")
     if answer["type"] == "decision":
-        assert len(digest) == 16
         count = answer["users"]
         answer["admitted"] = _bits(answer["admitted"], count)
         answer["exhausted"] = _bits(answer["exhausted"], count)
-        answer["halted"] = _numbers(answer["halted"], "q")
+        answer["halted"] = numbers_of(answer["halted"], "q")
         clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
-        answer["granted"] = _numbers(granted, "d")
-    else:
-        _fits(answer["policy"], _POLICY)
-    return answer, digest
+        answer["granted"] = numbers_of(granted, "d")
+    elif "policy" in answer:
+        assert fits(answer["policy"], POLICY)
+    return answer
 
 
 def granted_norms(
@@ -561,7 +618,7 @@ def granted_norms(
     """(dataset, run, step, partition) -> position -> the norm that clipping granted."""
     granted = {}
     for partition, _, value in halts:
-        answer, _ = published_answer(value or b"")
+        answer = published_answer(value or b"")
         if answer["type"] == "decision" and answer["clipped"]:
             key = answer["dataset"], answer["run"], answer["step"], partition
             granted[key] = dict(zip(answer["clipped"], answer["granted"], strict=True))
@@ -593,16 +650,22 @@ def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
         _compare_state(auditor, partition, ledger)
 
 
+def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, int]) -> None:
+    """Assert that a worker has applied these records of this log, in this order, and no others."""
+    assert tuple(chain) == auditor.chains[partition], f"another log in partition {partition}"
+
+
 def _compare_answers(auditor: Auditor, log: Log) -> None:
     answers = []
     contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
     for partition, _, value in log.records["halts"]:
-        answer, digest = published_answer(value or b"")
+        answer = published_answer(value or b"")
         assert answer["partition"] == partition
         answers.append(_frozen(answer))
         if answer["type"] == "decision":
             key = answer["dataset"], answer["run"], answer["step"], partition
-            contents[key].add((digest, _frozen({**answer, "attempt": 0})))
+            # The digest is that of the asker's version: what it must be is in the answers.
+            contents[key].add(_frozen({**answer, "attempt": 0, "v": 0, "digest": b""}))
     for key, ways in contents.items():
         assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
     _same("answers", auditor.answers, answers)
@@ -616,9 +679,12 @@ def _compare_rejects(auditor: Auditor, log: Log) -> None:
         assert reject["detail"]
         assert reject["type"] == "rejected"
         place = partition, reject["offset"]
-        original = auditor.rejects[place][1] if place in auditor.rejects else None
-        if original is not None:
-            assert reject["record"] == original[:_LARGEST_RECORD]
+        if place in auditor.rejects:
+            assert reject["record"] == auditor.rejects[place][1][:_LARGEST_RECORD]
+            address = auditor.addresses[place]
+            assert {name: reject[name] for name in address} == address, (
+                f"the reject of {place} names {reject}, not {address}"
+            )
         rejects.append((place, reject["reason"]))
     _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
 
@@ -628,10 +694,10 @@ def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
     found = {}
     for partition, _, value in log.records["odometer"]:
         checkpoint = msgspec.msgpack.decode(value)
-        assert checkpoint["partition"] == partition
-        found[checkpoint["dataset"], checkpoint["user"], partition, checkpoint["offset"]] = (
-            checkpoint["bound"]
-        )
+        place = checkpoint["partition"], checkpoint["offset"]
+        assert place[0] == partition
+        assert checkpoint["v"] == auditor.charged[place]["v"]
+        found[checkpoint["dataset"], checkpoint["user"], *place] = checkpoint["bound"]
     _same("odometer checkpoints", expected, found)
     for key, bound in found.items():
         measure = auditor.datasets[key[2]][key[0]].measure
@@ -650,11 +716,22 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     runs = auditor.runs[partition]
     _same(
         f"runs of partition {partition}",
-        [(key, run.attempt, run.step) for key, run in runs.items()],
-        [(key, run.attempt, run.step) for key, run in ledger.runs.items()],
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in runs.items()],
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in ledger.runs.items()],
     )
+    for key, run in ledger.runs.items():
+        kept = bool(run.digest), bool(run.decision)
+        assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
+    summary = ledger.summary()
+    closed = sum(run.closed for run in runs.values())
+    assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
+        policy = msgspec.to_builtins(ledger.datasets[name].policy)
+        assert {"user_ids": NOT_GIVEN, **policy} == dataset.policy
+        exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
+        counts = summary.datasets[name]
+        assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         state = state_of(ledger, name)
         for user, (spent, _, _) in state.items():
             assert all(s <= b for s, b in zip(spent, dataset.budget, strict=True)), (
@@ -679,9 +756,9 @@ def state_of(ledger: Ledger, name: str) -> Rows:
     while len(rows) < len(accounts):
         page = accounts.take_page(number)
         number += 1
-        users = _numbers(page.users, "q")
-        spent, base = _numbers(page.spent, "q"), _numbers(page.base, "q")
-        rungs = _numbers(page.rungs, "q")
+        users = numbers_of(page.users, "q")
+        spent, base = numbers_of(page.spent, "q"), numbers_of(page.base, "q")
+        rungs = numbers_of(page.rungs, "q")
         for i, user in enumerate(users):
             row = slice(i * width, (i + 1) * width)
             used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))

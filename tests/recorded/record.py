@@ -1,9 +1,13 @@
-"""Writes a log and what a version of the fold made of it, to be kept.
+"""Writes logs and what a version of the fold made of them, to be kept.
 
     python -m tests.recorded.record NAME
 
 A later version that folds a kept log differently is broken: users would be charged differently
 when a partition is rebuilt. So files are added here, and never changed.
+
+    first     version 1
+    second    versions 1 and 2 in one log: kinds of ids, normal form, runs that are closed, datasets
+              that are withdrawn, attempts that the partition numbers; with the head of the chain
 """
 
 import sys
@@ -15,22 +19,24 @@ import numpy as np
 from streams.ledger import Output
 from streams.partitioner import partitions_of
 from streams.schemas import Decision
+from tests.streams.audited import AuditedLog
 from tests.streams.ledgers import Log
 
 HERE = Path(__file__).parent
 
 
 class Recording(msgspec.Struct):
-    """One partition's records, and the outputs and spent units they led to."""
+    """One partition's records, and the outputs, spent units and head they led to."""
 
     partition: int
     partitions: int
     records: list[bytes | None]
     outputs: list[list[Output]]
     spent: dict[str, list]
+    head: bytes | None = None  # of the chain; recordings of the first release have none
 
 
-def make_log(seed: int) -> Log:
+def make_first(seed: int) -> Log:
     """All measures, mechanisms, behaviours and kinds of ids, good and bad records."""
     rng = np.random.default_rng(seed)
     log = Log(partitions=3, partition=1)
@@ -71,14 +77,81 @@ def make_log(seed: int) -> Log:
     return log
 
 
+def make_second(seed: int) -> Log:
+    """What version 2 has, beside requests of version 1."""
+    rng = np.random.default_rng(100 + seed)
+    log = AuditedLog(partitions=3, partition=1, v=2)
+    numbers = [u for u, p in enumerate(partitions_of(np.arange(600), 3)) if p == 1]
+    written = [
+        f"{first}{last}" for first in ("Zoë-", "ﬁ-", "\U0001f9ee-", "u") for last in range(60)
+    ]
+    names = [u for u, p in zip(written, partitions_of(written, 3), strict=True) if p == 1]
+    ids = {
+        "numbers": (numbers, {}),
+        "names": (names, {"user_ids": "string", "on_exhaustion": "clip"}),
+        "mixed": (numbers[:40] + names[:40], {"user_ids": "mixed", "measure": "gdp"}),
+        "renyi": (
+            numbers,
+            {"measure": "renyi", "orders": [1.25, 8.0, 30.5], "budget": [0.9, 5.5, 17.0]},
+        ),
+        "old": (numbers[:40] + names[:40], {"v": 1}),
+    }
+    for name, (_, policy) in ids.items():
+        log.create("taken-back", budget=8.0)
+        log.withdraw("taken-back")
+        log.create(name, **{"budget": 0.6, **policy})
+        log.open(dataset=name, attempt=0, request="first")
+    for number in range(160):
+        name = str(rng.choice(list(ids)))
+        run = log.ledger.runs[name, "r"]
+        users = [ids[name][0][i] for i in rng.choice(len(ids[name][0]), rng.integers(0, 30), False)]
+        strange = rng.choice(["", "", "", "", "", "", "7", "e\u0308", "\U00011131\U00011127"])
+        users += [7 if strange == "7" else str(strange)] if strange else []
+        norms = rng.choice([0.0, 0.2, 0.5, 1.0, np.e / 3], len(users))
+        step = run.step + int(rng.choice([0, 1, 1, 1, 1, 1]))
+        v = 1 if name == "old" else int(rng.choice([1, 2, 2]))
+        charge = {"scale": 1.3, "dataset": name, "attempt": run.attempt}
+        log.charge(max(step, 0), users, norms, v=v, **charge)
+        if rng.random() < 0.3:  # sent again, by one version or the other
+            log.charge(max(step, 0), users, norms, v=3 - v, **charge)
+        match int(rng.integers(40)):
+            case 0:
+                log.open(dataset=name, attempt=0, request=f"later-{number}")
+            case 1:
+                log.open(dataset=name, attempt=run.attempt + 5, request=run.request)
+            case 2:
+                log.open(dataset=name, attempt=run.attempt, request="somebody-else", v=1)
+            case 3:
+                log.withdraw(name)
+            case 4:
+                other = f"side-{number}"
+                log.open(dataset=name, run=other, attempt=2**53, v=1)
+                log.open(dataset=name, run=other, attempt=0, request="next")
+                log.charge(0, users[:3], [0.1] * len(users[:3]), run=other, **charge)
+                log.close(dataset=name, run=other, attempt=2**53)
+                log.close(dataset=name, run=other, attempt=2**53 + 1)
+                log.open(dataset=name, run=other, attempt=0)
+            case 5:
+                log.send([b"{", None, b"\x81\xa1v\x07"][rng.integers(3)])
+    log.close(dataset="names", attempt=log.ledger.runs["names", "r"].attempt)
+    log.charge(0, [], [], dataset="names")
+    log.audit()
+    return log
+
+
+MAKERS = {"first": make_first, "second": make_second}
+
+
 def recording_of(log: Log) -> Recording:
     """What is kept of a log."""
     spent = {name: [list(pair) for pair in log.spent(name).items()] for name in log.ledger.datasets}
     ledger = log.ledger
-    return Recording(ledger.partition, ledger.partitions, log.records, log.outputs, spent)
+    head = ledger.chain.head
+    return Recording(ledger.partition, ledger.partitions, log.records, log.outputs, spent, head)
 
 
 if __name__ == "__main__":
     for seed in range(2):
-        path = HERE / f"{sys.argv[1]}-{seed}.msgpack"
-        path.write_bytes(msgspec.msgpack.encode(recording_of(make_log(seed))))
+        name = sys.argv[1]
+        path = HERE / f"{name}-{seed}.msgpack"
+        path.write_bytes(msgspec.msgpack.encode(recording_of(MAKERS[name](seed))))

@@ -421,6 +421,24 @@ def test_what_is_remembered_of_a_run_is_bounded() -> None:
     assert run.charge([1], [0.0], noise_stddev=1.0).step == REMEMBERED_STEPS + 1
 
 
+@pytest.mark.parametrize("places", [{0}, {0, 1, 2}], ids=str)
+def test_a_forged_charge_makes_the_true_one_fail_and_nothing_is_released(places: set[int]) -> None:
+    service, run = opened()
+    charge(run)
+    for partition in places:
+        true = decode_request(service.logs[partition][-1])
+        forged = msgspec.structs.replace(true, step=1, norms=true.norms[:-8] + bytes(8))
+        assert isinstance(service.publish(partition, forged), Decision)
+    with pytest.raises(StepContentChanged):
+        charge(run)
+    with pytest.raises(Unusable):
+        charge(run)
+    again = service.open(released=0)
+    assert (again.step, again.interrupted) == (1, True)
+    again.abandon()
+    assert charge(again).step == 2
+
+
 def replaced(**fields: Any) -> Callable[[Decision], list[Decision]]:
     return lambda decision: [msgspec.structs.replace(decision, **fields)]
 

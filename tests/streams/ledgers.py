@@ -8,24 +8,32 @@ from streams.ledger import Channel, Delta, Ledger
 from streams.packing import pack_norms, unpack_bits
 from streams.schemas import (
     Charge,
+    CloseRun,
     CreateDataset,
     Decision,
     OpenRun,
     Policy,
     Rejected,
+    WithdrawDataset,
     decode_answer,
     encode,
 )
 
 
 class Log:
-    """A log that is folded as it grows."""
+    """A log that is folded as it grows; its requests are of one version unless they say another."""
 
-    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
+    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
+        self.v = v
         self.ledger = Ledger(partition, partitions)
         self.records: list[bytes] = []
         self.outputs: list[list] = []
         self.deltas: list[bytes] = []
+
+    @property
+    def any_ids(self) -> dict[str, str]:
+        """Fields of a policy that allows integer and string ids in one dataset."""
+        return {} if self.v == 1 else {"user_ids": "mixed"}
 
     def send(self, record) -> list:
         value = record if isinstance(record, bytes | None) else encode(record)
@@ -35,7 +43,12 @@ class Log:
         self.deltas.append(encode(self.ledger.take_delta()))
         return outputs
 
-    def create(self, name="d", budget=1.0, **policy) -> None:
+    def hand_over(self, ledger: Ledger) -> None:
+        """Go on with the ledger of another owner, who knows where the chain of the log stands."""
+        ledger.chain = self.ledger.chain
+        self.ledger = ledger
+
+    def create(self, name="d", budget=1.0, v=None, request="token", **policy):
         units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
         defaults = {
             "dataset": name,
@@ -45,16 +58,24 @@ class Log:
             "odometer_step": [max(1, unit // 8) for unit in units],
         }
         fields = Policy(**{**defaults, **policy})
-        self.send(CreateDataset(request="token", policy=fields))
+        return answer_of(self.send(CreateDataset(v=v or self.v, request=request, policy=fields)))
 
-    def open(self, dataset="d", run="r", attempt=1, request="token"):
-        return answer_of(
-            self.send(OpenRun(dataset=dataset, run=run, attempt=attempt, request=request))
-        )
+    def withdraw(self, name="d", v=None, request="token"):
+        record = WithdrawDataset(v=v or self.v, dataset=name, request=request)
+        return answer_of(self.send(record))
+
+    def open(self, dataset="d", run="r", attempt=1, request="token", v=None):
+        record = OpenRun(v=v or self.v, dataset=dataset, run=run, attempt=attempt, request=request)
+        return answer_of(self.send(record))
+
+    def close(self, dataset="d", run="r", attempt=1, request="token", v=None):
+        record = CloseRun(v=v or self.v, dataset=dataset, run=run, attempt=attempt, request=request)
+        return answer_of(self.send(record))
 
     def charge(self, step, users, norms, scale=4.0, **fields):
         charge = Charge(
             **{
+                "v": self.v,
                 "dataset": "d",
                 "run": "r",
                 "attempt": 1,
@@ -89,9 +110,9 @@ def exhausted(decision: Decision) -> list[bool]:
     return unpack_bits(decision.exhausted, decision.users).tolist()
 
 
-def replayed(deltas: list[bytes], partitions: int = 1) -> Ledger:
+def replayed(deltas: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
     """A ledger that an owner before has left as deltas."""
-    ledger = Ledger(0, partitions)
+    ledger = Ledger(partition, partitions)
     for delta in deltas:
         ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
     return ledger

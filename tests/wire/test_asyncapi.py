@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from streams.config import Config
 from streams.ledger import Channel, Ledger
 from streams.schemas import MAX_REQUEST_BYTES, decode_answer, decode_request, encode
 from streams.topics import SETTINGS
+from streams.writes import most_written
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(
     (Path(__file__).resolve().parents[2] / "deploy" / "asyncapi.yaml").read_text()
@@ -283,8 +285,28 @@ def test_reasons_stand_in_the_order_of_the_checks_and_are_explained() -> None:
 
 
 def test_limits_in_prose_are_those_of_the_code() -> None:
-    assert SCHEMAS["Version"]["default"] == schemas.VERSION
-    assert f"({MAX_REQUEST_BYTES >> 20} MiB)" in SCHEMAS["Reason"]["description"]
+    assert SCHEMAS["Version"]["default"] == schemas.OLDEST
+    assert f"{schemas.OLDEST} or {schemas.VERSION}" in SCHEMAS["Version"]["description"]
+    assert DOCUMENT["info"]["version"].startswith(f"{schemas.VERSION}.")
+    assert f"Write version {schemas.VERSION}." in DOCUMENT["info"]["description"]
+    reasons = SCHEMAS["Reason"]["description"]
+    assert f"({MAX_REQUEST_BYTES >> 20} MiB)" in reasons
+    assert f"({schemas.MAX_WRITE_BYTES >> 20} MiB, counted" in reasons
+    assert f"{schemas.MAX_CHARGE_USERS} users" in " ".join(reasons.split())
+
+
+def test_the_count_of_what_a_charge_writes_is_that_of_the_code() -> None:
+    prose = " ".join(SCHEMAS["Reason"]["description"].split())
+    found = re.search(
+        r"(\d+) \+ users x \((\d+) \+ (\d+) x bytes of the dataset's name \+ (\d+) x orders\) "
+        r"\+ (\d+) x bytes of string ids",
+        prose,
+    )
+    assert found
+    fixed, user, name, order, octet = map(int, found.groups())
+    for users, id_bytes, dataset, orders in [(0, 0, "d", 1), (7, 90, "mnist", 1), (5, 0, "x", 64)]:
+        counted = fixed + users * (user + name * len(dataset) + order * orders) + octet * id_bytes
+        assert most_written(users, id_bytes, dataset, orders) == counted
 
 
 @pytest.mark.parametrize(
@@ -373,7 +395,7 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 
 
 def test_examples_are_what_a_worker_answers() -> None:
-    order = ["create-dataset", "open-run", "charge"]
+    order = ["create-dataset", "withdraw-dataset", "open-run", "charge", "close-run"]
     requests = sorted(examples("norms"), key=lambda example: order.index(example[1]["type"]))
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
+from streams import partitioner
 from streams.partitioner import partitions_of, user_key
 from streams.schemas import User
 
@@ -105,3 +107,25 @@ def test_integer_arrays_agree_with_kafka_python(users: list[int], partitions: in
 def test_lists_agree_with_kafka_python(users: list[User], partitions: int) -> None:
     homes = partitions_of(users, partitions)
     assert homes.tolist() == [by_kafka_python(user, partitions) for user in users]
+
+
+@given(st.lists(integers | strings, min_size=1, max_size=60), st.integers(1, 400))
+def test_blocks_of_any_size_agree_with_kafka_python(users: list[User], block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioner, "_BLOCK_BYTES", block)
+        homes = partitions_of(users, 100_000)
+    assert homes.tolist() == [by_kafka_python(user, 100_000) for user in users]
+
+
+def test_one_long_name_among_many_short_ones_does_not_make_them_all_long() -> None:
+    """It made 500,000 of them take 1.27 GB."""
+    short: list[User] = [f"u{i}" for i in range(50_000)]
+    users = [*short, "\U0001f9ee" * 256]
+    tracemalloc.start()
+    try:
+        homes = partitions_of(users, 64)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert homes[:-1].tolist() == partitions_of(short, 64).tolist()
+    assert peak < 300 * len(users)  # 1,024 bytes each were more than 50 MB

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from streams.packing import (
     charge_digest,
+    other_digests,
     pack_bits,
     pack_norms,
     pack_users,
@@ -25,17 +26,22 @@ from streams.packing import (
 )
 from streams.schemas import (
     MAX_REQUEST_BYTES,
+    OLDEST,
     VERSION,
     Charge,
+    CloseRun,
     CreateDataset,
     DatasetCreated,
+    DatasetWithdrawn,
     Decision,
     OdometerCheckpoint,
     OpenRun,
     Policy,
     Reason,
     Refused,
+    RunClosed,
     RunOpened,
+    WithdrawDataset,
     decode_answer,
     decode_request,
     encode,
@@ -68,6 +74,16 @@ CHARGE: dict[str, Any] = {
     "users": [1, 2],
     "norms": [0.5, 1.0],
 }
+CREATE_2 = {**CREATE, "v": 2, "policy": {**POLICY, "user_ids": "string"}}
+OPEN_2 = {**OPEN, "v": 2, "attempt": 0}
+CHARGE_2 = {**CHARGE, "v": 2}
+CLOSE: dict[str, Any] = {**OPEN, "type": "close-run", "v": 2}
+WITHDRAW: dict[str, Any] = {"type": "withdraw-dataset", "v": 2, "dataset": "d", "request": "t"}
+REQUESTS = pytest.mark.parametrize(
+    "record",
+    [CREATE, OPEN, CHARGE, CREATE_2, OPEN_2, CHARGE_2, CLOSE, WITHDRAW],
+    ids=lambda record: f"{record['type']} {record.get('v', 1)}",
+)
 PACKED_USERS = struct.pack("<2q", 1, 2)
 PACKED_NORMS = struct.pack("<2d", 0.5, 1.0)
 
@@ -107,6 +123,15 @@ def refusal(value: bytes | None) -> Refused:
         {**CHARGE, "users": [2**63 - 1, -(2**63), 0, -1]},
         {**CHARGE, "norms": [0, 1, 2**53]},
         {**CHARGE, "attempt": 2**53, "step": 2**53, "dataset": "x" * 128, "run": "0._-"},
+        CREATE_2,
+        OPEN_2,
+        {**OPEN_2, "attempt": 2**62},
+        CHARGE_2,
+        {**CHARGE_2, "attempt": 2**63 - 1},
+        {**CHARGE_2, "users": ["a", 7, "7", "é", "🧮" * 256, "\0"]},
+        CLOSE,
+        {**CLOSE, "attempt": 2**63 - 1},
+        WITHDRAW,
     ],
 )
 def test_json_and_messagepack_decode_to_the_same_request(record: dict[str, Any]) -> None:
@@ -125,12 +150,24 @@ def test_json_and_messagepack_decode_to_the_same_request(record: dict[str, Any])
             CHARGE,
             Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=[0.5, 1.0]),
         ),
+        (CLOSE, CloseRun(v=2, dataset="d", run="r", attempt=1, request="t")),
+        (WITHDRAW, WithdrawDataset(v=2, dataset="d", request="t")),
     ],
 )
 def test_request_without_optional_fields_gets_their_defaults(
     record: dict[str, Any], expected: msgspec.Struct
 ) -> None:
     assert decode_request(as_json(record)) == expected
+
+
+@ENCODINGS
+@REQUESTS
+def test_a_record_without_a_version_is_of_the_oldest(encoded: Any, record: dict[str, Any]) -> None:
+    unsaid = {name: value for name, value in record.items() if name != "v"}
+    if record.get("v", OLDEST) == OLDEST or record is CHARGE_2:
+        assert decode_request(encoded(unsaid)).v == OLDEST
+    else:
+        assert "needs version 2" in refusal(encoded(unsaid)).detail
 
 
 def test_order_of_fields_does_not_matter() -> None:
@@ -171,6 +208,10 @@ def test_integers_among_norms_become_floats() -> None:
             exhausted=b"\0",
             halted=["é"],
         ),
+        RunClosed(
+            v=2, dataset="d", run="r", attempt=1, request="t", partition=3, offset=9, last_step=-1
+        ),
+        DatasetWithdrawn(v=2, dataset="d", request="t", partition=3, offset=9),
     ],
 )
 def test_answers_survive_the_wire(answer: Any) -> None:
@@ -242,7 +283,7 @@ def test_a_length_that_the_record_does_not_have_is_refused(header: bytes, field:
 
 
 @ENCODINGS
-@pytest.mark.parametrize("record", [CREATE, OPEN, CHARGE], ids=["create", "open", "charge"])
+@REQUESTS
 def test_truncated_record_is_refused(encoded: Any, record: dict[str, Any]) -> None:
     value = encoded(record)
     for length in range(len(value)):
@@ -250,9 +291,9 @@ def test_truncated_record_is_refused(encoded: Any, record: dict[str, Any]) -> No
 
 
 @ENCODINGS
-@pytest.mark.parametrize("record", [CREATE, OPEN, CHARGE], ids=["create", "open", "charge"])
+@REQUESTS
 def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
-    for name in record:
+    for name in record.keys() - {"v"}:
         rest = {other: value for other, value in record.items() if other != name}
         assert refusal(encoded(rest)).reason is Reason.MALFORMED
 
@@ -322,6 +363,28 @@ def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
         (CREATE, {"policy": {**POLICY, "odometer_step": [0]}}),
         (CREATE, {"policy": {**POLICY, "orders": [1.0]}}),
         (CREATE, {"policy": {**POLICY, "on_exhaustion": "stop"}}),
+        (CREATE_2, {"policy": {**POLICY, "user_ids": "one kind"}}),
+        (CREATE_2, {"policy": {**POLICY, "user_ids": None}}),
+        (CREATE, {"policy": {**POLICY, "user_ids": "mixed"}}),
+        (OPEN_2, {"attempt": -1}),
+        (OPEN_2, {"attempt": 2**62 + 1}),
+        (OPEN, {"attempt": 2**53 + 1}),
+        (CHARGE_2, {"attempt": 0}),
+        (CHARGE_2, {"attempt": 2**63}),
+        (CHARGE_2, {"users": b"1234567"}),
+        (CHARGE_2, {"norms": b"123456789"}),
+        (CHARGE_2, {"users": ["e\u0308"]}),
+        (CHARGE_2, {"users": ["a", "\u212a"]}),
+        (CLOSE, {"attempt": 0}),
+        (CLOSE, {"attempt": 2**63}),
+        (CLOSE, {"attempt": None}),
+        (CLOSE, {"run": "a/b"}),
+        (CLOSE, {"step": 0}),
+        (CLOSE, {"v": 1}),
+        (WITHDRAW, {"dataset": ""}),
+        (WITHDRAW, {"request": "x" * 65}),
+        (WITHDRAW, {"run": "r"}),
+        (WITHDRAW, {"v": 1}),
     ],
 )
 def test_wrong_types_and_ranges_are_refused(
@@ -390,7 +453,13 @@ def test_any_bytes_decode_or_are_refused(value: bytes) -> None:
 
 
 @given(
-    st.sampled_from([encoded(r) for encoded in (as_json, as_msgpack) for r in (CREATE, CHARGE)]),
+    st.sampled_from(
+        [
+            encoded(record)
+            for encoded in (as_json, as_msgpack)
+            for record in (CREATE, CHARGE, CREATE_2, CHARGE_2, CLOSE, WITHDRAW)
+        ]
+    ),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
 )
 def test_damaged_requests_decode_or_are_refused(
@@ -403,7 +472,18 @@ def test_damaged_requests_decode_or_are_refused(
         request = decode_request(bytes(damaged))
     except Refused:
         return
-    assert decode_request(encode(request)).v == VERSION
+    assert decode_request(encode(request)).v in range(OLDEST, VERSION + 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"users": bytes(31)}, {"norms": bytes(31)}, {"users": ["e\u0308"]}]
+)
+def test_what_version_2_refuses_for_its_content_can_be_answered(change: dict[str, Any]) -> None:
+    refused = refusal(as_msgpack({**CHARGE_2, **change}))
+    assert refused.reason is Reason.MALFORMED
+    assert isinstance(refused.request, Charge)
+    assert refused.request.run == "r"
+    assert isinstance(decode_request(as_msgpack({**CHARGE, **change})), Charge)
 
 
 # --- packed arrays and bit sets -----------------------------------------------------------------
@@ -464,14 +544,30 @@ def test_bit_sets_begin_with_the_least_significant_bit() -> None:
 # --- digest -------------------------------------------------------------------------------------
 
 
-def digest_of(**changes: Any) -> bytes:
+def charge_of(**changes: Any) -> Charge:
     request = decode_request(as_msgpack({**CHARGE, **changes}))
     assert isinstance(request, Charge)
-    return charge_digest(request)
+    return request
 
 
-def test_digest_has_16_bytes() -> None:
-    assert len(digest_of()) == 16
+def digest_of(**changes: Any) -> bytes:
+    return charge_digest(charge_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("v", "digest"),
+    [(1, "25d8a3eb080ec54e9fa4227af9b1d529"), (2, "4b07990cf51ba8e8d2ba7aa8909c8228")],
+)
+def test_digests_are_what_they_were_when_their_version_was_made(v: int, digest: str) -> None:
+    assert digest_of(v=v).hex() == digest
+    assert digest_of(v=v, users=PACKED_USERS, norms=PACKED_NORMS).hex() == digest
+
+
+def test_a_charge_has_another_digest_in_each_version() -> None:
+    first, second = charge_of(v=1), charge_of(v=2)
+    assert other_digests(first) == [charge_digest(second)] == [charge_digest(first, 2)]
+    assert other_digests(second) == [charge_digest(first)] == [charge_digest(second, 1)]
+    assert charge_digest(first) != charge_digest(second)
 
 
 @ENCODINGS
@@ -482,6 +578,7 @@ def test_digest_has_16_bytes() -> None:
         ({}, {"norms": PACKED_NORMS}),
         ({}, {"users": PACKED_USERS, "norms": PACKED_NORMS}),
         ({}, {"v": 1, "mechanism": "gaussian", "scale": 1, "clip_norm": None}),
+        ({"v": 2}, {"v": 2, "users": PACKED_USERS, "mechanism": "gaussian", "scale": 1}),
         ({}, {"attempt": 2}),
         ({"users": [], "norms": []}, {"users": b"", "norms": b""}),
         ({"norms": [0, 1]}, {"norms": [0.0, 1.0]}),
@@ -496,7 +593,8 @@ def test_digest_does_not_depend_on_the_encoding_or_the_attempt(
     assert charge_digest(request) == digest_of(**changes)
 
 
-def test_digest_depends_on_all_content() -> None:
+@pytest.mark.parametrize("v", [1, 2])
+def test_digest_depends_on_all_content(v: int) -> None:
     contents: list[dict[str, Any]] = [
         {},
         {"dataset": "e"},
@@ -522,7 +620,7 @@ def test_digest_depends_on_all_content() -> None:
         {"clip_norm": 1.0},
         {"clip_norm": 0.0},
     ]
-    assert len({digest_of(**content) for content in contents}) == len(contents)
+    assert len({digest_of(v=v, **content) for content in contents}) == len(contents)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""What a request says, read without the worker's code: to a dictionary, or to a ``Rejection``."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+from unicodedata import ucd_3_2_0 as unicode
+
+import msgspec
+
+User = int | str
+
+_LARGEST_BUDGET = 2**61
+_LARGEST_RECORD = 8 * 1024 * 1024
+_LAST_ATTEMPT = {1: 2**53, 2: 2**63 - 1}
+_LAST_ASKED = {1: 2**53, 2: 2**62}
+
+
+class Rejection(Exception):
+    """Why the worker must refuse a record; what it could read of it, if that is so much."""
+
+    def __init__(self, reason: str, request: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.request = request
+
+
+def _is_integer(least: int, most: int) -> Any:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_name(value: Any) -> bool:
+    return type(value) is str and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", value))
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is str and 1 <= len(value) <= 64
+
+
+def _is_list(member: Any, least: int = 0, most: int = 2**31) -> Any:
+    return lambda value: (
+        type(value) is list and least <= len(value) <= most and all(map(member, value))
+    )
+
+
+def _is_user(value: Any) -> bool:
+    return _is_integer(-(2**63), 2**63 - 1)(value) or (
+        type(value) is str and 1 <= len(value) <= 256
+    )
+
+
+def _is_packed_or(other: Any) -> Any:
+    return lambda value: type(value) is bytes or other(value)
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**1024)
+
+
+NOT_GIVEN = object()
+_BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
+POLICY = {
+    "dataset": _is_name,
+    "partitions": _is_integer(1, 100_000),
+    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp"),
+    "budget": _BUDGETS,
+    "odometer_step": _BUDGETS,
+    "orders": _is_list(lambda value: _is_number(value) and value > 1, 0, 256),
+    "on_exhaustion": lambda value: value in ("halt", "clip"),
+    "user_ids": lambda value: (
+        value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
+    ),
+}
+
+
+def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
+    """What the requests of one version have to be."""
+    policy = {
+        **POLICY,
+        **({"user_ids": lambda value: value is NOT_GIVEN} if version == 1 else {}),
+    }
+    shared = {"v": lambda value: value == version}
+    run = {**shared, "dataset": _is_name, "run": _is_name}
+    attempt = _is_integer(1, _LAST_ATTEMPT[version])
+    first = 1 if version == 1 else 0
+    records = {
+        "create-dataset": {
+            **shared,
+            "request": _is_token,
+            "policy": lambda value: type(value) is dict and fits(value, policy),
+        },
+        "open-run": {
+            **run,
+            "attempt": _is_integer(first, _LAST_ASKED[version]),
+            "request": _is_token,
+        },
+        "charge": {
+            **run,
+            "attempt": attempt,
+            "step": _is_integer(0, 2**53),
+            "users": _is_packed_or(_is_list(_is_user)),
+            "norms": _is_packed_or(_is_list(_is_float)),
+            "mechanism": lambda value: value in ("gaussian", "laplace", "pure-dp"),
+            "scale": _is_float,
+            "clip_norm": lambda value: value is None or _is_float(value),
+        },
+    }
+    if version == 1:
+        return records
+    return {
+        **records,
+        "close-run": {**run, "attempt": attempt, "request": _is_token},
+        "withdraw-dataset": {**shared, "dataset": _is_name, "request": _is_token},
+    }
+
+
+_RECORDS = {version: _records(version) for version in (1, 2)}
+_DEFAULTS = {
+    "orders": [],
+    "on_exhaustion": "halt",
+    "user_ids": NOT_GIVEN,
+    "mechanism": "gaussian",
+    "scale": 1.0,
+    "clip_norm": None,
+}
+
+
+class _Versioned(msgspec.Struct):
+    v: int = 1
+
+
+def fits(fields: dict[str, Any], rules: Mapping[str, Any]) -> bool:
+    for name in rules.keys() & _DEFAULTS.keys():
+        fields.setdefault(name, _DEFAULTS[name])
+    return fields.keys() == rules.keys() and all(rules[n](value) for n, value in fields.items())
+
+
+def read(value: bytes | None) -> dict[str, Any]:
+    """A request as a dictionary without gaps; raises ``Rejection``."""
+    if value is None:
+        raise Rejection("malformed")
+    if len(value) > _LARGEST_RECORD:
+        raise Rejection("too-large")
+    is_json = value[:1] == b"{"
+    decode = (msgspec.json if is_json else msgspec.msgpack).decode
+    try:
+        # A record of a version to come may be anything, as long as its version can be read.
+        if decode(value, type=_Versioned).v not in _RECORDS:
+            raise Rejection("unsupported-version")
+        request = decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Rejection("malformed") from error
+    if type(request) is not dict:
+        raise Rejection("malformed")
+    version, kind = request.setdefault("v", 1), request.pop("type", None)
+    rules = _RECORDS[version].get(kind) if type(kind) is str else None
+    if is_json:
+        for name in ("users", "norms"):
+            if type(request.get(name)) is str:
+                request[name] = _from_base64(request[name])
+    if rules is None or not fits(request, rules):
+        raise Rejection("malformed")
+    request["type"] = kind
+    if kind == "charge" and version >= 2:
+        names = [] if type(request["users"]) is bytes else request["users"]
+        if is_uneven(request) or not all(map(is_normal, names)):
+            raise Rejection("malformed", request)
+    return request
+
+
+def _from_base64(text: str) -> bytes | None:
+    try:
+        octets = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return octets if len(text) == -(-len(octets) // 3) * 4 else None  # no padding too many
+
+
+def is_uneven(charge: Mapping[str, Any]) -> bool:
+    return any(type(x) is bytes and len(x) % 8 for x in (charge["users"], charge["norms"]))
+
+
+def is_normal(user: User) -> bool:
+    """Whether a name is composed as Unicode 3.2 composes it; what that does not know stands."""
+    if type(user) is int:
+        return True
+    known = [c if unicode.category(c) != "Cn" else "\n" for c in user]
+    return all(unicode.normalize("NFC", part) == part for part in "".join(known).split("\n"))
+
+
+def numbers_of(values: list[Any] | bytes, code: str) -> list[Any]:
+    if isinstance(values, bytes):
+        return list(struct.unpack(f"<{len(values) // 8}{code}", values))
+    return [float(value) for value in values] if code == "d" else list(values)
+
+
+def digest_of(charge: Mapping[str, Any], users: list[User], norms: list[float]) -> bytes:
+    """By what a worker recognises the content of a step, by the rule of the charge's version."""
+    packed = all(type(user) is int for user in users)
+    ids = struct.pack(f"<{len(users)}q", *users) if packed else msgspec.msgpack.encode(users)
+    clip_norm = charge["clip_norm"]
+    head = (
+        (charge["dataset"], charge["run"], charge["step"], charge["mechanism"]),
+        (float(charge["scale"]), None if clip_norm is None else float(clip_norm)),
+        (packed, len(ids)),
+    )
+    content = msgspec.msgpack.encode(head) + ids + struct.pack(f"<{len(norms)}d", *norms)
+    if charge["v"] == 1:
+        return hashlib.blake2b(content, digest_size=16).digest()
+    return hashlib.sha256(content).digest()[:16]

@@ -1,0 +1,99 @@
+"""One way to write a name, the same with every Python for ever."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.normal_form import first_irregular, normal_form
+
+OLD = unicodedata.ucd_3_2_0
+characters = st.characters(exclude_categories=["Cs"])
+accents = st.characters(min_codepoint=0x300, max_codepoint=0x36F)
+names = st.lists(characters | accents | st.sampled_from("aeouAEOU\u1100\u1161\u11a8")).map("".join)
+
+FORMS = [
+    # a name, its normal form
+    ("plain ASCII", "user-7", "user-7"),
+    ("empty", "", ""),
+    ("composed", "Zo\u00eb", "Zo\u00eb"),
+    ("decomposed", "Zoe\u0308", "Zo\u00eb"),
+    ("accents in another order", "a\u0301\u0323", "\u1ea1\u0301"),
+    ("Hangul", "\u1112\u1161\u11ab", "\ud55c"),
+    ("a sign that stands for a letter", "\u212b", "\u00c5"),
+    ("Kelvin", "\u212a", "K"),
+    ("compatible is not equal", "\ufb01\u00b2", "\ufb01\u00b2"),
+    ("upper case is not lower case", "É", "É"),
+    # A pair that composes since Unicode 6.1, an accent of 4.1 that sorts before others, an emoji.
+    ("characters after Unicode 3.2", "\U00011131\U00011127", "\U00011131\U00011127"),
+    ("an accent after Unicode 3.2", "a\u0301\u0358", "\u00e1\u0358"),
+    ("accents on both sides of one", "e\u0308\u0358e\u0308", "\u00eb\u0358\u00eb"),
+    ("an emoji", "\U0001f9eee\u0308", "\U0001f9ee\u00eb"),
+    ("what it cannot be composed with", "\U0001f9ee\u0308", "\U0001f9ee\u0308"),
+]
+
+
+@pytest.mark.parametrize(("what", "name", "form"), FORMS, ids=[row[0] for row in FORMS])
+def test_names_have_the_composed_form_of_unicode_3_2(what: str, name: str, form: str) -> None:
+    assert normal_form(name) == form
+    assert first_irregular(["a", name, 7]) == (None if name == form else name)
+
+
+def test_the_table_has_characters_that_python_would_compose_by_newer_tables() -> None:
+    name = "\U00011131\U00011127"
+    assert OLD.category(name[0]) == "Cn"
+    assert OLD.normalize("NFC", name) != name == normal_form(name)
+
+
+@given(names)
+def test_a_normal_form_is_its_own_and_that_of_what_it_was(name: str) -> None:
+    form = normal_form(name)
+    assert normal_form(form) == form
+    assert (first_irregular([name]) is None) == (form == name)
+    assert normal_form("".join(parts(name))) == form
+
+
+def parts(name: str) -> list[str]:
+    """The characters that Unicode 3.2 knows, decomposed one by one."""
+    return [c if OLD.category(c) == "Cn" else OLD.normalize("NFD", c) for c in name]
+
+
+@given(names.filter(lambda name: all(OLD.category(c) != "Cn" for c in name)))
+def test_names_that_unicode_3_2_knows_have_the_form_that_everybody_computes(name: str) -> None:
+    """Normalisation is stable, but for a few ideographs whose mistakes were mended later."""
+    if all(OLD.normalize("NFC", c) == unicodedata.normalize("NFC", c) for c in name):
+        assert normal_form(name) == unicodedata.normalize("NFC", name)
+
+
+@given(st.lists(names | st.integers(), max_size=20))
+def test_the_first_irregular_name_is_found(ids: list[Any]) -> None:
+    irregular = [i for i in ids if isinstance(i, str) and normal_form(i) != i]
+    assert first_irregular(ids) == (irregular[0] if irregular else None)
+
+
+class Counting:
+    """The Unicode tables, counting the characters that are to be normalised."""
+
+    def __init__(self) -> None:
+        self.normalised = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(OLD, name)
+
+    def normalize(self, form: str, text: str) -> str:
+        self.normalised += len(text)
+        return OLD.normalize(form, text)
+
+
+def test_rows_of_accents_that_take_long_to_sort_are_refused_unsorted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr("streams.normal_form.unicode", counting)
+    hostile = "a" + "\u0301\u0323" * 127
+    assert first_irregular([hostile] * 1000) == hostile
+    assert counting.normalised == 0
