@@ -4,7 +4,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench papers clean
+.PHONY: help demo test lint bench papers clean
+
+help:                             ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
 demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
