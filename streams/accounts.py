@@ -38,6 +38,9 @@ _BLOCK_NUMBERS = 2**18
 """Users times orders that are charged at a time: the temporaries do not grow with the record."""
 
 
+_NOBODY = np.empty(0, dtype=np.int64)
+
+
 class Page(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive slots of one dataset as they are kept in Redis; little-endian arrays."""
 
@@ -163,11 +166,13 @@ class Accounts:
         if len(plan.new_users):
             self._enrol(plan.new_users)
         blocks = self._blocks(plan)
-        settled = []
+        settled: list[_Settled] = []
         written = []
         for block in blocks:
-            settled.append(self._settle(plan, block))
-            written.append(self._write(plan.slots[block], settled[-1]))
+            decided = self._settle(plan, block)
+            written.append(self._write(plan.slots[block], decided))
+            # What grows with the orders is kept once, as bytes.
+            settled.append(decided._replace(spent=_NOBODY, base=_NOBODY))
         slots, spent, base = (b"".join(parts) for parts in zip(*written, strict=True))
         raised = _joined(plan.slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
         rungs = _joined(s.rungs for s in settled)
@@ -291,7 +296,7 @@ class Accounts:
         """Decide about a block of users; writes nothing."""
         slots, norms, mechanism = plan.slots[block], plan.norms[block], plan.mechanism
         before = self._spent.take(slots, axis=0)
-        clipped, granted = np.empty(0, dtype=np.int64), np.empty(0)
+        clipped, granted = _NOBODY, np.empty(0)
         if self.policy.on_exhaustion == "halt":
             cost = charge_units(self.policy.measure, mechanism, norms, self._orders)
             spent, admitted = self._filter.admit_units(before, cost)
@@ -358,7 +363,8 @@ class Accounts:
         return bound_in_measure(self.policy, units)
 
     def _count_exhausted(self, spent: NDArray[np.int64]) -> int:
-        return int(np.count_nonzero(self._filter.exhausted(spent)))
+        full = spent >= self._budget
+        return int(np.count_nonzero(full.any(axis=1) if full.ndim == 2 else full))
 
     def _rows(self, packed: bytes) -> NDArray[np.int64]:
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *self._spent.shape[1:])
@@ -377,7 +383,7 @@ class Accounts:
 
 def _positions(where: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
-    return np.flatnonzero(where) if where.any() else np.empty(0, dtype=np.int64)
+    return np.flatnonzero(where) if where.any() else _NOBODY
 
 
 def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:

@@ -121,6 +121,13 @@ def test_columns_are_paired_by_position_so_that_nobody_pays_for_another(
     assert run.seen[1].users == run.seen[0].users
 
 
+def test_who_was_charged_is_told_in_the_caller_s_own_spelling() -> None:
+    answerer = quiet(InMemoryRun(1.0))
+    answerer.answer(["Zoe\u0308", "b", "Zoë"], [1.0, 0.0, 0.5])
+    assert answerer.last_charge is not None
+    assert list(answerer.last_charge.users) == ["Zoe\u0308", "Zoë"]
+
+
 def test_vectors_are_charged_their_l2_norm_and_summed_by_coordinate() -> None:
     run = InMemoryRun(1.0)
     answer = quiet(run, norm_budget=100.0).answer(["a", "b"], [[3.0, 4.0], [0.0, -2.0]])

@@ -27,7 +27,7 @@ from streams.sdk.errors import InvalidCharge
 Ids: TypeAlias = NDArray[np.int64] | list[User]
 """Ids in the caller's order: int64 if all are integers, else a list of str and int."""
 
-_INTEGERS = np.iinfo(np.int64)
+_LEAST, _LARGEST = -(2**63), 2**63 - 1
 _LONGEST_ID = 256
 
 
@@ -47,7 +47,7 @@ def read_users(users: object) -> Ids:
         )
     if elements.ndim != 1:
         raise InvalidCharge(f"users has shape {elements.shape}; it must be one-dimensional")
-    if len(elements) and int(elements.max()) > _INTEGERS.max:
+    if len(elements) and int(elements.max()) > _LARGEST:
         raise InvalidCharge(f"user {elements.max()} does not fit in a signed 64-bit integer")
     return elements.astype(np.int64)
 
@@ -266,14 +266,19 @@ def _ids(elements: list[Any]) -> Ids:
     if kinds == {str}:
         _check_strings(elements)
         return elements
+    if str not in kinds:
+        return _integers(elements)
     _check_strings(_strings(elements))
-    integers = [user for user in elements if type(user) is int]
+    _integers([user for user in elements if type(user) is int])
+    return elements
+
+
+def _integers(users: list[int]) -> NDArray[np.int64]:
     try:
-        array = np.array(integers, dtype=np.int64)
+        return np.array(users, dtype=np.int64)
     except OverflowError:
-        outside = next(u for u in integers if not _INTEGERS.min <= u <= _INTEGERS.max)
+        outside = next(user for user in users if not _LEAST <= user <= _LARGEST)
         raise InvalidCharge(f"user {outside} does not fit in a signed 64-bit integer") from None
-    return elements if str in kinds else array
 
 
 def _strings(ids: list[User]) -> list[str]:

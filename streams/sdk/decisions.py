@@ -21,7 +21,8 @@ class StepDecision:
         step: the step that was charged.
         admitted: bool (n,), who may contribute to what is released.
         granted: float64 (n,), the norm to which each contribution must be clipped; 0 if halted.
-            In a narrower type than float64 it must be rounded down.
+            A narrower type must round it down: with ``g = granted.astype(np.float32)``, take
+            ``np.where(g > granted, np.nextafter(g, np.float32(0)), g)``.
         exhausted: bool (n,), who has nothing left after this step.
     """
 

@@ -44,6 +44,7 @@ class Halt:
     user is exhausted.
 
     Attributes:
+        user: the id as the log has it; strings are in Unicode's normal form NFC.
         exhausted: nothing is left, so that no later step can admit this user either. Otherwise a
             cheaper step still may.
     """

@@ -31,9 +31,9 @@ class Layout:
 
     def is_of(self, ids: Ids) -> bool:
         """Whether these are the same users in the same order."""
-        if isinstance(ids, np.ndarray) and isinstance(self.ids, np.ndarray):
-            return np.array_equal(ids, self.ids)
-        return isinstance(ids, list) and ids == self.ids
+        if isinstance(ids, list) and isinstance(self.ids, list):
+            return ids == self.ids
+        return type(ids) is type(self.ids) and np.array_equal(ids, self.ids)
 
 
 def lay_out(ids: Ids, policy: Policy) -> Layout:

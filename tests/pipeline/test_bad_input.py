@@ -1,4 +1,8 @@
-"""Bad input is refused with its reason, changes no budget and stops nothing."""
+"""Bad input is refused with its reason, changes no budget and stops nothing.
+
+Here it goes through Kafka, a worker and Redis. Every value in every field of every request is tried
+without them, in ``tests/streams/test_bad_requests.py``.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class Lane:
         """A charge that the worker must accept, unless the changes spoil it."""
         return {
             "type": "charge",
-            "v": 1,
+            "v": 2,
             "dataset": self.dataset,
             "run": self.run.name,
             "attempt": self.run.attempt,
@@ -72,7 +76,7 @@ def lane(shared: Service, name: str) -> Lane:
 
 
 def open_lane(service: Service, name: str, **policy: Any) -> Lane:
-    service.client.create_dataset(name, **{"budget": 1.0, **policy})
+    service.client.create_dataset(name, **{"budget": 1.0, "user_ids": "mixed", **policy})
     run = service.client.run(name, f"run-{name}")
     users = service.users(4, partition=0)
     run.charge(users[:2], [1.0, 0.5], noise_stddev=4.0)
@@ -131,8 +135,13 @@ BAD_CHARGES: dict[str, tuple[str, Change]] = {
     "step left out": ("step-out-of-order", lambda users: {"step": 2}),
     "step far ahead": ("step-out-of-order", lambda users: {"step": 2**53}),
     "last step with other content": ("step-content-changed", lambda users: {"step": 0}),
-    "version 2": ("unsupported-version", lambda users: {"v": 2}),
+    "version 3": ("unsupported-version", lambda users: {"v": 3}),
     "version 0": ("unsupported-version", lambda users: {"v": 0}),
+    "name not in normal form": ("malformed", fill("e\u0308")),
+    "name not in normal form, in version 1": (
+        "mixed-users",
+        lambda users: {"v": 1, **fill("e\u0308")(users)},
+    ),
     "unknown type": ("malformed", lambda users: {"type": "refund"}),
     "unknown field": ("malformed", lambda users: {"discount": 1}),
     "dataset name with a slash": ("malformed", lambda users: {"dataset": "a/b"}),
@@ -140,6 +149,11 @@ BAD_CHARGES: dict[str, tuple[str, Change]] = {
     "run name too long": ("malformed", lambda users: {"run": "r" * 129}),
     "run name with a line end": ("malformed", lambda users: {"run": "r\n"}),
     "attempt 0": ("malformed", lambda users: {"attempt": 0}),
+    "attempt beyond 64 bits": ("malformed", lambda users: {"attempt": 2**63}),
+    "attempt beyond 2**53 in version 1": (
+        "malformed",
+        lambda users: {"v": 1, "attempt": 2**53 + 1},
+    ),
     "step negative": ("malformed", lambda users: {"step": -1}),
     "step a string": ("malformed", lambda users: {"step": "1"}),
     "step missing": ("malformed", lambda users: {"step": None}),
@@ -152,6 +166,10 @@ BAD_CHARGES: dict[str, tuple[str, Change]] = {
     "user above 64 bits": ("malformed", fill(2**63)),
     "packed users cut off": ("malformed", lambda users: {"users": bytes(31)}),
     "packed norms cut off": ("malformed", lambda users: {"norms": bytes(31)}),
+    "packed norms cut off, in version 1": (
+        "malformed",
+        lambda users: {"v": 1, "norms": bytes(31)},
+    ),
     "unknown mechanism": ("malformed", lambda users: {"mechanism": "cauchy"}),
 }
 
@@ -162,6 +180,93 @@ def test_a_bad_charge_is_rejected_and_the_stream_goes_on(
 ) -> None:
     lane.assert_rejected(reason, lane.charge(**change(lane.users)))
     lane.assert_goes_on()
+
+
+@pytest.mark.parametrize("user_ids", ["one-kind", "integer"])
+def test_ids_of_another_kind_are_rejected(shared: Service, name: str, user_ids: str) -> None:
+    lane = open_lane(shared, name, user_ids=user_ids)
+    for v in (1, 2):
+        for users in (["a", *lane.users[1:]], ["a"] * 4):
+            lane.assert_rejected("mixed-users", lane.charge(users=users, v=v))
+    lane.assert_goes_on()
+
+
+def test_what_a_worker_cannot_write_is_rejected_before_anybody_is_charged(
+    shared: Service, name: str
+) -> None:
+    """256 orders x 140,000 users ended the worker, and the next one, for ever."""
+    orders = [2.0 + i for i in range(256)]
+    lane = open_lane(shared, name, measure="renyi", orders=orders, budget=orders)
+    users = np.arange(140_000)
+    norms = np.full(len(users), 0.1)
+    lane.assert_rejected("too-large", lane.charge(users=users.tobytes(), norms=norms.tobytes()))
+    offset = lane.service.publish(0, lane.charge())
+    assert lane.service.audit().charged[0, offset]["admitted"] == [True] * 4
+
+
+OTHER_REQUESTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "closed in version 1": ("malformed", "close-run", {"v": 1}),
+    "closed in version 0": ("unsupported-version", "close-run", {"v": 0}),
+    "closed under attempt 0": ("malformed", "close-run", {"attempt": 0}),
+    "closed with a step": ("malformed", "close-run", {"step": 1}),
+    "closed, never opened": ("unknown-run", "close-run", {"run": "never"}),
+    "closed under an attempt never opened": ("unknown-run", "close-run", {"attempt": 9}),
+    "closed in an unknown dataset": ("unknown-dataset", "close-run", {"dataset": "x"}),
+    "opened under attempt 0 in version 1": ("malformed", "open-run", {"attempt": 0, "v": 1}),
+    "opened under an attempt below 0": ("malformed", "open-run", {"attempt": -1}),
+    "opened under what would be the last attempt": (
+        "malformed",
+        "open-run",
+        {"attempt": 2**63 - 1},
+    ),
+    "opened under a string": ("malformed", "open-run", {"attempt": "0"}),
+    "withdrawn in version 1": ("malformed", "withdraw-dataset", {"v": 1}),
+    "withdrawn with a policy": ("malformed", "withdraw-dataset", {"policy": {}}),
+    "withdrawn without a token": ("malformed", "withdraw-dataset", {"request": ""}),
+    "withdrawn in use": ("dataset-in-use", "withdraw-dataset", {}),
+}
+
+
+@pytest.mark.parametrize("encode", [msgspec.json.encode, msgspec.msgpack.encode])
+@pytest.mark.parametrize(("reason", "kind", "change"), OTHER_REQUESTS.values(), ids=OTHER_REQUESTS)
+def test_a_bad_request_about_a_run_or_a_dataset_is_rejected(
+    lane: Lane, reason: str, kind: str, change: dict[str, Any], encode: Callable[[Any], bytes]
+) -> None:
+    request = {"type": kind, "v": 2, "dataset": lane.dataset, "request": uuid4().hex}
+    if kind != "withdraw-dataset":
+        request |= {"run": lane.run.name, "attempt": lane.run.attempt}
+    value = encode({**request, **change})
+    lane.assert_rejected(reason, value)
+    lane.assert_rejected("malformed", value[:-1])
+    lane.assert_goes_on()
+
+
+def test_a_closed_run_is_charged_no_more(lane: Lane) -> None:
+    for partition in range(lane.service.partitions):
+        lane.service.publish(
+            partition,
+            {
+                "type": "close-run",
+                "v": 2,
+                "dataset": lane.dataset,
+                "run": lane.run.name,
+                "attempt": lane.run.attempt,
+                "request": uuid4().hex,
+            },
+        )
+    for v in (1, 2):
+        lane.assert_rejected("run-closed", lane.charge(v=v))
+    assert lane.service.audit().runs[0][lane.dataset, lane.run.name].closed
+
+
+def test_a_dataset_that_nobody_used_can_be_withdrawn(shared: Service, name: str) -> None:
+    shared.client.create_dataset(name, budget=8.0)
+    for partition in range(shared.partitions):
+        request = {"type": "withdraw-dataset", "v": 2, "dataset": name, "request": uuid4().hex}
+        shared.publish(partition, request)
+    assert all(name not in datasets for datasets in shared.audit().datasets)
+    shared.client.create_dataset(name, budget=1.0)
+    assert all(name in datasets for datasets in shared.audit().datasets)
 
 
 def good(lane: Lane) -> bytes:
@@ -272,6 +377,9 @@ BAD_POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "budget 0": ("malformed", {"budget": [0]}),
     "budget above the range": ("malformed", {"budget": [2**61 + 1]}),
     "unknown measure": ("malformed", {"measure": "vibes"}),
+    "user_ids in version 1": ("malformed", {"user_ids": "mixed"}),
+    "unknown user_ids": ("malformed", {"v": 2, "user_ids": "both"}),
+    "user_ids null": ("malformed", {"v": 2, "user_ids": None}),
 }
 
 
@@ -285,8 +393,9 @@ def test_a_bad_policy_creates_nothing(lane: Lane, reason: str, change: dict[str,
         "odometer_step": [2**40],
         **change,
     }
+    version = {"v": policy.pop("v")} if "v" in policy else {}
     lane.assert_rejected(
-        reason, {"type": "create-dataset", "request": uuid4().hex, "policy": policy}
+        reason, {"type": "create-dataset", "request": uuid4().hex, "policy": policy, **version}
     )
     assert all(policy["dataset"] not in led.datasets for led in lane.service.ledgers().values())
     lane.assert_goes_on()

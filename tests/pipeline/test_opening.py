@@ -34,6 +34,12 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
         yield service
 
 
+@pytest.fixture(autouse=True)
+def everything_is_as_audited(shared: Service) -> Iterator[None]:
+    yield
+    shared.audit()
+
+
 def rejects(service: Service, dataset: str) -> list[str]:
     service.settle()
     service.log.refresh()

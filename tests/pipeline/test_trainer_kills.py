@@ -54,6 +54,7 @@ def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
     state = shared.state(name)
     for user, expected in units.items():
         assert abs(state[user][0][0] - expected) <= trainer.STEPS  # each a rounding away
+    shared.audit()
     assert_one_content_a_step(shared, name)
     assert_no_rejects(shared, name)
 

@@ -511,6 +511,11 @@ def test_users_that_change_between_steps_are_charged_as_they_are_then() -> None:
     array[0] = 5
     charge(run, np.ones(2), array)
     assert service.spent() == {1: 4 / 32, 2: 5 / 32, 3: 3 / 32, 4: 2 / 32, 5: 1 / 32}
+    service.create("both", user_ids="mixed")
+    run = service.open(dataset="both")
+    for of_a_kind in ([1, 2], ["a", "b"], [1, "a"], [], ["a"], [1]):
+        charge(run, np.ones(len(of_a_kind)), of_a_kind)
+    assert service.spent("both") == {1: 3 / 32, 2: 1 / 32, "a": 3 / 32, "b": 1 / 32}
     names = ["a", "b"]
     service.create("names")
     run = service.open(dataset="names")

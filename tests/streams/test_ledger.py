@@ -165,7 +165,10 @@ POLICIES = [
 @pytest.mark.parametrize(("what", "policy"), POLICIES, ids=[row[0] for row in POLICIES])
 def test_a_policy_that_makes_no_sense_creates_nothing(new_log, what, policy):
     log = new_log()
-    assert log.create("bad", **policy).reason is Reason.INVALID_POLICY
+    refused = log.create("bad", **policy)
+    assert refused.reason is Reason.INVALID_POLICY
+    assert "np." not in refused.detail
+    assert "array(" not in refused.detail
     assert state_of(log.ledger) == ({}, {})
 
 
