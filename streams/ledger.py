@@ -104,9 +104,9 @@ def ledger_of(
         LayoutMismatch: the state is of another P.
     """
     ledger = Ledger(partition, partitions, topic)
-    ledger.load(kept.folded)
-    for delta in kept.deltas:
-        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    ledger.load(kept.pages)
+    for change in kept.changes:
+        ledger.replay(msgspec.msgpack.decode(change, type=Delta))
     if chain is not None:
         ledger.chain = chain
     return ledger

@@ -2,66 +2,100 @@
 
 Per partition p, under one hash tag so that Redis Cluster keeps them together:
 
-    turnstile.{norms-p}:meta      hash   owner, next (the offset to apply next)
-    turnstile.{norms-p}:deltas    list   state changes since they were last folded
-    turnstile.{norms-p}:folded    hash   policies, runs and pages of users
+    turnstile.{norms-p}:meta      hash   what it belongs to, how far it is, how much there is of it
+    turnstile.{norms-p}:changes   list   state changes since they were last compacted into pages
+    turnstile.{norms-p}:pages     hash   policies, runs and pages of users
     turnstile.{norms-p}:outbox    hash   outputs of a batch, until they are published
+    turnstile.{norms-p}:alive     hash   when its owner was last seen, and a summary; no state
+    turnstile.{norms-p}:stopped   hash   why nothing is decided, if so; no state
 
-State = folded, then the deltas in order. Values are absolute, so a fold that stopped half-way is
-harmless: the deltas that are still there set the same values again.
+Every write of state compares the owner and the version, and moves the version by one. So a Redis
+that went back to an earlier state, in whatever way, is found out by the next write, also when
+nothing but pages and trims is missing. A connection is opened once: one that is lost takes the
+process with it, because what stands behind the address may be another Redis by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import resources
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
+from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError, ResponseError
+
+from streams.chain import genesis
+from streams.holding import STATE, Holding, Verdict, hexadecimal
+from streams.snapshot import LAYOUT, Meta, Snapshot, verified
+
+CONNECTIONS = 8
+"""A worker opens so many, at once; a command waits for one that is free."""
+
+_FIRST_LAYOUT = ("deltas", "folded")
+KEYS = (*STATE, "alive", "stopped", *_FIRST_LAYOUT)
+"""All that any release keeps of a partition."""
 
 
 class StoreUnavailable(Exception):
     """Redis did not answer, or answered with an error. Nothing can be decided."""
 
 
-class Verdict(StrEnum):
-    """What became of a write, in the order of the checks."""
+@dataclass(frozen=True)
+class Claimed:
+    """The answer to a claim, with what meta was before (empty: there was none)."""
 
-    FENCED = "FENCED"  # somebody else owns the partition
-    DUPLICATE = "DUPLICATE"  # it was written before
-    GAP = "GAP"  # something before it is missing
-    OK = "OK"
+    verdict: Verdict
+    before: dict[str, str]
+
+    @property
+    def version(self) -> int:
+        """As it was before the claim."""
+        return int(self.before.get("version", "0"))
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """What Redis holds of a partition."""
+class Glance:
+    """What can be said of a partition without reading its state."""
 
-    next: int
-    owner: str
-    folded: dict[str, bytes]
-    deltas: list[bytes]
-    outbox: list[tuple[int, bytes]]  # in the order of the log
+    now: int  # seconds, by the clock of Redis
+    meta: dict[str, str]
+    seen: int | None  # when its owner was last seen, by the same clock
+    pulse: bytes
+    summary: bytes
+    stopped: dict[str, str]
 
 
 class RedisStore:
-    """One connection pool to one Redis. Every failure is a ``StoreUnavailable``."""
+    """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        # No retries: whether a write that got no answer took place, only its offset can tell.
-        self._redis = redis.asyncio.Redis.from_url(
-            url, retry=Retry(NoBackoff(), 0), socket_timeout=30.0, socket_connect_timeout=5.0
-        )
+        self.address = without_password(url)
+        try:
+            # No retries: whether a write that got no answer took place, only its version can tell.
+            pool = redis.asyncio.BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS,
+                timeout=None,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=30.0,
+                socket_connect_timeout=5.0,
+            )
+        except ValueError:
+            # The error quotes parts of the URL, which may be the password.
+            raise StoreUnavailable(
+                f"{self.address!r} is no address of a Redis: write redis://host:port/0"
+            ) from None
+        pool.connection_class = _once(pool.connection_class)
+        self._pool = pool
+        self._redis = redis.asyncio.Redis(connection_pool=pool)
         self._prefix = prefix
-        self._claim = self._script("claim")
-        self._commit = self._script("commit")
-        self._fold = self._script("fold")
+        self._scripts: dict[str, Any] = {}
 
     async def __aenter__(self) -> RedisStore:
         return self
@@ -74,107 +108,191 @@ class RedisStore:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Give the connections back."""
-        await self._redis.aclose()
+    async def connect(self) -> None:
+        """Open all connections. After this, none is ever opened again.
 
-    async def check(self) -> None:
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        opened: list[Any] = []
+        pool: Any = self._pool  # its types say nothing
+        try:
+            for _ in range(CONNECTIONS):
+                opened.append(await pool.get_connection())
+        except (RedisError, OSError) as error:
+            raise self._unavailable("Redis does not answer", error) from error
+        finally:
+            for connection in opened:
+                await pool.release(connection)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+        await self._pool.disconnect()
+
+    async def check(self) -> str | None:
         """Make sure that Redis answers and keeps what it is given.
+
+        Returns:
+            What could not be found out, if so.
 
         Raises:
             StoreUnavailable: no answer, or a Redis that may evict keys.
         """
         try:
-            policy = await self._redis.config_get("maxmemory-policy")
-            memory = await self._redis.config_get("maxmemory")
+            await self._redis.ping()
+            settings = await self._memory_settings()
         except RedisError as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
-        evicting = policy.get("maxmemory-policy") != "noeviction"
-        if evicting and memory.get("maxmemory") != "0":
+            raise self._unavailable("Redis does not answer", error) from error
+        if settings is None:
+            return "Redis lets nobody see whether it may evict keys: maxmemory-policy must be " + (
+                "noeviction, else charges are forgotten"
+            )
+        policy, memory = settings
+        if policy != "noeviction" and memory != "0":
             raise StoreUnavailable(
                 "Redis may evict keys, which would forget charges: "
                 "set maxmemory-policy to noeviction"
             )
+        return None
 
-    async def claim(self, partition: int, owner: str) -> tuple[int, str]:
-        """Own a partition and fence every other owner; returns next and the owner before."""
-        next_offset, before = await self._run(self._claim, partition, ["meta"], [owner])
-        return int(next_offset), before.decode()
+    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+        """Own a partition of this log and fence every other owner."""
+        keys = (*STATE, *_FIRST_LAYOUT)
+        head = genesis(topic, partition, partitions).head.hex()
+        arguments = [owner, LAYOUT, topic.hex(), partitions, head, hexadecimal(0)]
+        verdict, before = await self.run("claim", partition, keys, arguments)
+        fields = [part.decode() for part in before]
+        return Claimed(Verdict(verdict.decode()), dict(zip(fields[::2], fields[1::2], strict=True)))
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
-        try:
-            owner = await cast(Any, self._redis.hget(self._key(partition, "meta"), "owner"))
-        except RedisError as error:
-            raise StoreUnavailable(f"cannot read partition {partition}: {error}") from error
+        owner = await self._ask(partition, self._redis.hget(self._key(partition, "meta"), "owner"))
         return (owner or b"").decode()
 
-    async def load(self, partition: int) -> Snapshot:
-        """All that is kept of a partition, as of one moment."""
+    async def load(self, partition: int) -> Snapshot | None:
+        """All that is kept of a partition, as of one moment; None if nothing ever was.
+
+        Raises:
+            Damaged: it is not whole.
+        """
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.hgetall(self._key(partition, "meta"))
-        pipeline.hgetall(self._key(partition, "folded"))
-        pipeline.lrange(self._key(partition, "deltas"), 0, -1)
+        pipeline.hgetall(self._key(partition, "pages"))
+        pipeline.lrange(self._key(partition, "changes"), 0, -1)
         pipeline.hgetall(self._key(partition, "outbox"))
-        try:
-            meta, folded, deltas, outbox = await pipeline.execute()
-        except RedisError as error:
-            raise StoreUnavailable(f"cannot load partition {partition}: {error}") from error
-        return Snapshot(
-            next=int(meta.get(b"next", b"0")),
-            owner=meta.get(b"owner", b"").decode(),
-            folded={name.decode(): value for name, value in folded.items()},
-            deltas=deltas,
-            outbox=sorted((int(first), outputs) for first, outputs in outbox.items()),
+        meta, pages, changes, outbox = await self._ask(partition, pipeline.execute())
+        if not meta:
+            return None
+        return verified(Meta.of(_text(meta)), _named(pages), changes, _named(outbox))
+
+    async def glance(self, partition: int) -> Glance:
+        """What can be said of a partition in no time, however large its state is."""
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.time()
+        for name in ("meta", "alive", "stopped"):
+            pipeline.hgetall(self._key(partition, name))
+        now, meta, alive, stopped = await self._ask(partition, pipeline.execute())
+        return Glance(
+            now=int(now[0]),
+            meta=_text(meta),
+            seen=int(alive[b"time"]) if b"time" in alive else None,
+            pulse=alive.get(b"pulse", b""),
+            summary=alive.get(b"summary", b""),
+            stopped=_text(stopped),
         )
 
-    async def commit(
-        self,
-        partition: int,
-        owner: str,
-        first: int,
-        next_offset: int,
-        delta: bytes,
-        outputs: bytes,
-        published: Iterable[int],
-    ) -> Verdict:
-        """Write a batch, records first to next_offset - 1, and forget published batches."""
-        arguments = [owner, first, next_offset, delta, outputs, *published]
-        keys = ["meta", "deltas", "outbox"]
-        return _verdict(await self._run(self._commit, partition, keys, arguments))
+    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
+        """Say why nothing is decided in a partition, until an owner decides there again."""
+        now, _ = await self._ask(partition, self._redis.time())
+        fields: Any = {"reason": reason, "problem": problem, "remedy": remedy, "time": now}
+        stopped = self._redis.hset(self._key(partition, "stopped"), mapping=fields)
+        await self._ask(partition, stopped)
 
-    async def fold(
-        self, partition: int, owner: str, next_offset: int, fields: dict[str, bytes], drop: int = 0
-    ) -> Verdict:
-        """Write fields of folded state, and drop the oldest deltas once all is folded."""
-        pairs = [part for field in fields.items() for part in field]
-        arguments = [owner, next_offset, drop, *pairs]
-        keys = ["meta", "deltas", "folded"]
-        return _verdict(await self._run(self._fold, partition, keys, arguments))
+    def holding(self, partition: int, owner: str, snapshot: Snapshot) -> Holding:
+        """What the owner of a partition writes through."""
+        return Holding(self, partition, owner, snapshot)
 
-    async def forget_published(self, partition: int, published: Sequence[int]) -> None:
-        """Drop outputs that have been published; harmless if somebody else does it too."""
+    async def _memory_settings(self) -> tuple[str | None, str | None] | None:
+        """(maxmemory-policy, maxmemory), if Redis tells them."""
         try:
-            await cast(Any, self._redis.hdel(self._key(partition, "outbox"), *map(str, published)))
-        except RedisError as error:
-            raise StoreUnavailable(f"cannot clear the outbox: {error}") from error
+            policy = await self._redis.config_get("maxmemory-policy")
+            memory = await self._redis.config_get("maxmemory")
+            return policy.get("maxmemory-policy"), memory.get("maxmemory")
+        except ResponseError:
+            pass  # forbidden, as managed services do; INFO has the same
+        try:
+            known = await self._redis.info("memory")
+            return str(known["maxmemory_policy"]), str(known["maxmemory"])
+        except (ResponseError, KeyError):
+            return None
 
     def _key(self, partition: int, name: str) -> str:
-        return f"{self._prefix}{{norms-{partition}}}:{name}"
+        return key_of(self._prefix, partition, name)
 
-    def _script(self, name: str) -> Any:
-        source = resources.files("streams").joinpath("lua", f"{name}.lua").read_text()
-        return self._redis.register_script(source)
-
-    async def _run(
-        self, script: Any, partition: int, names: list[str], arguments: list[Any]
+    async def run(
+        self, name: str, partition: int, keys: Sequence[str], arguments: Sequence[Any]
     ) -> Any:
-        keys = [self._key(partition, name) for name in names]
+        """Run one of the scripts."""
+        if name not in self._scripts:
+            self._scripts[name] = self._redis.register_script(_source(name))
+        script = self._scripts[name]
+        called = script(keys=[self._key(partition, key) for key in keys], args=arguments)
+        return await self._ask(partition, called)
+
+    async def _ask(self, partition: int, asked: Any) -> Any:
         try:
-            return await script(keys=keys, args=arguments)
-        except RedisError as error:
-            raise StoreUnavailable(f"a write to partition {partition} failed: {error}") from error
+            return await asked
+        except (RedisError, OSError) as error:
+            raise self._unavailable(f"partition {partition}", error) from error
+
+    def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address})")
 
 
-def _verdict(reply: bytes) -> Verdict:
-    return Verdict(reply.decode())
+def key_of(prefix: str, partition: int, name: str) -> str:
+    """The key of one part of what is kept of a partition."""
+    return f"{prefix}{{norms-{partition}}}:{name}"
+
+
+def without_password(url: str) -> str:
+    """The address of a Redis as it may be shown: nothing that could be a password is left."""
+    hidden = "the address given"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return hidden
+    # A password with an unquoted / ? or # would show up behind the host.
+    if not parts.scheme or "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return hidden
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}"
+
+
+def _once(base: Any) -> Any:
+    """A kind of connection that opens its socket once."""
+
+    class Once(base):  # type: ignore[misc]
+        opened = False
+
+        async def _connect(self) -> None:
+            if self.opened:
+                raise LostConnection("the connection was lost")
+            await super()._connect()
+            self.opened = True
+
+    return Once
+
+
+def _source(name: str) -> str:
+    scripts = resources.files("streams").joinpath("lua")
+    guard = "" if name in ("claim", "beat") else scripts.joinpath("guard.lua").read_text()
+    return guard + scripts.joinpath(f"{name}.lua").read_text()
+
+
+def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+def _named(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in fields.items()}

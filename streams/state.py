@@ -76,14 +76,14 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Kept(Protocol):
-    """What a store keeps of a partition: folded state, then the deltas since, in order."""
+    """What a store keeps of a partition: pages of state, then the changes since, in order."""
 
     @property
-    def folded(self) -> dict[str, bytes]:
+    def pages(self) -> dict[str, bytes]:
         """Field -> packed state."""
 
     @property
-    def deltas(self) -> list[bytes]:
+    def changes(self) -> list[bytes]:
         """Packed ``Delta`` records."""
 
 

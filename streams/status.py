@@ -1,8 +1,9 @@
-"""How the service is doing, read from Redis and Kafka without disturbing either."""
+"""How the service is doing, told from what its parts show: no state is read, whatever its size."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,16 +13,24 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka_clients import new_reader
-from streams.ledger import ledger_of
-from streams.redis_store import RedisStore, Snapshot, StoreUnavailable
+from streams.redis_store import Glance, RedisStore, StoreUnavailable
 from streams.schemas import Policy
-from streams.topics import NORMS
+from streams.snapshot import LAYOUT
+from streams.topics import NORMS, Topics, TopicsSeen, TopicsUnavailable
+from streams.vital_signs import Kept, Pulse, decode_kept, decode_pulse
 
 T = TypeVar("T")
 
+SILENT_AFTER = 10
+"""Seconds without a sign of the owner, by the clock of Redis, after which it counts as gone."""
+STALLED_AFTER = 10.0
+"""Seconds for which records may wait while none is applied."""
+_SUMMARY_WITHIN = 5.0
+_POLL = 0.1
+
 
 class Unavailable(Exception):
-    """Kafka or Redis does not answer."""
+    """Kafka or Redis does not answer, or nobody has said yet what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,11 @@ class PartitionStatus:
     owner: str | None
     next: int
     lag: int
-    users: int
-    unpublished: int  # batches whose outputs wait to be published
-    deltas: int  # not folded yet
+    users: int | None  # None: no owner has said so yet
+    unpublished: int  # parcels of outputs that wait to be published
+    changes: int  # not compacted yet
+    seen: int | None  # seconds since its owner was last seen
+    head: str | None  # of the chain: the receipt of all that was applied
     problem: str | None
 
 
@@ -53,43 +64,27 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    log = _log(config)
-    snapshots = _snapshots(config, len(log))
-    found = []
-    for partition, ((start, end), snapshot) in enumerate(zip(log, snapshots, strict=True)):
-        problem = None
-        if snapshot.next > end:
-            problem = f"Redis is at {snapshot.next}, beyond the end of the log"
-        elif snapshot.next < start:
-            problem = f"Redis is at {snapshot.next}, before the start of the log, {start}"
-        found.append(
-            PartitionStatus(
-                partition=partition,
-                owner=snapshot.owner or None,
-                next=snapshot.next,
-                lag=max(0, end - snapshot.next),
-                users=sum(map(len, ledger_of(snapshot, partition, len(log)).datasets.values())),
-                unpublished=len(snapshot.outbox),
-                deltas=len(snapshot.deltas),
-                problem=problem,
-            )
-        )
-    return found
+    topics, log = _topics(config), _log(config)
+    glances = _glances(config, len(log))
+    return [
+        _status(partition, extent, glance, topics)
+        for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
+    ]
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:
-    """Every dataset that Redis knows.
+    """Every dataset, with all that is decided by now.
 
     Raises:
-        Unavailable: Kafka or Redis does not answer.
+        Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
     count = len(_log(config))
     datasets: dict[str, DatasetStatus] = {}
-    for partition, snapshot in enumerate(_snapshots(config, count)):
-        for name, accounts in ledger_of(snapshot, partition, count).datasets.items():
-            dataset = datasets.setdefault(name, DatasetStatus(accounts.policy))
-            dataset.users += len(accounts)
-            dataset.exhausted += int(accounts.exhausted().sum())
+    for kept in _summaries(config, count):
+        for name, found in kept.summary.datasets.items():
+            dataset = datasets.setdefault(name, DatasetStatus(found.policy))
+            dataset.users += found.users
+            dataset.exhausted += found.exhausted
     return datasets
 
 
@@ -99,11 +94,126 @@ def read_owners(config: Config, partitions: int) -> list[str]:
     Raises:
         Unavailable: Redis does not answer.
     """
+    return [glance.meta.get("owner", "") for glance in _glances(config, partitions)]
 
-    async def read(store: RedisStore) -> list[str]:
-        return [await store.owner(partition) for partition in range(partitions)]
+
+def read_stops(config: Config, partitions: int) -> list[str | None]:
+    """Why nothing is decided, of every partition.
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+    return [_stopped(glance) for glance in _glances(config, partitions)]
+
+
+def _status(
+    partition: int, extent: tuple[int, int], glance: Glance, topics: TopicsSeen
+) -> PartitionStatus:
+    meta, end = glance.meta, extent[1]
+    pulse, kept = decode_pulse(glance.pulse), decode_kept(glance.summary)
+    next_offset = int(meta.get("next", "0"))
+    summary = kept.summary if kept else None
+    lag = max(0, end - next_offset)
+    problems = [
+        *_identity(meta, topics),
+        *_position(next_offset, extent),
+        *_life(glance, pulse, lag),
+    ]
+    stopped = _stopped(glance)
+    return PartitionStatus(
+        partition=partition,
+        owner=meta.get("owner") or None,
+        next=next_offset,
+        lag=lag,
+        users=None if summary is None else sum(d.users for d in summary.datasets.values()),
+        unpublished=int(meta.get("outbox", "0")),
+        changes=int(meta.get("changes", "0")),
+        seen=None if glance.seen is None else max(0, glance.now - glance.seen),
+        head=meta.get("head"),
+        problem=stopped or "; ".join(problems) or None,
+    )
+
+
+def _stopped(glance: Glance) -> str | None:
+    stop = glance.stopped
+    return f"stopped: {stop.get('problem')}. {stop.get('remedy')}" if stop else None
+
+
+def _identity(meta: dict[str, str], topics: TopicsSeen) -> list[str]:
+    """Whether state and topics belong together."""
+    problems = [topics.problem] if topics.problem else []
+    layout, topic, partitions = (meta.get(name) for name in ("layout", "topic", "partitions"))
+    if not meta:
+        return problems
+    if layout != str(LAYOUT):
+        problems.append(f"Redis holds state of layout {layout or 1}, not {LAYOUT}")
+    elif topic != topics.topic.hex():
+        problems.append(f"the state belongs to topic {topic}, norms is {topics.topic.hex()} now")
+    elif partitions != str(topics.partitions):
+        problems.append(
+            f"users were charged in {partitions} partitions, norms has {topics.partitions} now"
+        )
+    return problems
+
+
+def _position(next_offset: int, extent: tuple[int, int]) -> list[str]:
+    """Whether state and log fit together."""
+    start, end = extent
+    if next_offset > end:
+        return [f"Redis continues at {next_offset}, beyond the end of the log, {end}"]
+    if next_offset < start:
+        return [f"Redis continues at {next_offset}, before the start of the log, {start}"]
+    return []
+
+
+def _life(glance: Glance, pulse: Pulse | None, lag: int) -> list[str]:
+    """Whether somebody decides."""
+    if not glance.meta.get("owner"):
+        return ["no worker has ever owned this partition"]
+    if glance.seen is None or pulse is None:
+        return ["its owner has not been seen yet"]
+    silent = glance.now - glance.seen
+    if silent > SILENT_AFTER:
+        waiting = f", and {lag} records wait" if lag else ""
+        return [f"its owner was last seen {silent} seconds ago{waiting}: start a worker"]
+    if lag and pulse.waiting > STALLED_AFTER:
+        return [f"{lag} records wait, and none was applied for {pulse.waiting:.0f} seconds"]
+    return []
+
+
+def _summaries(config: Config, partitions: int) -> list[Kept]:
+    """What the state of every partition holds; waits for owners that are about to say so."""
+
+    async def read(store: RedisStore) -> list[Kept]:
+        wanted: list[int] = []
+        deadline = time.monotonic() + _SUMMARY_WITHIN
+        while True:
+            glances = [await store.glance(partition) for partition in range(partitions)]
+            wanted = wanted or [int(glance.meta.get("last", "-1")) for glance in glances]
+            found = [decode_kept(glance.summary) for glance in glances]
+            current = all(
+                kept is not None and kept.last >= last
+                for kept, last in zip(found, wanted, strict=True)
+            )
+            if current or time.monotonic() > deadline:
+                silent = [number for number, kept in enumerate(found) if kept is None]
+                if silent:
+                    raise Unavailable(
+                        f"no worker has said what is in partitions {silent}: start one, and see "
+                        "`turnstile status`"
+                    )
+                return [kept for kept in found if kept is not None]
+            await asyncio.sleep(_POLL)
 
     return _from_redis(config, read)
+
+
+def _topics(config: Config) -> TopicsSeen:
+    try:
+        with Topics(config) as topics:
+            return topics.look()
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
 
 
 def _log(config: Config) -> list[tuple[int, int]]:
@@ -118,7 +228,10 @@ def _log(config: Config) -> list[tuple[int, int]]:
             for partition in sorted(consumer.partitions_for_topic(topic) or ())
         ]
         if not places:
-            raise Unavailable(f"topic {topic} does not exist; start a worker, which creates it")
+            raise Unavailable(
+                f"topic {topic} does not exist. The first worker creates it; if there was one, it "
+                "was deleted: restore it from a copy of Kafka's data, or what was spent is lost"
+            )
         starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
         return [(starts[place], ends[place]) for place in places]
     except KafkaError as error:
@@ -127,11 +240,11 @@ def _log(config: Config) -> list[tuple[int, int]]:
         consumer.close()
 
 
-def _snapshots(config: Config, partitions: int) -> list[Snapshot]:
-    async def load(store: RedisStore) -> list[Snapshot]:
-        return [await store.load(partition) for partition in range(partitions)]
+def _glances(config: Config, partitions: int) -> list[Glance]:
+    async def read(store: RedisStore) -> list[Glance]:
+        return [await store.glance(partition) for partition in range(partitions)]
 
-    return _from_redis(config, load)
+    return _from_redis(config, read)
 
 
 def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
@@ -142,4 +255,4 @@ def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]
     try:
         return asyncio.run(connected())
     except StoreUnavailable as error:
-        raise Unavailable(f"Redis at {config.redis} does not answer: {error}") from error
+        raise Unavailable(f"Redis does not answer: {error}") from error

@@ -1,20 +1,37 @@
-"""The topics: how many partitions, how long they keep, how large a record may be."""
+"""The topics: how many partitions, how long they keep, how large a record may be.
+
+Workers create those that are missing. Those that are there already are compared with what the
+service needs, at the start and for as long as it runs: records that Kafka deletes before they are
+applied would be charges that nobody ever counted.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from types import TracebackType
+from typing import Any
+from uuid import UUID
 
-from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
+from streams.chain import NO_TOPIC
 from streams.config import Config
 from streams.kafka_clients import new_admin
 from streams.schemas import MAX_REQUEST_BYTES
 
+logger = logging.getLogger("turnstile.topics")
+
 _OVERHEAD = 64 * 1024  # a record batch's own fields, and the fields around the original bytes
 _DAY_MS = 24 * 60 * 60 * 1000
+_MEBIBYTE = 1024 * 1024
 
 NORMS, HALTS, ODOMETER, REJECTS = "norms", "halts", "odometer", "rejects"
+TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
 
 SETTINGS: dict[str, dict[str, str]] = {
     # The log is the truth: nothing may be deleted from it.
@@ -22,6 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
+        "unclean.leader.election.enable": "false",
         "max.message.bytes": str(MAX_REQUEST_BYTES + _OVERHEAD),
     },
     HALTS: {
@@ -29,62 +47,251 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": str(7 * _DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + _OVERHEAD),
     },
-    ODOMETER: {"cleanup.policy": "compact"},
+    ODOMETER: {"cleanup.policy": "compact", "max.message.bytes": str(_MEBIBYTE)},
     REJECTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(30 * _DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
     },
 }
+"""With what they are created. Compression is the client's choice: a topic that stores everything
+uncompressed would make the broker unpack whatever 600 KB can hold, in its own memory."""
+
+_WISHES = {(NORMS, "max.message.bytes"), (HALTS, "retention.ms"), (REJECTS, "retention.ms")}
+"""Without these, requests are refused or answers are gone early, and nothing is lost in silence."""
 
 
 class TopicsUnavailable(Exception):
     """Kafka did not answer, or the topics there cannot be used."""
 
 
+class UnusableTopics(TopicsUnavailable):
+    """The topics there cannot be used as they are: an operator has to change them."""
+
+
+@dataclass(frozen=True)
+class TopicsSeen:
+    """What Kafka says of the topics now.
+
+    Attributes:
+        topic: the 16 bytes of the id of norms; zeros if there is no such topic, or no ids.
+        partitions: P, the number of partitions of norms.
+        problem: why the topics cannot be used, with what to do; None if they can.
+    """
+
+    topic: bytes
+    partitions: int
+    problem: str | None
+
+
+class Topics:
+    """Creates and watches the topics. Blocks while Kafka answers; any thread may call it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._admin: KafkaAdminClient | None = None
+        self._lock = Lock()
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Topics:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            self._disconnect()
+
+    def ensure(self) -> TopicsSeen:
+        """Create the topics that do not exist yet. Safe to call from many processes at once.
+
+        Raises:
+            UnusableTopics: what exists cannot be used as it is.
+            TopicsUnavailable: no broker.
+        """
+        with self._lock:
+            seen = self._ask(self._create)
+        if seen.problem:
+            raise UnusableTopics(seen.problem)
+        return seen
+
+    def look(self) -> TopicsSeen:
+        """What Kafka says of them now.
+
+        Raises:
+            TopicsUnavailable: Kafka does not answer.
+        """
+        with self._lock:
+            return self._ask(self._look)
+
+    def _ask(self, question: Any) -> TopicsSeen:
+        config = self._config
+        try:
+            if self._admin is None:
+                self._admin = new_admin(config)
+        except KafkaError as error:
+            raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
+        try:
+            seen: TopicsSeen = question(self._admin)
+            return seen
+        except KafkaError as error:
+            self._disconnect()
+            raise TopicsUnavailable(f"the topics at {config.kafka}: {error}") from error
+
+    def _disconnect(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(KafkaError, OSError):
+                admin.close()
+
+    def _create(self, admin: KafkaAdminClient) -> TopicsSeen:
+        for name in TOPICS:
+            if not _described(admin, [self._config.topic(name)]):
+                options = {
+                    "num_partitions": self._config.partitions,
+                    "replication_factor": self._config.replication,
+                    "configs": SETTINGS[name],
+                }
+                with suppress(TopicAlreadyExistsError):
+                    admin.create_topics({self._config.topic(name): options}, wait_for_metadata=True)
+        return self._look(admin)
+
+    def _look(self, admin: KafkaAdminClient) -> TopicsSeen:
+        names = {name: self._config.topic(name) for name in TOPICS}
+        described = _described(admin, list(names.values()))
+        norms = described.get(names[NORMS])
+        if norms is None:
+            gone = f"there is no topic {names[NORMS]}, the log of everything that was spent"
+            return TopicsSeen(NO_TOPIC, 0, gone)
+        counts = {topic: len(found["partitions"]) for topic, found in described.items()}
+        problem = _uneven(counts) or self._unsuitable(admin, names)
+        return TopicsSeen(_topic_id(norms), counts[names[NORMS]], problem)
+
+    def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
+        """What the settings would lose, and what to do."""
+        found = _settings(admin, names)
+        wrong: dict[str, dict[str, str]] = {}
+        for name, wanted in SETTINGS.items():
+            if not found[name]:
+                self._warn(f"nobody may see the settings of {names[name]}: they are not compared")
+                continue
+            for setting, value in wanted.items():
+                actual = found[name].get(setting)
+                if actual is None or _suits(setting, actual, value):
+                    continue
+                if (name, setting) in _WISHES:
+                    self._warn(f"{names[name]} has {setting}={actual}, {value} is advised")
+                else:
+                    wrong.setdefault(name, {})[setting] = actual
+        if not wrong:
+            return None
+        told = [
+            f"topic {names[name]} has {setting}={actual} where {SETTINGS[name][setting]} is needed"
+            for name, settings in wrong.items()
+            for setting, actual in settings.items()
+        ]
+        commands = [
+            f"`python -m kafka.admin -b {self._config.kafka} configs alter -r topic "
+            f"-n {names[name]} "
+            + " ".join(f"-c {setting}={SETTINGS[name][setting]}" for setting in settings)
+            + "`"
+            for name, settings in wrong.items()
+        ]
+        return (
+            f"{'; '.join(told)}: records could be lost without a trace. "
+            f"Change it with {' and '.join(commands)}, then start the workers again"
+        )
+
+    def _warn(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s", what)
+
+
 def ensure_topics(config: Config) -> int:
     """Create the topics that do not exist yet; returns P, the number of partitions they have.
 
-    Safe to call from many processes at once.
-
     Raises:
-        TopicsUnavailable: no broker, or topics whose partition counts differ.
+        TopicsUnavailable: no broker, or topics that cannot be used as they are.
     """
-    try:
-        admin = new_admin(config)
-    except KafkaError as error:
-        raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
-    try:
-        for name, settings in SETTINGS.items():
-            options = {
-                "num_partitions": config.partitions,
-                "replication_factor": config.replication,
-                "configs": settings,
-            }
-            with suppress(TopicAlreadyExistsError):
-                admin.create_topics({config.topic(name): options}, wait_for_metadata=True)
-        return partition_count(admin, config)
-    except KafkaError as error:
-        raise TopicsUnavailable(f"cannot create the topics at {config.kafka}: {error}") from error
-    finally:
-        admin.close()
+    with Topics(config) as topics:
+        return topics.ensure().partitions
 
 
 def partition_count(admin: KafkaAdminClient, config: Config) -> int:
-    """P, which norms, halts and rejects share.
+    """P, which all topics share.
 
     Raises:
         TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
             ambiguous.
     """
-    names = [config.topic(name) for name in (NORMS, HALTS, REJECTS)]
-    counts = {entry["name"]: len(entry["partitions"]) for entry in admin.describe_topics(names)}
-    if not all(counts.get(name) for name in names):
-        missing = sorted(name for name in names if not counts.get(name))
+    names = [config.topic(name) for name in TOPICS]
+    described = _described(admin, names)
+    missing = sorted(name for name in names if name not in described)
+    if missing:
         raise TopicsUnavailable(f"no such topics: {', '.join(missing)}")
-    if len(set(counts.values())) != 1:
-        raise TopicsUnavailable(
-            f"the topics differ in their number of partitions: {counts}; "
-            "partitions must never be added: start over under another prefix"
-        )
-    return int(counts[names[0]])
+    counts = {name: len(described[name]["partitions"]) for name in names}
+    if problem := _uneven(counts):
+        raise UnusableTopics(problem)
+    return counts[names[0]]
+
+
+def _uneven(counts: Mapping[str, int]) -> str | None:
+    if len(set(counts.values())) == 1:
+        return None
+    return (
+        f"the topics differ in their number of partitions: {dict(counts)}. A user's partition is "
+        "ambiguous, and Kafka takes no partition away: delete and create the topics halts, "
+        "odometer and rejects with as many partitions as norms had when its first dataset was "
+        "created, and, if partitions were added to norms itself, see `turnstile status`"
+    )
+
+
+def _described(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, Any]]:
+    """The topics among these that exist."""
+    try:
+        found = admin.describe_topics(names)
+    except UnknownTopicOrPartitionError:
+        return {}
+    return {entry["name"]: entry for entry in found if entry["partitions"]}
+
+
+def _topic_id(described: Mapping[str, Any]) -> bytes:
+    found = described.get("topic_id")
+    if found is None:
+        return NO_TOPIC
+    return (found if isinstance(found, UUID) else UUID(str(found))).bytes
+
+
+def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Name -> setting -> value; nothing for topics whose settings may not be seen."""
+    asked = [
+        ConfigResource(ConfigResourceType.TOPIC, names[name], dict.fromkeys(SETTINGS[name], ""))
+        for name in names
+    ]
+    answer = admin.describe_configs(asked, config_filter="all").get("topic", {})
+    return {
+        name: {
+            setting: described["value"]
+            for setting, described in answer.get(names[name], {}).items()
+            if described.get("value") is not None
+        }
+        for name in names
+    }
+
+
+def _suits(setting: str, actual: str, wanted: str) -> bool:
+    """Whether a setting keeps at least what it has to keep."""
+    if not wanted.lstrip("-").isdecimal():
+        return actual == wanted
+    number, least = int(actual), int(wanted)
+    if setting.startswith("retention"):
+        return number < 0 or 0 <= least <= number
+    return number >= least

@@ -1,12 +1,57 @@
 -- Become the owner of a partition: from now on every other owner is fenced.
 --
--- KEYS[1]  meta      hash: owner, next
+-- KEYS[1..4]  meta, changes, pages, outbox
+-- KEYS[5..6]  deltas, folded   what layout 1 had instead of changes and pages
 --
--- ARGV[1]  owner     token of the claim
+-- ARGV[1]  owner        token of the claim
+-- ARGV[2]  layout       of what this worker keeps
+-- ARGV[3]  topic        id of the topic of the log
+-- ARGV[4]  partitions   how many the topic has
+-- ARGV[5]  head         of the chain of a log of which nothing has been applied
+-- ARGV[6]  digest       of no pages
 --
--- Returns the next offset to apply, and the owner before ('' for none).
+-- Returns OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then meta as it was before,
+-- as a list of fields and values (empty: there was none). Nothing is written unless OK.
 
-local meta = redis.call('HMGET', KEYS[1], 'owner', 'next')
+local kinds = {'hash', 'list', 'hash', 'hash', 'list', 'hash'}
+local there = 0
+for place, kind in ipairs(kinds) do
+  local found = redis.call('TYPE', KEYS[place]).ok
+  if found ~= 'none' and found ~= kind then
+    return {'DAMAGED', {}}
+  end
+  if place > 1 and found ~= 'none' then
+    there = there + 1
+  end
+end
+
+local before = redis.call('HGETALL', KEYS[1])
+if #before == 0 then
+  if there > 0 then
+    return {'DAMAGED', before}
+  end
+  redis.call('HSET', KEYS[1], 'layout', ARGV[2], 'topic', ARGV[3], 'partitions', ARGV[4],
+    'owner', '', 'version', 0, 'next', 0, 'head', ARGV[5], 'before', '', 'last', -1,
+    'since', 0, 'changes', 0, 'pages', 0, 'digest', ARGV[6], 'outbox', 0)
+else
+  local meta = redis.call('HMGET', KEYS[1], 'layout', 'topic', 'partitions')
+  if meta[1] ~= ARGV[2] then
+    return {'OTHER_LAYOUT', before}
+  end
+  if meta[2] ~= ARGV[3] then
+    return {'OTHER_LOG', before}
+  end
+  if meta[3] ~= ARGV[4] then
+    return {'OTHER_PARTITIONS', before}
+  end
+  local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox')
+  if redis.call('LLEN', KEYS[2]) ~= tonumber(counts[1])
+    or redis.call('HLEN', KEYS[3]) ~= tonumber(counts[2])
+    or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3]) then
+    return {'DAMAGED', before}
+  end
+end
+
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
-redis.call('HSETNX', KEYS[1], 'next', '0')
-return {tonumber(meta[2] or '0'), meta[1] or ''}
+redis.call('HINCRBY', KEYS[1], 'version', 1)
+return {'OK', before}

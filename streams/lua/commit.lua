@@ -1,25 +1,28 @@
 -- Append one batch of a partition: all of it or nothing, and only by the owner, and only once.
 --
--- KEYS[1]  meta      hash: owner, next
--- KEYS[2]  deltas    list: state changes since the fold
--- KEYS[3]  outbox    hash: first offset of a batch -> its outputs, until they are published
+-- KEYS[1..4]  meta, changes, pages, outbox
 --
--- ARGV[1]  owner     token of the claim
--- ARGV[2]  first     offset of the first record of the batch
--- ARGV[3]  next      offset after the last record
--- ARGV[4]  delta     packed
--- ARGV[5]  outputs   packed; empty: nothing to publish
--- ARGV[6..]          first offsets of batches that have been published
+-- ARGV[1]  owner
+-- ARGV[2]  version
+-- ARGV[3]  first     the offset that follows what was applied before
+-- ARGV[4]  next      the offset after the last record of the batch
+-- ARGV[5]  head      the chain after the batch
+-- ARGV[6]  before    the chain before its last record
+-- ARGV[7]  last      the offset of that record
+-- ARGV[8]  how many changes; then that many packed changes
+-- then     how many parcels; then that many pairs of a name and packed outputs
+-- then     names of parcels that have been published
 --
--- Returns OK, FENCED, DUPLICATE or GAP. Nothing is written unless OK: every check stands before
--- the first write, because a script that fails does not take back what it wrote.
+-- Returns FENCED, REWOUND, DAMAGED, DUPLICATE, GAP or OK. Nothing is written unless OK: every check
+-- stands before the first write, because a script that fails does not take back what it wrote.
+-- Long lists are written one by one: `unpack` has a limit, and would fail after the first write.
 
-local meta = redis.call('HMGET', KEYS[1], 'owner', 'next')
-if meta[1] ~= ARGV[1] then
-  return 'FENCED'
+local refused = refusal()
+if refused then
+  return refused
 end
-local expected = tonumber(meta[2])
-local first = tonumber(ARGV[2])
+local expected = tonumber(redis.call('HGET', KEYS[1], 'next'))
+local first = tonumber(ARGV[3])
 if first < expected then
   return 'DUPLICATE'
 end
@@ -27,12 +30,19 @@ if first > expected then
   return 'GAP'
 end
 
-redis.call('RPUSH', KEYS[2], ARGV[4])
-if #ARGV[5] > 0 then
-  redis.call('HSET', KEYS[3], ARGV[2], ARGV[5])
+local at = 8
+for _ = 1, tonumber(ARGV[at]) do
+  at = at + 1
+  redis.call('RPUSH', KEYS[2], ARGV[at])
 end
-if #ARGV > 5 then
-  redis.call('HDEL', KEYS[3], unpack(ARGV, 6))
+at = at + 1
+for _ = 1, tonumber(ARGV[at]) do
+  redis.call('HSET', KEYS[4], ARGV[at + 1], ARGV[at + 2])
+  at = at + 2
 end
-redis.call('HSET', KEYS[1], 'next', ARGV[3])
-return 'OK'
+for name = at + 1, #ARGV do
+  redis.call('HDEL', KEYS[4], ARGV[name])
+end
+redis.call('HSET', KEYS[1],
+  'next', ARGV[4], 'head', ARGV[5], 'before', ARGV[6], 'last', ARGV[7])
+return written()

@@ -6,17 +6,19 @@ record is done when its batch is in Redis. All that is unexpected ends the proce
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-import tempfile
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.redis_store import RedisStore
+from streams.redis_store import RedisStore, StoreUnavailable
 from streams.schemas import MAX_REQUEST_BYTES
-from streams.topics import NORMS, TopicsUnavailable, ensure_topics
+from streams.topics import NORMS, Topics, TopicsUnavailable
+from streams.worker.batches import bound_fetches
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.partitions import Partitions
 from streams.worker.publisher import Publisher
@@ -42,20 +44,19 @@ class _Record:
         self._event.ack()
 
 
-def create_app(config: Config, partitions: int) -> TurnstileApp:
+def create_app(config: Config, topics: Topics) -> TurnstileApp:
     """The Faust app; everything is set here, so that no environment changes what it does."""
     app = TurnstileApp(
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
         store="memory://",
-        datadir=tempfile.mkdtemp(prefix="turnstile-faust-"),
         web_enabled=False,
         topic_disable_leader=True,
         table_standby_replicas=0,  # else Faust's own assignor leaves some of many workers idle
         topic_allow_declare=False,
         key_serializer="raw",
         value_serializer="raw",
-        consumer_auto_offset_reset="earliest",
+        consumer_auto_offset_reset="none",  # an offset that the log does not have is no start
         consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
         broker_max_poll_records=_BUFFERED_RECORDS,
         stream_buffer_maxsize=_BUFFERED_RECORDS,
@@ -67,15 +68,19 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
     norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
     store = RedisStore(config.redis, config.prefix)
     publisher = Publisher(config)
-    owned = Partitions(partitions, store, publisher)
-    app.claim = owned.claim
+    owned = app.owned = Partitions(config, topics, store, publisher)
 
-    @app.task(on_leader=False)
-    async def fold() -> None:
-        try:
-            await owned.keep_folded()
-        except Exception as error:
-            end_process(f"folding failed: {error}", error)
+    def background(work: Callable[[], Awaitable[None]], what: str) -> None:
+        @app.task(on_leader=False)
+        async def keep() -> None:
+            try:
+                await work()
+            except Exception as error:
+                end_process(f"{what} failed: {error}", error)
+
+    background(owned.keep_compacted, "compaction")
+    background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
+    background(owned.keep_watch, "watching the topics")
 
     @app.agent(norms)
     async def decide(stream: Any) -> None:
@@ -92,13 +97,16 @@ def create_app(config: Config, partitions: int) -> TurnstileApp:
         await owned.suspend()
 
     async def connect() -> None:
-        await store.check()
+        await store.connect()
+        if unknown := await store.check():
+            logger.warning("%s", unknown)
         await publisher.start()
 
     async def disconnect() -> None:
         await owned.claim({})
         await publisher.stop()
         await store.close()
+        await asyncio.to_thread(topics.close)
 
     app.connect, app.disconnect = connect, disconnect
     return app
@@ -111,10 +119,12 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     )
     for chatty in ("kafka", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    bound_fetches()
+    topics = Topics(config)
     try:
-        partitions = ensure_topics(config)
-    except TopicsUnavailable as error:
+        topics.ensure()
+        app = create_app(config, topics)
+    except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
-    app = create_app(config, partitions)
     Worker(app, loglevel=log_level, quiet=True, override_logging=False).execute_from_commandline()

@@ -2,7 +2,17 @@
 
 Kafka says which partitions are assigned; owning one takes a claim in Redis, which fences whoever
 owned it before, and the offset to continue from comes from Redis too. The consumer group's own
-commits are ignored.
+commits are ignored. The steps of a claim, which the code repeats:
+
+1. What the topics are: the id of norms, P, their settings.
+2. Claim in Redis: it keeps state of this topic with this P, in this layout.
+3. The log begins no later, and ends no earlier, than the offset to apply next.
+4. The last record that was applied is the one in the log: the chain ends with it.
+5. Load the state and verify that it is whole.
+6. Publish the outbox again, then decide (``processor``).
+
+Whatever does not fit stops the partition (``stops``). While partitions are owned, ``keep_watch``
+looks at the topics again and again, and ``keep_alive`` shows how far they are.
 """
 
 from __future__ import annotations
@@ -11,103 +21,282 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import uuid4
 
-from streams.redis_store import RedisStore
+from streams.config import Config
+from streams.holding import Holding, Verdict
+from streams.ledger import LayoutMismatch, ledger_of
+from streams.redis_store import Claimed, RedisStore
+from streams.snapshot import Damaged, Meta
+from streams.stops import Stop, Stops, written_for_others
+from streams.topics import Topics, TopicsSeen, TopicsUnavailable
+from streams.worker.checkpoints import Checkpoints
 from streams.worker.exits import end_process
-from streams.worker.processor import Event, Processor
+from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
+from streams.worker.intake import Record
+from streams.worker.log_reader import LogReader, Missing, NoRecord
+from streams.worker.processor import Processor, State
 from streams.worker.publisher import Publisher
 
 logger = logging.getLogger("turnstile.worker")
 
-_FOLD_EVERY = 1.0  # seconds
+_COMPACT_EVERY = 1.0  # seconds
+_WATCH_EVERY = 5.0
+
+
+class Extent(NamedTuple):
+    """Where the log of a partition begins and ends."""
+
+    start: int  # the offset of the first record
+    end: int  # the offset after the last one
+
+
+class Stopped(Exception):
+    """A claim after which nothing is decided."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(str(stop))
+        self.stop = stop
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A partition of this process."""
+
+    processor: Processor
+    heartbeat: Heartbeat
+    stops: Stops
+    topic: bytes
+    partitions: int
 
 
 class Partitions:
     """The partitions of this process. All methods run in one event loop."""
 
-    def __init__(self, partitions: int, store: RedisStore, publisher: Publisher) -> None:
-        self._partitions = partitions
+    def __init__(
+        self, config: Config, topics: Topics, store: RedisStore, publisher: Publisher
+    ) -> None:
+        self._config = config
+        self._topics = topics
         self._store = store
         self._publisher = publisher
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
-        self._owned: dict[int, Processor] = {}
+        self._owned: dict[int, Owned] = {}
         self._claiming = asyncio.Lock()
 
-    async def claim(self, log: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    async def claim(self, log: Mapping[int, Extent]) -> dict[int, int]:
         """Own exactly these partitions.
-
-        Args:
-            log: partition -> (offset of the first record, offset after the last one).
 
         Returns:
             The offset to fetch next, of every partition that can be decided.
         """
         async with self._claiming:
             for partition in self._owned.keys() - log.keys():
-                await self._owned.pop(partition).stop()
+                await self._let_go(partition)
             positions: dict[int, int] = {}
-            for partition, (start, end) in sorted(log.items()):
-                position = await self._claim_one(partition, start, end)
-                if position is not None:
-                    positions[partition] = position
+            if not log:
+                return positions
+            # Step 1.
+            seen = await asyncio.to_thread(self._topics.look)
+            if seen.partitions <= max(log):
+                end_process(f"partition {max(log)} is assigned, and Kafka shows {seen.partitions}")
+            bound = await self._bound_partitions(seen)
+            async with LogReader(self._config) as reader:
+                for partition, extent in sorted(log.items()):
+                    position = await self._claim_one(partition, extent, seen, bound, reader)
+                    if position is not None:
+                        positions[partition] = position
             return positions
+
+    def decides(self, partition: int) -> bool:
+        """Whether records of this partition are wanted."""
+        owned = self._owned.get(partition)
+        return owned is not None and owned.processor.state is not State.STOPPED
 
     async def suspend(self) -> None:
         """Decide nothing more: a rebalance begins, and somebody else may claim any partition."""
         async with self._claiming:
-            for processor in self._owned.values():
-                await processor.suspend()
+            await asyncio.gather(*(owned.processor.suspend() for owned in self._owned.values()))
 
-    async def arrive(self, partition: int, event: Event) -> None:
+    async def arrive(self, partition: int, record: Record) -> None:
         """Hand a record to its partition; records of partitions not owned are left alone."""
-        processor = self._owned.get(partition)
-        if processor is not None:
-            await processor.arrive(event)
+        owned = self._owned.get(partition)
+        if owned is not None:
+            await owned.processor.intake.arrive(record)
 
-    async def keep_folded(self) -> None:
-        """Fold deltas into pages, for as long as the process runs."""
+    async def keep_compacted(self) -> None:
+        """Move changes into pages, for as long as the process runs."""
         while True:
-            await asyncio.sleep(_FOLD_EVERY)
-            for processor in list(self._owned.values()):
-                if processor.wants_fold():
-                    await processor.fold()
+            await asyncio.sleep(_COMPACT_EVERY)
+            for owned in list(self._owned.values()):
+                if owned.processor.compaction.is_due():
+                    await owned.processor.compact()
 
-    async def _claim_one(self, partition: int, start: int, end: int) -> int | None:
-        next_offset, before = await self._store.claim(partition, self._owner)
+    async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
+        """Show how far the partitions are, for as long as the process runs.
+
+        Args:
+            end_of: where the log of a partition ends, as far as is known.
+        """
+        while True:
+            await asyncio.gather(
+                *(
+                    owned.heartbeat.beat(end_of(partition))
+                    for partition, owned in self._owned.items()
+                    if owned.processor.state is State.RUNNING
+                )
+            )
+            await asyncio.sleep(BEAT_EVERY)
+
+    async def keep_watch(self) -> None:
+        """Look at the topics again and again, for as long as the process runs."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY)
+            try:
+                seen = await asyncio.to_thread(self._topics.look)
+            except TopicsUnavailable as error:
+                logger.warning("the topics cannot be seen: %s", error)
+                continue
+            async with self._claiming:
+                for owned in self._owned.values():
+                    stop = _trouble(owned, seen)
+                    if stop and owned.processor.state is not State.STOPPED:
+                        await owned.processor.halt(stop)
+
+    async def _bound_partitions(self, seen: TopicsSeen) -> int:
+        """P of the state of this topic: partitions that were added have none of their own."""
+        meta = (await self._store.glance(0)).meta
+        known = meta.get("topic") == seen.topic.hex() and meta.get("partitions", "").isdecimal()
+        return int(meta["partitions"]) if known else seen.partitions
+
+    async def _claim_one(
+        self, partition: int, extent: Extent, seen: TopicsSeen, bound: int, reader: LogReader
+    ) -> int | None:
         held = self._owned.get(partition)
         if held is not None:
-            position = await held.resume()
-            if before == self._owner and next_offset == position:
-                return position  # nobody else was here: the state in memory is the state
-            await self._owned.pop(partition).stop()
-        complaint = _complaint(next_offset, start, end)
-        if complaint:
-            logger.critical("partition %d stops: %s", partition, complaint)
+            await held.processor.suspend()
+        stops = Stops(self._config.prefix, partition, extent.start)
+        try:
+            # Step 2.
+            if bound != seen.partitions:
+                raise Stopped(stops.other_partitions(bound, seen.partitions))
+            claimed = await self._store.claim(partition, self._owner, seen.topic, seen.partitions)
+            meta = _meta_of(claimed, seen, stops)
+            if seen.problem:
+                raise Stopped(stops.topics(seen.problem))
+            await _compare(meta, extent, reader, stops)
+            if held is not None and _is_unchanged(held.processor, claimed):
+                return await held.processor.resume(claimed.version + 1)
+            await self._let_go(partition)
+            return await self._take_over(partition, seen, stops)
+        except Stopped as stopped:
+            await self._let_go(partition)
+            stop = stopped.stop
+            logger.critical("partition %d stops: %s", partition, stop)
+            await self._store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
-        snapshot = await self._store.load(partition)
-        if snapshot.owner != self._owner:
-            end_process(f"partition {partition}: fenced by {snapshot.owner} while loading")
-        processor = Processor.load(
-            partition, self._partitions, snapshot, self._owner, self._store, self._publisher
+
+    async def _take_over(self, partition: int, seen: TopicsSeen, stops: Stops) -> int:
+        # Step 5.
+        try:
+            snapshot = await self._store.load(partition)
+        except Damaged as damaged:
+            raise Stopped(stops.damaged(str(damaged))) from damaged
+        if snapshot is None or snapshot.meta.owner != self._owner:
+            other = snapshot.meta.owner if snapshot else "a Redis that was emptied"
+            end_process(f"partition {partition}: fenced by {other} while loading")
+        try:
+            ledger = ledger_of(
+                snapshot, partition, seen.partitions, seen.topic, snapshot.meta.chain
+            )
+        except LayoutMismatch as mismatch:
+            raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
+        holding = Holding(self._store, partition, self._owner, snapshot)
+
+        async def proof(first: int, end: int) -> Missing:
+            async with LogReader(self._config) as reader:
+                return await reader.missing(partition, first, end)
+
+        # Step 6.
+        checkpoints = Checkpoints(self._config, partition, holding.is_held)
+        processor = Processor(ledger, snapshot, holding, self._publisher, checkpoints, proof, stops)
+        self._owned[partition] = Owned(
+            processor, Heartbeat(processor), stops, seen.topic, seen.partitions
         )
-        self._owned[partition] = processor
         processor.start()
+        await self._owned[partition].heartbeat.beat(None)
         logger.info("partition %d: owned, continues at offset %d", partition, snapshot.next)
         return snapshot.next
 
+    async def _let_go(self, partition: int) -> None:
+        owned = self._owned.pop(partition, None)
+        if owned is not None:
+            await owned.processor.close()
 
-def _complaint(next_offset: int, start: int, end: int) -> str | None:
-    """Why the log and Redis do not fit together, and what an operator can do about it."""
-    if next_offset > end:
-        return (
-            f"Redis continues at offset {next_offset}, but the log ends at {end}: Kafka lost "
-            "records that were decided. Restore the log, or start over under another prefix"
+
+def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:
+    """What was there before the claim, if the claim was granted; None for nothing."""
+    before = claimed.before
+    match claimed.verdict:
+        case Verdict.OTHER_LAYOUT:
+            raise Stopped(stops.other_layout(before.get("layout", "")))
+        case Verdict.OTHER_LOG:
+            raise Stopped(stops.other_log(before["topic"], seen.topic.hex()))
+        case Verdict.OTHER_PARTITIONS:
+            raise Stopped(stops.other_partitions(int(before["partitions"]), seen.partitions))
+        case Verdict.DAMAGED:
+            raise Stopped(stops.damaged("a key is missing, or has other entries than written"))
+    try:
+        return Meta.of(before) if before else None
+    except Damaged as damaged:
+        raise Stopped(stops.damaged(str(damaged))) from damaged
+
+
+async def _compare(meta: Meta | None, extent: Extent, reader: LogReader, stops: Stops) -> None:
+    """Whether the log is the one that was applied."""
+    # Step 3.
+    next_offset = meta.next if meta else 0
+    if next_offset > extent.end:
+        raise Stopped(stops.log_ends_early(next_offset, extent.end))
+    if next_offset < extent.start:
+        raise Stopped(stops.log_begins_late(next_offset))
+    # Step 4.
+    if meta is None or meta.chain.last < 0:
+        return
+    chain = meta.chain
+    if chain.last < extent.start:
+        logger.warning(
+            "partition %d: the log begins at offset %d, so the last record that was applied, %d, "
+            "cannot be compared",
+            stops.partition,
+            extent.start,
+            chain.last,
         )
-    if next_offset < start:
-        return (
-            f"Redis continues at offset {next_offset}, but the log begins at {start}: what lies "
-            "between is lost. Restore Redis from a newer copy, or start over under another prefix"
-        )
-    return None
+        return
+    try:
+        value = await reader.record(stops.partition, chain.last)
+    except NoRecord as missing:
+        raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
+    if not chain.ends_with(value):
+        raise Stopped(stops.log_rewritten(chain.last, "another record stands"))
+
+
+def _is_unchanged(held: Processor, claimed: Claimed) -> bool:
+    """Whether the state in memory is the state in Redis: nobody else was there."""
+    return (
+        held.can_resume
+        and claimed.before.get("owner") == held.holding.owner
+        and claimed.version == held.holding.version
+    )
+
+
+def _trouble(owned: Owned, seen: TopicsSeen) -> Stop | None:
+    """Why a partition that is owned must not be decided any longer."""
+    if seen.topic != owned.topic:
+        return owned.stops.other_log(owned.topic.hex(), seen.topic.hex())
+    if seen.partitions != owned.partitions:
+        return owned.stops.other_partitions(owned.partitions, seen.partitions)
+    return owned.stops.topics(seen.problem) if seen.problem else None

@@ -1,95 +1,95 @@
 """One owned partition: from records of the log to a state in Redis to published answers.
 
-    claim -> load -> republish the outbox -> [ batch -> fold in memory -> commit -> publish ]*
+    claim -> load -> republish the outbox -> [ batch -> apply in memory -> commit -> publish ]*
 
 The steps, which the code repeats:
 
-1. Take what has arrived, leaving out what was applied before.
-2. Fold it in memory.
-3. Commit state, outputs and the next offset to Redis, in one atomic write.
-4. Publish the outputs.
-5. Drop them from the outbox once the broker has them.
+1. Take what has arrived, in order (``intake``). Offsets at which nothing came are passed over if
+   the log proves that they hold nothing to apply; else the partition stops.
+2. Apply it in memory. A batch ends when it has brought enough, or would write enough.
+3. Commit state, outputs, the chain and the next offset to Redis, in one atomic write.
+4. Publish the outputs (``outbox``): answers at once, checkpoints of the odometer in transactions.
+5. Drop each parcel from the outbox once the broker has it, with the next commit or, after a while
+   without one, by a write of its own.
 
-While one batch is being committed the next is folded; its own commit waits for the one before.
+While one batch is being committed the next is applied; its own commit waits for the one before.
 Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the process ends and
 the memory with it. The lock, which is free only when memory and Redis agree, keeps the background
-fold from writing uncommitted state.
+compaction from writing uncommitted state.
+
+    RUNNING    --suspend-->  SUSPENDED   a rebalance: what is under way ends, nothing more begins
+    SUSPENDED  --resume--->  RUNNING     nobody else owned the partition in between
+    RUNNING    --halt----->  STOPPED     the log, the topics or the state are not as they must be
+    any        --close---->  CLOSED      somebody else owns the partition, or will
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from time import monotonic
-from typing import Protocol
 
-import msgspec
-
-from streams.ledger import Ledger, Output, ledger_of
-from streams.redis_store import RedisStore, Snapshot, Verdict
+from streams.chain import Chain
+from streams.holding import Holding, Verdict
+from streams.ledger import LayoutMismatch, Ledger, Output
 from streams.schemas import encode
+from streams.snapshot import Snapshot
+from streams.stops import Stop, Stops, written_for_others
+from streams.worker.compaction import Compaction
 from streams.worker.exits import end_process
-from streams.worker.publisher import Publisher
+from streams.worker.intake import Intake, Record, size_of
+from streams.worker.log_reader import Missing
+from streams.worker.outbox import Answers, Odometer, Outbox, parcels_of
 
 logger = logging.getLogger("turnstile.worker")
 
 BATCH_RECORDS = 64
 BATCH_BYTES = 4 * 1024 * 1024
-ARRIVED_BYTES = 4 * BATCH_BYTES
-"""Records that wait here hold up the stream, and so the fetching, when there are more of them."""
-FOLD_BYTES = 16 * 1024 * 1024
-"""Deltas are folded into pages when there are this many bytes of them, and ..."""
-FOLD_RATIO = 2
-"""... this many times the size of the pages, so that folding stays cheaper than committing."""
-BYTES_PER_USER = 32
-FOLD_DELTAS = 4096
-"""Or when there are this many, however small: each is read when the partition is claimed."""
+WRITE_BYTES = 32 * 1024 * 1024
+"""A batch ends when its commit would write this much: one record may write much more than it is."""
 PUBLISH_WITHIN = 10.0
 """Seconds a commit may take until its batch is published: a process paused for longer is replaced
 by now, and what it would publish then is stale."""
-UNPUBLISHED_BATCHES = 8
 OVERLAP_RECORDS = 32
-"""So many must have arrived to be folded before the commit that is under way ends."""
+"""So many must have arrived to be applied before the commit that is under way ends."""
 YIELD_EVERY = 8
-"""Records that are folded before the event loop has its turn."""
+"""Records that are applied before the event loop has its turn."""
 OVERLAPPING_BATCHES = 8
-"""After so many, memory and Redis are let agree, so that a fold or a suspension has its turn."""
+"""After so many, memory and Redis agree for a moment, so that a compaction or a suspension has its
+turn."""
 FORGET_AFTER = 0.5
 """Seconds without a record after which the outbox is cleared by a write of its own."""
+SUSPEND_WITHIN = 2.0
+"""Seconds that a suspension waits for checkpoints that are under way."""
 
 
-class Event(Protocol):
-    """What this module needs of a record of the log."""
+class State(Enum):
+    """Of a processor; see above."""
 
-    offset: int
-    value: bytes | None
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    STOPPED = "stopped"
+    CLOSED = "closed"
 
-    def done(self) -> None:
-        """Say that the record is applied."""
 
-
-@dataclass
-class Backlog:
-    """Deltas in Redis that are not folded yet."""
-
-    count: int = 0
-    size: int = 0
+Proof = Callable[[int, int], Awaitable[Missing]]
+"""What the log has at offsets, first and end, at which nothing came."""
 
 
 @dataclass(frozen=True)
-class Folded:
-    """A batch that memory holds and Redis does not."""
+class Batch:
+    """Records that memory has applied and Redis does not know."""
 
-    batch: list[Event]
+    first: int  # where Redis is
+    next: int
+    chain: Chain
+    records: list[Record]
     outputs: list[Output]
-    delta: bytes
-
-    @property
-    def first(self) -> int:
-        """The offset of the first record."""
-        return self.batch[0].offset
+    changes: bytes
 
 
 class Processor:
@@ -99,244 +99,221 @@ class Processor:
         self,
         ledger: Ledger,
         snapshot: Snapshot,
-        owner: str,
-        store: RedisStore,
-        publisher: Publisher,
+        holding: Holding,
+        answers: Answers,
+        odometer: Odometer,
+        proof: Proof,
+        stops: Stops,
     ) -> None:
-        self.next = self._claimed_at = snapshot.next  # the first record that Redis has not seen
-        self._taken = snapshot.next  # the first one that no batch has taken
-        self.halted: str | None = None  # why nothing is decided here any more
+        self.next = snapshot.next  # the first offset that Redis has not seen
+        self.moved_at = monotonic()  # when it last got ahead
+        self.state = State.RUNNING
         self.ledger = ledger
-        self.owner = owner
-        self._partition = ledger.partition
-        self._store = store
-        self._publisher = publisher
+        self.holding = holding
+        self.intake = Intake(snapshot.next)
+        self.compaction = Compaction(ledger, holding, self._quiet, self._expect_ok)
+        self.outbox = Outbox(
+            holding.partition, snapshot.outbox, answers, odometer, self._cannot_publish
+        )
+        self._proof = proof
+        self._stops = stops
         self._lock = asyncio.Lock()
-        self._suspended = False
-        self._arrived: deque[Event] = deque()
-        self._arrived_bytes = 0
-        self._fetch = 0  # counts the times that fetching begins anew
-        self._room = asyncio.Event()
-        self._wake = asyncio.Event()
-        self._published: list[int] = []
-        self._publishing = asyncio.Semaphore(UNPUBLISHED_BATCHES)
-        self._backlog = Backlog(len(snapshot.deltas), sum(map(len, snapshot.deltas)))
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._outbox = snapshot.outbox
+        self._running: asyncio.Task[None] | None = None
 
-    @classmethod
-    def load(
-        cls,
-        partition: int,
-        partitions: int,
-        snapshot: Snapshot,
-        owner: str,
-        store: RedisStore,
-        publisher: Publisher,
-    ) -> Processor:
-        """Build the state of a claimed partition from what Redis holds."""
-        ledger = ledger_of(snapshot, partition, partitions)
-        return cls(ledger, snapshot, owner, store, publisher)
+    @property
+    def can_resume(self) -> bool:
+        """Whether a suspension is all that keeps it from going on."""
+        return self.state is State.SUSPENDED and not self.outbox.broken
 
     def start(self) -> None:
         """Republish what the owner before may not have published, then take records."""
-        self._spawn(self._run())
+        self.outbox.start()
+        self._running = asyncio.create_task(self._run())
+        self._running.add_done_callback(self._ended)
 
     async def suspend(self) -> None:
-        """Take no more records until ``resume``; a batch that is under way ends first."""
+        """Take no more records until ``resume``; what is under way ends first."""
         async with self._lock:
-            self._suspended = True
-            self._drop_arrived()
+            if self.state is State.RUNNING:
+                self.state = State.SUSPENDED
+            self.intake.close()
+        await self.outbox.settle(SUSPEND_WITHIN)
 
-    async def resume(self) -> int:
-        """Take records again; returns the offset from which they have to be fetched."""
+    async def resume(self, version: int) -> int:
+        """Take records again, after a claim before which nobody else was here.
+
+        Returns:
+            The offset from which they have to be fetched.
+        """
         async with self._lock:
-            self._suspended = False
-            self._drop_arrived()
+            self.holding.version = version
+            self.state = State.RUNNING
+            self.intake.begin_at(self.next)
             return self.next
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Take no more records, ever."""
         await self.suspend()
-        for task in self._tasks:
-            task.cancel()
+        self.state = State.CLOSED
+        if self._running:
+            self._running.cancel()
+        await self.outbox.close()
 
-    async def arrive(self, event: Event) -> None:
-        """Queue a record of this partition, as soon as there is room."""
-        fetch = self._fetch
-        while self._arrived_bytes >= ARRIVED_BYTES and fetch == self._fetch:
-            self._room.clear()
-            await self._room.wait()
-        if self.halted or self._suspended or fetch != self._fetch:
-            return  # it will be fetched again, by whoever decides it
-        self._arrived.append(event)
-        self._arrived_bytes += _size(event)
-        self._wake.set()
-
-    def wants_fold(self) -> bool:
-        """Whether folding the deltas is worth it by now."""
-        users = sum(len(accounts) for accounts in self.ledger.datasets.values())
-        too_large = self._backlog.size > max(FOLD_BYTES, FOLD_RATIO * BYTES_PER_USER * users)
-        return too_large or self._backlog.count > FOLD_DELTAS
-
-    async def fold(self) -> None:
-        """Write what changed as pages, page by page, then drop the deltas that led to it."""
+    async def halt(self, stop: Stop) -> None:
+        """Decide nothing more, for a reason that outlasts this process."""
         async with self._lock:
-            covered = Backlog(self._backlog.count, self._backlog.size)
-            names = self.ledger.unfolded()
-        for name in names:
-            async with self._lock:
-                if self._suspended:
-                    return  # half a fold is harmless: the deltas are still there
-                value = self.ledger.fold(name)
-                field = {} if value is None else {name: value}
-                verdict = await self._store.fold(self._partition, self.owner, self.next, field)
-            self._expect_ok(verdict, "fold")
+            await self._halt(stop)
+
+    async def compact(self) -> None:
+        """Write what changed as pages."""
+        await self.compaction.run(lambda: self.next)
+
+    async def pass_tail(self, end: int) -> None:
+        """Go on to the end of the log, if nothing came from there and it holds nothing to apply."""
         async with self._lock:
-            if self._suspended:
+            first = self.intake.position
+            if self.state is not State.RUNNING or len(self.intake) or first >= end:
                 return
-            verdict = await self._store.fold(
-                self._partition, self.owner, self.next, {}, drop=covered.count
-            )
-            self._expect_ok(verdict, "trim")
-            self._backlog.count -= covered.count
-            self._backlog.size -= covered.size
+            if await self._proof(first, end) is not Missing.NOTHING_TO_APPLY or len(self.intake):
+                return
+            self._pass_to(end)
+            changes = encode(self.ledger.take_delta())
+            await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[bool]:
+        async with self._lock:
+            yield self.state is State.RUNNING
 
     async def _run(self) -> None:
-        for first, packed in self._outbox:
-            await self._publish(first, msgspec.msgpack.decode(packed, type=list[Output]))
-        self._outbox = []
+        await self.outbox.republish()
         while True:
-            if not self._arrived:
-                await self._wait_for_records()
+            arrived = await self.intake.wait(FORGET_AFTER)
             async with self._lock:
+                if self.state is not State.RUNNING:
+                    continue
                 try:
-                    await self._process_arrived()
+                    await (self._process_arrived() if arrived else self._forget())
                 except Exception as error:
                     # Here, before the lock is free: the memory may be ahead of Redis.
-                    end_process(f"partition {self._partition}: {error}", error)
-
-    async def _wait_for_records(self) -> None:
-        self._wake.clear()
-        try:
-            await asyncio.wait_for(self._wake.wait(), FORGET_AFTER)
-        except TimeoutError:
-            # Step 5, when no commit came along to do it.
-            if self._published:
-                published, self._published = self._published, []
-                await self._store.forget_published(self._partition, published)
-
-    def _drop_arrived(self) -> None:
-        self._arrived.clear()
-        self._arrived_bytes = 0
-        self._fetch += 1
-        self._room.set()
-
-    def _take_batch(self) -> list[Event]:
-        # Step 1.
-        batch: list[Event] = []
-        size = 0
-        self._room.set()
-        while self._arrived and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
-            event = self._arrived.popleft()
-            self._arrived_bytes -= _size(event)
-            if event.offset < self._taken:
-                continue
-            if event.offset > self._taken:
-                self._drop_arrived()
-                self._missing(self._taken, event.offset)
-                break
-            self._taken += 1
-            batch.append(event)
-            size += _size(event)
-        return batch
-
-    def _missing(self, expected: int, found: int) -> None:
-        if self._taken != self._claimed_at:
-            end_process(f"partition {self._partition}: {found} came where {expected} was expected")
-        # It is the log that has a hole, so starting again would not help.
-        self.halted = (
-            f"the log continues at offset {found}, but {expected} has to be applied next: records "
-            "were deleted, compacted or written by a transactional producer. Nothing is decided "
-            "here until an operator restores them or starts over under another prefix"
-        )
-        logger.critical("partition %d stops: %s", self._partition, self.halted)
+                    end_process(f"partition {self.holding.partition}: {error}", error)
 
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
         for _ in range(OVERLAPPING_BATCHES):
-            if committing and len(self._arrived) < OVERLAP_RECORDS:
+            if committing and len(self.intake) < OVERLAP_RECORDS:
                 await committing  # meanwhile more arrives: few large batches cost less
-            batch = self._take_batch()
-            if not batch:
+            first = self.intake.position
+            if self.intake.gap is not None and not await self._pass_gap(self.intake.gap):
                 break
-            folded = await self._fold_batch(batch)
+            try:
+                batch = await self._apply_batch(first)
+            except LayoutMismatch as mismatch:
+                # What it applied of this batch is never committed: the memory goes no further.
+                await self._halt(written_for_others(mismatch.reason, mismatch.remedy))
+                break
+            if batch is None:
+                break
             if committing:
                 await committing
-            committing = asyncio.create_task(self._commit(folded))
+            committing = asyncio.create_task(self._commit(batch))
         if committing:
             await committing
 
-    async def _fold_batch(self, batch: list[Event]) -> Folded:
-        # Step 2.
-        outputs: list[Output] = []
-        for position, event in enumerate(batch):
-            if position % YIELD_EVERY == 0:
-                await asyncio.sleep(0)  # the commit of the batch before goes on
-            outputs += self.ledger.apply(event.offset, event.value)
-        return Folded(batch, outputs, encode(self.ledger.take_delta()))
+    async def _pass_gap(self, found: int) -> bool:
+        # Step 1.
+        expected = self.intake.position
+        match await self._proof(expected, found):
+            case Missing.NOTHING_TO_APPLY:
+                self._pass_to(found)
+                return True
+            case Missing.RECORDS:
+                end_process(
+                    f"partition {self.holding.partition}: {found} came where {expected} was "
+                    "expected"
+                )
+            case Missing.HOLE:
+                await self._halt(self._stops.hole(expected, found))
+        return False
 
-    async def _commit(self, folded: Folded) -> None:
+    def _pass_to(self, offset: int) -> None:
+        logger.info(
+            "partition %d: offsets %d to %d hold nothing to apply, control records of "
+            "transactions for example, and are passed over",
+            self.holding.partition,
+            self.intake.position,
+            offset - 1,
+        )
+        self.intake.pass_to(offset)
+
+    async def _apply_batch(self, first: int) -> Batch | None:
+        # Steps 1 and 2.
+        records: list[Record] = []
+        outputs: list[Output] = []
+        read = 0
+        while (record := self.intake.take()) is not None:
+            if len(records) % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # the commit of the batch before goes on
+            outputs += self.ledger.apply(record.offset, record.value)
+            records.append(record)
+            read += size_of(record)
+            if (
+                len(records) >= BATCH_RECORDS
+                or read >= BATCH_BYTES
+                or self.ledger.unwritten_bytes >= WRITE_BYTES
+            ):
+                break
+        if not records:
+            return None
+        changes = encode(self.ledger.take_delta())
+        return Batch(first, self.intake.position, self.ledger.chain, records, outputs, changes)
+
+    async def _commit(self, batch: Batch) -> None:
         # Step 3.
         began = monotonic()
-        published, self._published = self._published, []
-        verdict = await self._store.commit(
-            self._partition,
-            self.owner,
-            folded.first,
-            folded.first + len(folded.batch),
-            folded.delta,
-            encode(folded.outputs),
-            published,
+        parcels = parcels_of(batch.first, batch.outputs)
+        verdict = await self.holding.commit(
+            batch.first,
+            batch.next,
+            batch.chain,
+            batch.changes,
+            {parcel.name: parcel.packed for parcel in parcels},
+            self.outbox.take_published(),
         )
         self._expect_ok(verdict, "commit")
-        self.next = folded.first + len(folded.batch)
-        self._backlog.count += 1
-        self._backlog.size += len(folded.delta)
-        for event in folded.batch:
-            event.done()
+        self.next = batch.next
+        self.moved_at = monotonic()
+        for record in batch.records:
+            record.done()
         # Step 4.
         if monotonic() - began > PUBLISH_WITHIN:
-            end_process(f"partition {self._partition}: paused while a batch was committed")
-        await self._publish(folded.first, folded.outputs)
+            end_process(f"partition {self.holding.partition}: paused while a batch was committed")
+        for parcel in parcels:
+            await self.outbox.publish(parcel)
 
-    async def _publish(self, first: int, outputs: list[Output]) -> None:
-        await self._publishing.acquire()
-        sent = await self._publisher.publish(self._partition, outputs)
-        self._spawn(self._confirm(first, sent))
+    async def _forget(self) -> None:
+        # Step 5, when no commit came along to do it.
+        if published := self.outbox.take_published():
+            self._expect_ok(await self.holding.forget(published), "forgetting outputs")
 
-    async def _confirm(self, first: int, sent: list[asyncio.Future[object]]) -> None:
-        try:
-            await asyncio.gather(*sent)
-        finally:
-            self._publishing.release()
-        # Step 5, with the next commit or after a while without one.
-        self._published.append(first)
+    async def _halt(self, stop: Stop) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.STOPPED
+        self.intake.close()
+        logger.critical("partition %d stops: %s", self.holding.partition, stop)
+        await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 
     def _expect_ok(self, verdict: Verdict, write: str) -> None:
         if verdict is not Verdict.OK:
-            end_process(f"partition {self._partition}: {write} at {self.next} is {verdict}")
+            end_process(f"partition {self.holding.partition}: {write} at {self.next} is {verdict}")
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+    def _cannot_publish(self, error: BaseException) -> None:
+        # In a rebalance the next owner publishes what this one could not.
+        if self.state is State.RUNNING:
+            end_process(f"partition {self.holding.partition}: {error}", error)
+        logger.warning("partition %d, which is not decided here: %r", self.holding.partition, error)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            end_process(f"partition {self._partition}: {error}", error)
-
-
-def _size(event: Event) -> int:
-    return len(event.value or b"")
+            end_process(f"partition {self.holding.partition}: {error}", error)

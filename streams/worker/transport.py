@@ -5,6 +5,9 @@ from Redis, together with the ownership of the partition: ``seek_to_committed`` 
 
 Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
 partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
+
+Whatever cannot be fetched ends the process, above all an offset that the log does not have: the
+claim that follows finds out why.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from streams.worker.exits import end_process
+from streams.worker.partitions import Extent, Partitions
 
-_BUFFERS_FULL_PAUSE = 0.005
+_PAUSE = 0.005  # seconds
 
-Claim = Callable[[Mapping[int, tuple[int, int]]], Awaitable[dict[int, int]]]
 Hook = Callable[[], Awaitable[None]]
 
 
@@ -34,8 +37,8 @@ class ClaimingConsumer(driver.Consumer):
             assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
             starts = await self.earliest_offsets(*assigned) if assigned else {}
             ends = await self.highwaters(*assigned) if assigned else {}
-            log = {tp.partition: (starts[tp], ends[tp]) for tp in assigned}
-            positions = await app.claim(log)
+            log = {tp.partition: Extent(starts[tp], ends[tp]) for tp in assigned}
+            positions = await app.owned.claim(log)
             seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
             if seeks:
                 await self.seek_wait(seeks)
@@ -44,11 +47,33 @@ class ClaimingConsumer(driver.Consumer):
             # Faust would log it and go on from wherever the consumer stands.
             end_process(f"cannot claim the assigned partitions: {error}", error)
 
+    def end_of(self, partition: int) -> int | None:
+        """Where the log of a partition ended when it was last fetched from."""
+        app = cast(TurnstileApp, self.app)
+        try:
+            end: int | None = self.highwater(TP(app.norms_topic, partition))
+            return end
+        except (AssertionError, AttributeError):
+            return None  # it is no longer assigned: another thread has seen that first
+
     async def _wait_next_records(self, timeout: float) -> Any:
         if self.flow_active and not self._get_active_partitions():
-            await self.sleep(_BUFFERS_FULL_PAUSE)
+            await self.sleep(_PAUSE)
             return {}, self._get_active_partitions()
         return await super()._wait_next_records(timeout)
+
+    async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+        app = cast(TurnstileApp, self.app)
+        decided = {tp for tp in active_partitions if app.owned.decides(tp.partition)}
+        if not decided:
+            await self.sleep(timeout)
+            return {}
+        try:
+            return await super()._getmany(decided, timeout)
+        except self.consumer_stopped_errors:
+            raise
+        except Exception as error:
+            end_process(f"cannot read the log: {error!r}", error)
 
 
 class ClaimingTransport(driver.Transport):
@@ -61,7 +86,7 @@ class TurnstileApp(faust.App):
     """A Faust app that knows how to claim partitions."""
 
     norms_topic: str
-    claim: Claim
+    owned: Partitions
     connect: Hook
     disconnect: Hook
 
@@ -77,6 +102,13 @@ class TurnstileApp(faust.App):
         """Give the connections back."""
         await super().on_stop()
         await self.disconnect()
+
+    def end_of(self, partition: int) -> int | None:
+        """Where the log of a partition ends, as far as is known."""
+        return cast(ClaimingConsumer, self.consumer).end_of(partition)
+
+    def _create_directories(self) -> None:
+        """Faust would make folders for tables, of which there are none."""
 
     def _new_transport(self) -> ClaimingTransport:
         return ClaimingTransport(self.conf.broker_consumer, self)

@@ -16,10 +16,12 @@ import msgspec
 import redis.asyncio
 
 from streams.config import Config
+from streams.ledger import Channel
 from streams.schemas import MAX_REQUEST_BYTES, encode
-from streams.topics import NORMS
-from streams.worker.processor import BATCH_RECORDS, UNPUBLISHED_BATCHES
-from streams.worker.publisher import Publisher
+from streams.topics import NORMS, ODOMETER
+from streams.worker.outbox import UNPUBLISHED_PARCELS
+from streams.worker.processor import BATCH_RECORDS
+from streams.worker.publisher import Publisher, send_in_batches
 from tests.benchmarks.workload import Applied
 
 
@@ -36,7 +38,7 @@ class RawPipe:
         self._keys = raw_keys(config.prefix)
         self._redis = redis.asyncio.Redis.from_url(config.redis)
         self._publisher = Publisher(config)
-        self._publishing = asyncio.Semaphore(UNPUBLISHED_BATCHES)
+        self._publishing = asyncio.Semaphore(UNPUBLISHED_PARCELS)
         self._published: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,7 +80,12 @@ class RawPipe:
     async def _publish(self, start: int, stop: int) -> None:
         await self._publishing.acquire()
         outputs = [output for record in self._outputs[start:stop] for output in record]
-        sent = await self._publisher.publish(0, outputs)
+        checkpoints = [output for output in outputs if output.channel is Channel.ODOMETER]
+        answers = [output for output in outputs if output.channel is not Channel.ODOMETER]
+        sent = await self._publisher.publish(0, answers)
+        if checkpoints:
+            producer, topic = self._publisher.producer, self._config.topic(ODOMETER)
+            sent += await send_in_batches(producer, topic, 0, checkpoints)
         task = asyncio.create_task(self._confirm(start, sent))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

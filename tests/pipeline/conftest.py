@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -24,14 +25,17 @@ def start_service(servers: LocalStack) -> ServiceFactory:
     """Starts workers under a new prefix; a context manager."""
 
     @contextmanager
-    def start(workers: int = 1, partitions: int = 3) -> Iterator[Service]:
+    def start(
+        workers: int = 1, partitions: int = 3, own_redis: bool = False, **options: Any
+    ) -> Iterator[Service]:
         prefix = f"test-{uuid4().hex[:8]}."
         with LocalStack(
             kafka=servers.kafka,
-            redis=servers.redis,
+            redis=None if own_redis else servers.redis,
             prefix=prefix,
             workers=workers,
             partitions=partitions,
+            **options,
         ) as stack:
             service = Service(stack)
             try:

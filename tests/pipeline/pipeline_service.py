@@ -15,8 +15,9 @@ from kafka import KafkaProducer
 from streams.config import Config
 from streams.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.redis_store import RedisStore, Snapshot
+from streams.redis_store import RedisStore
 from streams.sdk.client import Turnstile
+from streams.snapshot import Snapshot
 
 _SETTLES_WITHIN = 60.0
 
@@ -126,12 +127,15 @@ class Service:
     def _settled(self) -> dict[int, Snapshot] | None:
         ends = self.log.norms_ends()
         snapshots = asyncio.run(self._load())
-        done = all(kept.next == ends[p] and not kept.outbox for p, kept in snapshots.items())
+        done = len(snapshots) == self.partitions and all(
+            kept.next == ends[p] and not kept.outbox for p, kept in snapshots.items()
+        )
         return snapshots if done else None
 
     async def _load(self) -> dict[int, Snapshot]:
         async with RedisStore(self.redis, self.prefix) as store:
-            return {p: await store.load(p) for p in range(self.partitions)}
+            found = {p: await store.load(p) for p in range(self.partitions)}
+            return {p: kept for p, kept in found.items() if kept is not None}
 
 
 ServiceFactory = Callable[..., AbstractContextManager[Service]]

@@ -7,11 +7,9 @@ from streams.worker.exits import EXIT_RESTART
 
 SCENARIO = """
 import asyncio
-from types import SimpleNamespace
 
 from streams.ledger import Ledger
-from streams.redis_store import Snapshot, Verdict
-from streams.worker.processor import Processor
+from tests.streams.processors import Books, Record, bench
 
 
 class HalfApplied(Ledger):
@@ -25,27 +23,26 @@ class HalfApplied(Ledger):
         return b"not committed"
 
 
-class Store:
-    async def fold(self, *arguments, **more):
+class Told(Books):
+    async def compact(self, *arguments):
         print("uncommitted state was written", flush=True)
-        return Verdict.OK
+        return await super().compact(*arguments)
 
 
 async def main():
-    snapshot = Snapshot(next=0, owner="me", folded={}, deltas=[], outbox=[])
-    processor = Processor(HalfApplied(0, 1), snapshot, "me", store=Store(), publisher=None)
+    processor = bench(HalfApplied(0, 1), books=Told()).processor
     processor.start()
-    await processor.arrive(SimpleNamespace(offset=0, value=b"record"))
+    await processor.intake.arrive(Record(0))
     while not processor._lock.locked():
         await asyncio.sleep(0)
-    await processor.fold()  # has to wait for the batch
+    await processor.compact()  # has to wait for the batch
 
 
 asyncio.run(main())
 """
 
 
-def test_a_fold_that_waits_for_a_failing_batch_writes_nothing() -> None:
+def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SCENARIO], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,0 +1,33 @@
+-- Write some pages of a partition, or drop the changes that the pages now cover.
+--
+-- KEYS[1..4]  meta, changes, pages, outbox
+--
+-- ARGV[1]  owner
+-- ARGV[2]  version
+-- ARGV[3]  digest    of the pages after this
+-- ARGV[4]  drop      how many of the oldest entries of changes to drop
+-- ARGV[5]  since     where the changes begin after this
+-- ARGV[6]  how many pages; then that many pairs of a name and a page
+-- then     names of pages to delete
+--
+-- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. A page that is written
+-- before its changes are dropped does no harm: values are absolute.
+
+local refused = refusal()
+if refused then
+  return refused
+end
+
+local at = 6
+for _ = 1, tonumber(ARGV[6]) do
+  redis.call('HSET', KEYS[3], ARGV[at + 1], ARGV[at + 2])
+  at = at + 2
+end
+for name = at + 1, #ARGV do
+  redis.call('HDEL', KEYS[3], ARGV[name])
+end
+if tonumber(ARGV[4]) > 0 then
+  redis.call('LTRIM', KEYS[2], ARGV[4], -1)
+end
+redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'since', ARGV[5])
+return written()

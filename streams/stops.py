@@ -1,0 +1,177 @@
+"""Why a partition decides nothing, and what an operator can do about it.
+
+A partition that stops stays stopped: nothing is applied, written or published until the workers
+are started again and find that what was wrong is right. The stop is logged, kept in Redis beside
+the partition, and shown by ``turnstile status``. No advice here forgets what was spent, or says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from streams.redis_store import KEYS, key_of
+from streams.snapshot import LAYOUT
+
+
+class StopReason(StrEnum):
+    """What is wrong, in the order in which a claim looks."""
+
+    OTHER_LAYOUT = "other-layout"  # another release wrote the state
+    DAMAGED = "damaged"  # part of the state is gone, or older than the rest
+    OTHER_LOG = "other-log"  # the topic was deleted and created again
+    OTHER_PARTITIONS = "other-partitions"  # partitions were added to the topic
+    TOPICS = "topics"  # settings under which records would be lost
+    LOG_ENDS_EARLY = "log-ends-early"  # records that were applied are gone
+    LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
+    LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
+    HOLE = "hole"  # a record that has to be applied next is missing
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a partition decides nothing, and what to do."""
+
+    reason: StopReason
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The stops of one partition.
+
+    Attributes:
+        prefix: of topics and Redis keys.
+        partition: its number.
+        log_start: the offset at which its log begins.
+    """
+
+    prefix: str
+    partition: int
+    log_start: int
+
+    def other_layout(self, found: str) -> Stop:
+        """What is in Redis was written by another release."""
+        if found.isdecimal() and int(found) > LAYOUT:
+            return Stop(
+                StopReason.OTHER_LAYOUT,
+                f"Redis holds state of layout {found}, and this worker reads layout {LAYOUT}",
+                "A newer release wrote it: run that one",
+            )
+        return Stop(
+            StopReason.OTHER_LAYOUT,
+            f"Redis holds state of layout {found or 1}, which an earlier release wrote and which "
+            "cannot prove that nothing is missing from it",
+            self._apply_again(),
+        )
+
+    def damaged(self, what: str) -> Stop:
+        """Part of what is in Redis is gone, or older than the rest."""
+        return Stop(
+            StopReason.DAMAGED,
+            f"the state in Redis is not whole: {what}",
+            self._apply_again(),
+        )
+
+    def other_log(self, known: str, found: str) -> Stop:
+        """The state belongs to a topic of the same name with another id."""
+        return Stop(
+            StopReason.OTHER_LOG,
+            f"the state in Redis belongs to the topic with id {known}, and {self.prefix}norms has "
+            f"the id {found} now: it was deleted"
+            + (" and created again" if found.strip("0") else ""),
+            "Restore the topic, with its id, from a copy of Kafka's data. If the topic that is "
+            f"there now holds the same records again: {_lower(self._apply_again())}. Doing so "
+            "while records are missing from it forgets what they spent",
+        )
+
+    def other_partitions(self, known: int, found: int) -> Stop:
+        """Partitions were added to the topic."""
+        return Stop(
+            StopReason.OTHER_PARTITIONS,
+            f"users were charged in {known} partitions, and {self.prefix}norms has {found} now: "
+            "most users would have a second budget in another partition",
+            added_partitions(f"{self.prefix}norms", known),
+        )
+
+    def topics(self, problem: str) -> Stop:
+        """Topics under which records would be lost; the problem says what to do."""
+        return Stop(
+            StopReason.TOPICS, problem, "Until then nothing is decided: records could be missing"
+        )
+
+    def log_ends_early(self, next_offset: int, end: int) -> Stop:
+        """Records that were applied are gone."""
+        return Stop(
+            StopReason.LOG_ENDS_EARLY,
+            f"Redis continues at offset {next_offset}, beyond the end of the log, {end}: Kafka "
+            "lost records that were decided",
+            "Restore the log from a copy. What they spent stands in Redis alone until then: "
+            "deleting it there would forget it",
+        )
+
+    def log_begins_late(self, next_offset: int) -> Stop:
+        """Records that were not applied are gone."""
+        return Stop(
+            StopReason.LOG_BEGINS_LATE,
+            f"Redis continues at offset {next_offset}, before the start of the log, "
+            f"{self.log_start}: what lies between was deleted before it was decided",
+            "Restore Redis from a newer copy, or the log from a copy that begins no later than "
+            f"{next_offset}",
+        )
+
+    def log_rewritten(self, offset: int, what: str) -> Stop:
+        """The last record that was applied is not the one in the log."""
+        return Stop(
+            StopReason.LOG_REWRITTEN,
+            f"{what} at offset {offset}, the last one that was applied: the log was written anew",
+            "Restore the log from a copy. If this log is the right one: "
+            f"{_lower(self._apply_again())}. That forgets what other records spent",
+        )
+
+    def hole(self, expected: int, found: int) -> Stop:
+        """Records between two others are gone."""
+        return Stop(
+            StopReason.HOLE,
+            f"the log continues at offset {found}, and offset {expected} has to be applied next: "
+            "records were deleted or compacted away",
+            "Restore the log from a copy",
+        )
+
+    def _apply_again(self) -> str:
+        """How the state is built again from the log."""
+        if self.log_start:
+            return (
+                "Restore Redis from a copy. The state cannot be built again from the log, which "
+                f"begins at offset {self.log_start}: deleting what is in Redis would forget what "
+                "was spent before"
+            )
+        keys = " ".join(f"'{key_of(self.prefix, self.partition, name)}'" for name in KEYS)
+        return (
+            f"Stop the workers, run `redis-cli DEL {keys}` and start them again: the log begins "
+            "at offset 0, so all of it is applied again and nothing that was spent is forgotten"
+        )
+
+
+def written_for_others(problem: str, remedy: str) -> Stop:
+    """The records of the log were written for another number of partitions."""
+    return Stop(StopReason.OTHER_PARTITIONS, problem, remedy)
+
+
+def added_partitions(norms: str, before: int) -> str:
+    """What to do when a topic has more partitions than users were charged in."""
+    return (
+        "Kafka takes no partition away. Create the topics with "
+        f"{before} partition{'s' if before > 1 else ''} under another prefix, copy the records of "
+        f"partitions 0 to {before - 1} of {norms} there, each in its order, and let workers and "
+        "clients use that prefix: what was spent is applied again. Without these records another "
+        "prefix forgets every budget that was spent"
+    )
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

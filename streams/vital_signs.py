@@ -1,0 +1,34 @@
+"""What the owner of a partition shows of it every few seconds, so that nobody has to read state."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streams.ledger import Summary
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """How far the owner is, as it sees it."""
+
+    next: int  # the offset to apply next
+    end: int | None  # where the log ends; None before the first fetch
+    waiting: float  # seconds for which records have been waiting and none was applied
+    changes: int  # entries that are not compacted yet
+    changes_bytes: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the state holds, up to the last record applied."""
+
+    last: int  # its offset, -1 for none
+    summary: Summary
+
+
+def decode_pulse(packed: bytes) -> Pulse | None:
+    """A pulse as it was shown; None if there is none."""
+    return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
+
+
+def decode_kept(packed: bytes) -> Kept | None:
+    """A summary as it was shown; None if there is none."""
+    return msgspec.msgpack.decode(packed, type=Kept) if packed else None

@@ -1,0 +1,50 @@
+"""Shows that a partition is decided, and how far it is."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from streams.schemas import encode
+from streams.vital_signs import Kept, Pulse
+from streams.worker.processor import Processor
+
+BEAT_EVERY = 2.0  # seconds
+SUMMARY_SHARE = 0.01
+"""Of the time at most, summaries are made: with many users they take longer than all the rest."""
+
+
+class Heartbeat:
+    """Of one partition, for as long as one claim lasts."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._processor = processor
+        self._caught_up_at = monotonic()
+        self._summarised: int | None = None  # the last record in the last summary
+        self._not_before = 0.0
+
+    async def beat(self, end: int | None) -> None:
+        """Show how far the partition is; pass over what is at its end and holds nothing.
+
+        Args:
+            end: where its log ends, as far as is known.
+        """
+        processor = self._processor
+        now = monotonic()
+        if end is None or processor.next >= end:
+            self._caught_up_at = now
+        waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
+        backlog = processor.holding.backlog
+        pulse = Pulse(processor.next, end, waiting, backlog.entries, backlog.bytes)
+        await processor.holding.beat(encode(pulse), self._summary(now))
+        if end is not None and waiting >= BEAT_EVERY:
+            await processor.pass_tail(end)
+
+    def _summary(self, now: float) -> bytes:
+        """What the state holds; empty if it was shown already, or too recently."""
+        last = self._processor.ledger.chain.last
+        if last == self._summarised or now < self._not_before:
+            return b""
+        packed = encode(Kept(last, self._processor.ledger.summary()))
+        self._summarised = last
+        self._not_before = now + (monotonic() - now) / SUMMARY_SHARE
+        return packed

@@ -1,0 +1,171 @@
+"""The outputs of one partition, from the commit that keeps them to the broker that has them.
+
+What always holds:
+
+- Redis keeps a parcel of outputs from the commit that led to it until the broker has confirmed it.
+  What is in the outbox when a partition is claimed is published again, before anything newer.
+- Answers and checkpoints are in parcels of their own: answers go out at once, through a producer
+  that all partitions share, and wait for no checkpoint to be forgotten.
+- When something cannot be sent, ``broken`` says so from then on, and nothing more is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from streams.ledger import Channel, Output
+from streams.schemas import encode
+from streams.snapshot import outbox_name
+
+logger = logging.getLogger("turnstile.worker")
+
+PARCEL_BYTES = 32 * 1024 * 1024
+"""A parcel takes no further output from this size on."""
+UNPUBLISHED_PARCELS = 8
+"""Parcels of answers that may be under way."""
+
+
+class Answers(Protocol):
+    """Where answers go."""
+
+    async def publish(
+        self, partition: int, outputs: Sequence[Output]
+    ) -> Sequence[Awaitable[object]]:
+        """Queue outputs; what comes back ends when the broker has them."""
+
+
+class Odometer(Protocol):
+    """Where checkpoints go."""
+
+    async def publish(self, outputs: Sequence[Output]) -> Awaitable[object]:
+        """Queue checkpoints; what comes back ends when the broker has them."""
+
+    async def run(self) -> None:
+        """Send what is queued, for as long as the claim lasts."""
+
+    async def stop(self) -> None:
+        """Disconnect."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Outputs that are kept, published and forgotten together."""
+
+    name: str
+    outputs: Sequence[Output]
+    packed: bytes
+
+    @property
+    def is_odometer(self) -> bool:
+        """Whether it holds checkpoints, and nothing else."""
+        return self.outputs[0].channel is Channel.ODOMETER
+
+
+class Outbox:
+    """What of one partition is to be published, or was, as long as Redis keeps it."""
+
+    def __init__(
+        self,
+        partition: int,
+        kept: Sequence[tuple[str, bytes]],
+        answers: Answers,
+        odometer: Odometer,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.broken = False
+        self._partition = partition
+        self._kept = kept
+        self._answers = answers
+        self._odometer = odometer
+        self._on_error = on_error
+        self._published: list[str] = []
+        self._under_way = asyncio.Semaphore(UNPUBLISHED_PARCELS)
+        self._confirming: set[asyncio.Task[None]] = set()
+        self._sending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._sending = self._spawn(self._odometer.run())
+
+    async def republish(self) -> None:
+        """Publish again what the owner before kept and may not have published."""
+        kept, self._kept = self._kept, []
+        for name, packed in kept:
+            outputs = msgspec.msgpack.decode(packed, type=list[Output])
+            await self.publish(Parcel(name, outputs, packed))
+
+    async def publish(self, parcel: Parcel) -> None:
+        """Send a parcel that Redis keeps; waits while too much is under way."""
+        if parcel.is_odometer:
+            sent = [await self._odometer.publish(parcel.outputs)]
+            self._confirm(self._confirmed(parcel.name, sent))
+        else:
+            await self._under_way.acquire()
+            queued = await self._answers.publish(self._partition, parcel.outputs)
+            self._confirm(self._confirmed_answers(parcel.name, queued))
+
+    def take_published(self) -> list[str]:
+        """The parcels that the broker has since the last call: Redis may forget them."""
+        published, self._published = self._published, []
+        return published
+
+    async def settle(self, within: float) -> None:
+        """Wait for what is under way, but no longer than so many seconds."""
+        if self._confirming:
+            await asyncio.wait(self._confirming, timeout=within)
+
+    async def close(self) -> None:
+        """Send nothing more. What was not confirmed is published by the next owner."""
+        self.broken = True
+        for task in (*self._confirming, *([self._sending] if self._sending else [])):
+            task.cancel()
+        await self._odometer.stop()
+
+    async def _confirmed_answers(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
+        try:
+            await self._confirmed(name, sent)
+        finally:
+            self._under_way.release()
+
+    async def _confirmed(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
+        await asyncio.gather(*sent)
+        self._published.append(name)
+
+    def _confirm(self, confirmed: Coroutine[Any, Any, None]) -> None:
+        task = self._spawn(confirmed)
+        self._confirming.add(task)
+        task.add_done_callback(self._confirming.discard)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self.broken:
+            self.broken = True
+            self._on_error(error)
+
+
+def parcels_of(first: int, outputs: Sequence[Output]) -> list[Parcel]:
+    """The outputs of the batch that begins at an offset, in the order of the log."""
+    groups: list[list[Output]] = []
+    for of_odometer in (False, True):
+        size = PARCEL_BYTES
+        for output in outputs:
+            if (output.channel is Channel.ODOMETER) is of_odometer:
+                if size >= PARCEL_BYTES:
+                    groups.append([])
+                    size = 0
+                groups[-1].append(output)
+                size += len(output.value)
+    return [
+        Parcel(outbox_name(first, number), group, encode(group))
+        for number, group in enumerate(groups)
+    ]
