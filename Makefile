@@ -29,11 +29,13 @@ papers: $(VENV)/installed         ## results of the papers, computed again; tabl
 	$(BIN)/python -m tests.papers $(ARGS)
 
 $(VENV)/installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	@echo "Installing Python packages into $(VENV), which takes some minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
 
 clean:                            ## remove what make made
 	rm -rf $(VENV) build out .mypy_cache .pytest_cache .ruff_cache
