@@ -75,13 +75,13 @@ def _training(results: Sequence[TrainingResult]) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.7, 1])
     _style(above)
     _style(below)
-    seeds = f"; means over {len(results)} seeds" if len(results) > 1 else ""
+    seeds = "one seed" if len(results) == 1 else f"means over {len(results)} seeds"
     _title(
         figure,
         f"Individual {individual[-1]:.1f}%; worst case {individual[k0 - 1]:.1f}% stopping early, "
         f"{equal[-1]:.1f}% in equal steps",
         f"{first.images.name}, {users:,} users, for each epsilon = {settings.epsilon:g}, "
-        f"delta = {settings.delta:g}{seeds}",
+        f"delta = {settings.delta:g}; {seeds} of the noise",
     )
     above.plot(steps, individual, color=_BLUE, linewidth=2.0)
     above.plot(steps, equal, color=_INK, linewidth=1.3, linestyle=(0, (4, 2)))
@@ -205,7 +205,7 @@ def _spent_budgets(share: NDArray[np.float64], users: str, conditions: str, ran_
     colours = [_BLUE] * (_BINS - 1) + [_ORANGE]
     axes.bar(100 * edges[:-1], counts, 100 / _BINS, align="edge", color=colours, edgecolor="white")
     axes.annotate(
-        f"{counts[-1]:,} in the last {100 / _BINS:g} %; {ran_out:,} ran out",
+        f"{counts[-1]:,} in the last {100 / _BINS:g}%; {ran_out:,} ran out",
         (0.985, 0.95),
         xycoords="axes fraction",
         horizontalalignment="right",
