@@ -38,4 +38,5 @@ $(VENV)/installed: pyproject.toml
 	@touch $@
 
 clean:                            ## remove what make made
-	rm -rf $(VENV) build out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist out *.egg-info
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -42,7 +42,7 @@ def worker(options: argparse.Namespace, config: Config) -> int:
     from streams.worker.app import run_worker
 
     if options.json:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(_JsonLines())
         logging.basicConfig(level=options.log_level, handlers=[handler])
     run_worker(config, options.log_level)

@@ -43,10 +43,14 @@ def stopped_by_signals() -> Iterator[None]:
                 os.write(2, b"stopping; once more, and everything is killed\n")
             raise Stopped
 
-    for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the terminal may go
-            signal.signal(number, stop)
-    yield  # the handlers stay: the process is about to end
+    # What is ignored stays so: under nohup the terminal may go.
+    heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

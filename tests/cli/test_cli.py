@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaProducer
 
 from streams.cli.main import main
+from streams.local import LocalStack
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
@@ -101,6 +102,20 @@ def test_from_a_norm_to_its_halt(up):
     assert code == 0
     assert [p["lag"] for p in partitions] == [0, 0, 0]
     assert len({p["owner"] for p in partitions}) == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(up):
+    assert turnstile("dataset", "create", "read", "--budget", "1", environment=up)[0] == 0
+    with subprocess.Popen(
+        [*COMMAND, "dataset", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **up},
+    ) as process:
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
 
 
 def test_refusals_and_mistakes_have_their_own_exit_codes(up, tmp_path):
@@ -209,6 +224,22 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     assert training["standard_errors"]["accuracy"] > 0
     assert training["plots"] == [str(path) for path in sorted(out.iterdir(), reverse=True)]
     assert skipped["data"] == "cdnow"
+
+
+def test_a_worker_logs_one_json_object_a_line():
+    """On a service of its own, so that no partition of another moves."""
+    with LocalStack(workers=0) as servers:
+        command = [*COMMAND, "worker", "--json", "--partitions", "1"]
+        where = ["--kafka", servers.kafka, "--redis", servers.redis]
+        with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
+            lines = []
+            for line in worker.stdout:
+                lines.append(json.loads(line))
+                if "owned" in lines[-1]["message"]:
+                    worker.send_signal(signal.SIGTERM)
+        assert worker.returncode == 0
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert "turnstile.worker" in {line["logger"] for line in lines}
 
 
 def test_a_broker_that_is_not_there_is_unavailable():

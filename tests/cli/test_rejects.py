@@ -72,8 +72,3 @@ def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
     line = capfd.readouterr().out
     assert "users: [0,1,2,3,4,5,6,7, ... 4,096 in all]" in line
     assert "reason=duplicate-user" in line
-
-
-def test_what_others_wrote_cannot_command_the_terminal(capfd) -> None:
-    show({"detail": "a\x1b[2Jb\nc\u202e"}, as_json=False)
-    assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e\n"
