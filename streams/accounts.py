@@ -95,7 +95,7 @@ class _Settled(NamedTuple):
     exhausted: NDArray[np.bool_]
     clipped: NDArray[np.int64]  # positions, with the granted norms
     granted: NDArray[np.float64]
-    changed: NDArray[np.int64]  # positions of those who spent something
+    changed: NDArray[np.bool_]  # who spent something
     raised: NDArray[np.int64]  # positions of those whose odometer rose, with what it is now
     base: NDArray[np.int64]
     rungs: NDArray[np.int64]
@@ -123,8 +123,7 @@ class Accounts:
         self._spent = np.zeros((0, *orders), dtype=np.int64)
         self._base = np.zeros((0, *orders), dtype=np.int64)
         self._rungs = np.ones(0, dtype=np.int64)
-        self._mark = np.zeros(1, dtype=np.int64)  # scratch: finds duplicates
-        self._dirty: set[int] = set()
+        self._dirty = np.zeros(0, dtype=np.bool_)  # pages that changed since they were taken
 
     def __len__(self) -> int:
         return len(self._index)
@@ -156,7 +155,7 @@ class Accounts:
         charged = raised = 0
         for block in self._blocks(plan):
             settled = self._settle(plan, block)
-            charged += len(settled.changed)
+            charged += int(np.count_nonzero(settled.changed))
             raised += len(settled.raised)
         return charged, raised
 
@@ -214,11 +213,12 @@ class Accounts:
 
     def dirty_pages(self) -> list[int]:
         """The numbers of the pages that changed since they were last taken."""
-        return sorted(self._dirty)
+        numbers: list[int] = np.flatnonzero(self._dirty).tolist()
+        return numbers
 
     def take_page(self, number: int) -> Page:
         """A page as it stands now; from here on it counts as written."""
-        self._dirty.discard(number)
+        self._dirty[number] = False
         start, stop = number * PAGE_USERS, min((number + 1) * PAGE_USERS, len(self._index))
         return Page(
             users=pack_users(self._index.users(start, stop)),
@@ -237,7 +237,7 @@ class Accounts:
         self._base[slots] = self._rows(page.base)
         self._rungs[slots] = np.frombuffer(page.rungs, dtype="<i8")
         self.exhausted_users += self._count_exhausted(self._spent[slots])
-        self._dirty.discard(number)
+        self._dirty[number] = False
 
     def spent_units(self) -> tuple[NDArray[np.int64] | list[User], NDArray[np.int64]]:
         """All users and their spent units, (n,) or (n, orders)."""
@@ -258,13 +258,13 @@ class Accounts:
         slots: NDArray[np.int64],
         new_users: NDArray[np.int64] | list[User],
     ) -> None:
-        positions = np.arange(len(slots))
-        self._mark[slots] = positions  # UNKNOWN, -1, writes to the last row: it is no user's
-        twice = self._mark.take(slots) != positions
+        ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
+        twice = ordered[1:] == ordered[:-1]
         if len(new_users):
-            twice &= slots != UNKNOWN
+            twice &= ordered[1:] != UNKNOWN
         if twice.any():
-            user = plain(users[int(np.flatnonzero(twice)[0])])
+            first = np.flatnonzero(np.isin(slots, ordered[1:][twice]))[0]
+            user = plain(users[int(first)])
             raise Refused(Reason.DUPLICATE_USER, f"user {user!r} stands twice in one step")
         if len(new_users):
             # Users seen before were checked when they came.
@@ -286,7 +286,8 @@ class Accounts:
         self._spent = np.concatenate([self._spent, _zeros_like(self._spent, more)])
         self._base = np.concatenate([self._base, _zeros_like(self._base, more)])
         self._rungs = np.concatenate([self._rungs, np.ones(more, dtype=np.int64)])
-        self._mark = np.zeros(len(self._spent) + 1, dtype=np.int64)
+        pages = -(-len(self._spent) // PAGE_USERS)
+        self._dirty = np.concatenate([self._dirty, np.zeros(pages - len(self._dirty), np.bool_)])
 
     def _blocks(self, plan: Plan) -> list[slice]:
         users = max(1, _BLOCK_NUMBERS // self._budget.size)
@@ -306,7 +307,7 @@ class Accounts:
             clipped = np.flatnonzero(admitted & (norms_granted < norms))
             granted = norms_granted[clipped]
         charged = spent - before
-        changed = charged.any(axis=1) if charged.ndim == 2 else charged != 0
+        changed = np.asarray(charged.any(axis=1) if charged.ndim == 2 else charged != 0)
         base, rungs = self._base.take(slots, axis=0), self._rungs.take(slots)
         used, new_rungs = advance_units(before - base, rungs, charged, self._odometer_step)
         raised = _positions(new_rungs != rungs)
@@ -316,7 +317,7 @@ class Accounts:
             exhausted=self._filter.exhausted(spent),
             clipped=clipped,
             granted=granted,
-            changed=np.flatnonzero(changed),
+            changed=changed,
             raised=raised,
             base=spent[raised] - used[raised],
             rungs=new_rungs[raised],
@@ -325,11 +326,12 @@ class Accounts:
 
     def _write(self, slots: NDArray[np.int64], settled: _Settled) -> tuple[bytes, bytes, bytes]:
         """Move the rows of these slots to their new values; returns slots, spent and base."""
-        changed, spent = slots.take(settled.changed), settled.spent.take(settled.changed, axis=0)
+        rows = np.flatnonzero(settled.changed)
+        changed, spent = slots.take(rows), settled.spent.take(rows, axis=0)
         self._spent[changed] = spent
         self._touch(changed)
         # Only who spends something can become exhausted: nobody begins with a budget of nothing.
-        self.exhausted_users += int(np.count_nonzero(settled.exhausted.take(settled.changed)))
+        self.exhausted_users += int(np.count_nonzero(settled.exhausted & settled.changed))
         if len(settled.raised):
             raised = slots[settled.raised]
             self._base[raised] = settled.base
@@ -370,11 +372,7 @@ class Accounts:
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *self._spent.shape[1:])
 
     def _touch(self, slots: NDArray[np.int64]) -> None:
-        if not len(slots):
-            return
-        pages = np.zeros(len(self._index) // PAGE_USERS + 1, dtype=np.bool_)
-        pages[slots >> _PAGE_BITS] = True
-        self._dirty.update(np.flatnonzero(pages).tolist())
+        self._dirty[slots >> _PAGE_BITS] = True
 
     def _per_order(self, units: list[int]) -> NDArray[np.int64]:
         numbers = np.array(units, dtype=np.int64)

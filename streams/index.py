@@ -122,7 +122,8 @@ class _SlotTable:
         place = self._home(keys)
         found = self._slots.take(place).astype(np.int64)
         # Positions still searching: their place is taken by another user.
-        pending = np.flatnonzero((ids.take(found) != keys) & (found != UNKNOWN))
+        pending = np.flatnonzero(ids.take(found) != keys)
+        pending = pending[found.take(pending) != UNKNOWN]
         place, sought = place[pending], keys[pending]
         while len(pending):
             place = (place + 1) & self._mask

@@ -88,8 +88,8 @@ def ledger_of(
     kept: Kept,
     partition: int,
     partitions: int,
-    topic: bytes = NO_TOPIC,
-    chain: Chain | None = None,
+    topic: bytes,
+    chain: Chain,
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -98,7 +98,7 @@ def ledger_of(
         partition: which one.
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
-        chain: where the digest of the log stands; at the beginning if nothing was applied.
+        chain: where the digest of the log stands.
 
     Raises:
         LayoutMismatch: the state is of another P.
@@ -107,8 +107,7 @@ def ledger_of(
     ledger.load(kept.pages)
     for change in kept.changes:
         ledger.replay(msgspec.msgpack.decode(change, type=Delta))
-    if chain is not None:
-        ledger.chain = chain
+    ledger.chain = chain
     return ledger
 
 

@@ -1,19 +1,18 @@
 """One way to write a name: Unicode's composed normal form, NFC, by the tables of Unicode 3.2.
 
 A log is applied again for years, on machines with other versions of Python, and must be applied
-the same. ``unicodedata.ucd_3_2_0`` answers for characters that Unicode 3.2 knows, and for those
-normalisation is stable; to later ones it applies whatever tables it came with. So they are left
-alone here: a character that Unicode 3.2 does not know is as it is, and ends what can be composed.
+the same. For characters that Unicode 3.2 knows, normalisation is stable. What becomes of later ones
+depends on the tables that a Python came with, even under ``unicodedata.ucd_3_2_0``. So they are
+left alone here: a character that Unicode 3.2 does not know is as it is, and nothing is composed
+with it.
 """
 
 from __future__ import annotations
 
-import sys
+import unicodedata
 from collections.abc import Iterable
 from itertools import groupby
 from unicodedata import ucd_3_2_0 as unicode
-
-import numpy as np
 
 _UNASSIGNED = "Cn"
 
@@ -22,7 +21,7 @@ def normal_form(name: str) -> str:
     """The one way to write this name; it is its own normal form."""
     if name.isascii():
         return name
-    later = {character for character in set(name) if unicode.category(character) == _UNASSIGNED}
+    later = _later_characters(name)
     if not later:
         return unicode.normalize("NFC", name)
     runs = ((known, "".join(run)) for known, run in groupby(name, lambda c: c not in later))
@@ -41,17 +40,14 @@ def first_irregular(ids: Iterable[int | str]) -> str | None:
 
 
 def _is_regular(text: str) -> bool:
-    # Sorting long rows of accents takes time quadratic in their length, so only those that are
-    # in order are normalised; the others are not in normal form.
-    return _accents_in_order(text) and normal_form(text) == text
+    """Whether a text is its own normal form, without making that.
+
+    Newer tables say the same of characters that Unicode 3.2 knows: of five ideographs only the
+    normal form was mended later, and they are not their own by any table.
+    """
+    ends = dict.fromkeys(map(ord, _later_characters(text)), "\n")
+    return unicodedata.is_normalized("NFC", text.translate(ends) if ends else text)
 
 
-def _accents_in_order(text: str) -> bool:
-    """Whether the combining classes of the characters between two bases never decrease."""
-    accents = {c: k for c in set(text) if (k := unicode.combining(c))}
-    if not accents:
-        return True
-    classes = np.zeros(sys.maxunicode + 1, dtype=np.uint8)
-    classes[[ord(accent) for accent in accents]] = list(accents.values())
-    row = classes[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")]
-    return not np.any((row[1:] < row[:-1]) & (row[1:] > 0))
+def _later_characters(text: str) -> set[str]:
+    return {character for character in set(text) if unicode.category(character) == _UNASSIGNED}

@@ -21,9 +21,11 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import KafkaAdminClient
 from kafka.partitioner.default import murmur2
 
 from streams.config import Config
@@ -60,8 +62,10 @@ class Log:
     def __init__(self, config: Config) -> None:
         self.records: dict[str, list[tuple[int, int, bytes | None]]] = {t: [] for t in TOPICS}
         self._names = {config.topic(topic): topic for topic in TOPICS}
+        self._norms = config.topic("norms")
+        self._servers = config.kafka.split(",")
         self._consumer = KafkaConsumer(
-            bootstrap_servers=config.kafka.split(","),
+            bootstrap_servers=self._servers,
             group_id=None,
             enable_auto_commit=False,
             max_partition_fetch_bytes=16 * 1024 * 1024,
@@ -86,6 +90,15 @@ class Log:
     def ends(self) -> dict[TopicPartition, int]:
         """The offset after the last record, of every partition."""
         return self._consumer.end_offsets(self._places)
+
+    def topic_id(self) -> bytes:
+        """What Kafka knows `norms` by; another topic of this name has another one."""
+        admin = KafkaAdminClient(bootstrap_servers=self._servers)
+        try:
+            (described,) = admin.describe_topics([self._norms])
+        finally:
+            admin.close()
+        return UUID(str(described["topic_id"])).bytes
 
     def norms_ends(self) -> dict[int, int]:
         """The same of `norms`, by partition."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import msgspec
-from auditor import Auditor, Log, Rows, compare, home, state_of
+from auditor import Auditor, Log, Rows, compare, compare_chain, home, state_of
 from kafka import KafkaProducer
 
 from streams.config import Config
@@ -45,7 +45,7 @@ class Service:
         self._log: Log | None = None
         self._producer: KafkaProducer | None = None
         self._client: Turnstile | None = None
-        self._auditor = Auditor(self.partitions)
+        self._auditor: Auditor | None = None
         self._kept: dict[int, Snapshot] = {}
         self._ledgers: dict[int, Ledger] = {}
 
@@ -94,8 +94,12 @@ class Service:
         """Everything so far must be as the auditor has it."""
         ledgers = self.ledgers()
         self.log.refresh()
+        if self._auditor is None:
+            self._auditor = Auditor(self.partitions, self.log.topic_id())
         self._auditor.fold(self.log)
         compare(self._auditor, self.log, ledgers)
+        for partition, kept in self._kept.items():
+            compare_chain(self._auditor, partition, kept.meta.chain)
         return self._auditor
 
     def ledgers(self) -> dict[int, Ledger]:
@@ -103,7 +107,12 @@ class Service:
         kept = self.settle()
         if kept != self._kept:
             self._kept = kept
-            self._ledgers = {p: ledger_of(kept[p], p, self.partitions) for p in kept}
+            self._ledgers = {
+                p: ledger_of(
+                    found, p, self.partitions, bytes.fromhex(found.meta.topic), found.meta.chain
+                )
+                for p, found in kept.items()
+            }
         return self._ledgers
 
     def state(self, dataset: str) -> Rows:

@@ -154,7 +154,7 @@ def test_a_state_that_the_log_does_not_lead_to_is_noticed(
 def test_the_chain_of_another_log_is_noticed(audited: Service) -> None:
     auditor = audited.audit()
     for partition in range(audited.partitions):
-        chain = genesis(bytes(16), partition, audited.partitions)
+        chain = genesis(audited.log.topic_id(), partition, audited.partitions)
         records = [r for r in audited.log.records["norms"] if r[0] == partition]
         for _, offset, value in records[:-1]:
             chain = chain.then(offset, value)

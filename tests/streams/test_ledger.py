@@ -4,13 +4,15 @@ In both versions of the wire, and with the auditor of the pipeline tests looking
 """
 
 import random
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
 from streams.accounts import PAGE_USERS
-from streams.ledger import Channel, Delta, Ledger
+from streams.chain import NO_TOPIC
+from streams.ledger import Channel, Delta, Ledger, ledger_of
 from streams.packing import pack_norms
 from streams.partitioner import partitions_of
 from streams.schemas import (
@@ -289,6 +291,27 @@ def test_a_fold_that_stops_anywhere_changes_nothing(seed):
     )
     offset = len(source.records)
     assert taken_over.apply(offset, follow_up) == source.ledger.apply(offset, follow_up)
+
+
+def test_a_new_owner_goes_on_where_state_and_chain_stand():
+    source = random_log(1)
+    half = len(source.records) // 2
+    before = Ledger(0, 1)
+    for offset, record in enumerate(source.records[:half]):
+        before.apply(offset, record)
+    before.take_delta()
+    pages = {name: before.fold(name) for name in before.unfolded()}
+    changes = []
+    for offset, record in enumerate(source.records[half:-1], start=half):
+        before.apply(offset, record)
+        changes.append(encode(before.take_delta()))
+    kept = SimpleNamespace(pages=pages, changes=changes)
+    after = ledger_of(kept, 0, 1, NO_TOPIC, before.chain)
+    assert state_of(after) == state_of(before)
+    assert after.chain.ends_with(source.records[-2])
+    last = len(source.records) - 1
+    assert after.apply(last, source.records[-1]) == before.apply(last, source.records[-1])
+    assert after.chain == before.chain == source.ledger.chain
 
 
 def test_a_fold_over_many_pages_survives_users_that_arrive_meanwhile(new_log):

@@ -182,7 +182,7 @@ def test_every_message_and_every_channel_is_used() -> None:
 
 
 def typed(name: str, value: str) -> Any:
-    return value.split(",") if name == "cleanup.policy" else int(value)
+    return value.split(",") if name == "cleanup.policy" else json.loads(value)
 
 
 def test_channels_are_the_topics() -> None:

@@ -75,25 +75,17 @@ def test_the_first_irregular_name_is_found(ids: list[Any]) -> None:
     assert first_irregular(ids) == (irregular[0] if irregular else None)
 
 
-class Counting:
-    """The Unicode tables, counting the characters that are to be normalised."""
-
-    def __init__(self) -> None:
-        self.normalised = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(OLD, name)
-
-    def normalize(self, form: str, text: str) -> str:
-        self.normalised += len(text)
-        return OLD.normalize(form, text)
+MENDED = "\U0002f868\U0002f874\U0002f91f\U0002f95f\U0002f9bf"
 
 
-def test_rows_of_accents_that_take_long_to_sort_are_refused_unsorted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counting = Counting()
-    monkeypatch.setattr("streams.normal_form.unicode", counting)
-    hostile = "a" + "\u0301\u0323" * 127
-    assert first_irregular([hostile] * 1000) == hostile
-    assert counting.normalised == 0
+@pytest.mark.parametrize("ideograph", MENDED)
+def test_ideographs_that_were_mended_later_keep_the_form_of_unicode_3_2(ideograph: str) -> None:
+    assert normal_form(ideograph) == OLD.normalize("NFC", ideograph) != ideograph
+    assert unicodedata.normalize("NFC", ideograph) != normal_form(ideograph)
+    assert first_irregular([ideograph]) == ideograph
+
+
+def test_every_character_alone_is_judged_by_its_normal_form() -> None:
+    for code in (*range(0xD800), *range(0xE000, 0x30000)):
+        character = chr(code)
+        assert (first_irregular([character]) is None) == (normal_form(character) == character)
