@@ -49,7 +49,8 @@ from accounting import Gaussian, noise_for_norm_budget
 from accounting.release import ExactNoise
 from streams.packing import select_users
 from streams.schemas import User
-from streams.sdk.arguments import read_contributions, read_users
+from streams.sdk.arguments import read_contributions
+from streams.sdk.columns import read_users
 from streams.sdk.errors import InvalidCharge, TurnstileError
 
 _ULP = 2.0**-52

@@ -1,55 +1,22 @@
-"""What a caller gives, read as ids and numbers: users, norms and contributions, for all who take
-them.
-
-Everything is taken by position, never by label: the first norm is that of the first user, whatever
-the index of a pandas object says. What has an order and can be read as an array is taken: lists,
-tuples, arrays, the columns of pandas, polars and Arrow, tensors. Nothing is coerced: a float is no
-id, text and truth values are no numbers, and what is missing (None, NA, NaN) is refused.
+"""What a caller says of a step, checked once for all who take it: users, norms, contributions,
+mechanism. In what they may come, ``streams.sdk.columns`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.validation import as_float_array, nonnegative_finite
+from accounting.validation import nonnegative_finite
 from streams.normal_form import normal_form
 from streams.policies import mechanism_of
 from streams.schemas import MechanismName, Name, Policy, Refused, User
+from streams.sdk.columns import Ids, check_strings, read_numbers, read_rows, strings_of
 from streams.sdk.errors import InvalidCharge
-
-Ids: TypeAlias = NDArray[np.int64] | list[User]
-"""Ids in the caller's order: int64 if all are integers, else a list of str and int."""
-
-_LEAST, _LARGEST = -(2**63), 2**63 - 1
-_LONGEST_ID = 256
-
-
-def read_users(users: object) -> Ids:
-    """User ids, spelled as the caller spells them.
-
-    Raises:
-        InvalidCharge: they are no ids, or have no order.
-    """
-    elements = _elements("users", users)
-    if isinstance(elements, list):
-        return _ids(elements)
-    if elements.dtype.kind == "f":
-        raise InvalidCharge(
-            f"users are {elements.dtype} numbers, which are no ids. Where ids are missing, tables "
-            "make floats of integers: leave those rows out and convert with astype('int64')"
-        )
-    if elements.ndim != 1:
-        raise InvalidCharge(f"users has shape {elements.shape}; it must be one-dimensional")
-    if len(elements) and int(elements.max()) > _LARGEST:
-        raise InvalidCharge(f"user {elements.max()} does not fit in a signed 64-bit integer")
-    return elements.astype(np.int64)
 
 
 def check_distinct(ids: Ids) -> None:
@@ -76,10 +43,10 @@ def in_normal_form(ids: Ids) -> Ids:
     Raises:
         InvalidCharge: an id is too long in that form.
     """
-    if isinstance(ids, np.ndarray) or "".join(_strings(ids)).isascii():
+    if isinstance(ids, np.ndarray) or "".join(strings_of(ids)).isascii():
         return ids
     ids = [normal_form(user) if isinstance(user, str) else user for user in ids]
-    _check_strings(_strings(ids))
+    check_strings(strings_of(ids))
     return ids
 
 
@@ -130,7 +97,7 @@ def read_norms(
     Raises:
         InvalidCharge: not one finite norm per user, or one above the clip norm.
     """
-    values, narrow = _numbers("norms", norms)
+    values, narrow = read_numbers("norms", norms)
     if values.shape != (users,):
         raise InvalidCharge(f"norms has shape {values.shape}; with {users} users it is ({users},)")
     limit = np.inf
@@ -204,11 +171,7 @@ def read_contributions(contributions: object, users: int) -> NDArray[np.float64]
     Raises:
         InvalidCharge: anything else, or a sum that float64 cannot hold.
     """
-    if hasattr(contributions, "columns"):
-        columns = [_numbers("contributions", column)[0] for column in _columns(contributions)]
-        rows = np.column_stack(columns) if columns else np.empty((users, 0))
-    else:
-        rows, _ = _numbers("contributions", contributions)
+    rows = read_rows("contributions", contributions)
     if rows.ndim not in (1, 2) or len(rows) != users:
         raise InvalidCharge(
             f"contributions has shape {rows.shape}; with {users} users it is ({users},) or "
@@ -224,140 +187,6 @@ def read_contributions(contributions: object, users: int) -> NDArray[np.float64]
     return rows
 
 
-def _elements(argument: str, values: object) -> NDArray[Any] | list[Any]:
-    """What was given in its order: an array of integers or floats, else a list."""
-    kind = type(values).__name__
-    if isinstance(values, Set | Mapping):
-        raise InvalidCharge(f"{argument} is a {kind}, which has no positions: give a list")
-    if isinstance(values, str | bytes | bytearray | memoryview):
-        raise InvalidCharge(f"{argument} is {values!r}: give a list")
-    if hasattr(values, "columns"):
-        raise InvalidCharge(f"{argument} is a {kind}: give one column of it, as frame['name']")
-    if hasattr(values, "__array__"):
-        return _array(argument, values)
-    if isinstance(values, Sequence):
-        return values if isinstance(values, list) else list(values)
-    raise InvalidCharge(f"{argument} is a {kind}: give a list or an array")
-
-
-def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidCharge(f"{argument} has masked values: leave those users out")
-    try:
-        array = np.asarray(values)
-    except Exception as error:  # whatever the library of this column raises
-        raise InvalidCharge(f"{argument} cannot be read as an array: {error}") from error
-    if array.dtype.kind in "iuf":
-        return array
-    if array.ndim != 1:
-        raise InvalidCharge(
-            f"{argument} is {array.dtype} of shape {array.shape}: give an array of numbers"
-        )
-    # Not through numpy: its strings of fixed width lose the zeros at their ends.
-    elements = values.to_list() if hasattr(values, "to_list") else array.tolist()
-    return list(elements)
-
-
-def _ids(elements: list[Any]) -> Ids:
-    kinds = set(map(type, elements))
-    if not kinds <= {int, str}:
-        elements = [_plain_id(position, user) for position, user in enumerate(elements)]
-        kinds = set(map(type, elements))
-    if kinds == {str}:
-        _check_strings(elements)
-        return elements
-    if str not in kinds:
-        return _integers(elements)
-    _check_strings(_strings(elements))
-    _integers([user for user in elements if type(user) is int])
-    return elements
-
-
-def _integers(users: list[int]) -> NDArray[np.int64]:
-    try:
-        return np.array(users, dtype=np.int64)
-    except OverflowError:
-        outside = next(user for user in users if not _LEAST <= user <= _LARGEST)
-        raise InvalidCharge(f"user {outside} does not fit in a signed 64-bit integer") from None
-
-
-def _strings(ids: list[User]) -> list[str]:
-    return [user for user in ids if isinstance(user, str)]
-
-
-def _plain_id(position: int, user: object) -> User:
-    if isinstance(user, str):
-        return str.__str__(user)
-    if isinstance(user, int | np.integer) and not isinstance(user, bool):
-        return int(user)
-    raise InvalidCharge(f"user {user!r} at position {position} {_fault(user)} an int or str")
-
-
-def _check_strings(users: list[str]) -> None:
-    lengths = set(map(len, users))
-    if all(1 <= length <= _LONGEST_ID for length in lengths) and "".join(users).isascii():
-        return
-    for user in users:
-        if not 1 <= len(user) <= _LONGEST_ID:
-            raise InvalidCharge(f"user {user!r} has {len(user)} characters, not 1 to {_LONGEST_ID}")
-        try:
-            user.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidCharge(f"user {user!r} is no text that UTF-8 can hold: {error}") from error
-
-
-def _numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np.dtype[Any] | None]:
-    """Real numbers as float64, and their type if it is a narrower one."""
-    elements = _elements(argument, values)
-    array = _array_of(argument, elements) if isinstance(elements, list) else elements
-    narrow = array.dtype.kind == "f" and array.dtype.itemsize < 8
-    try:
-        return as_float_array(argument, array), array.dtype if narrow else None
-    except InvalidInput as error:
-        raise InvalidCharge(str(error)) from error
-
-
-def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
-    """Numbers (n,), or vectors (n, d) if every element is one."""
-    kinds = set(map(type, elements))
-    if not kinds:
-        return np.empty(0)
-    if kinds <= {list, tuple}:
-        _check_numbers(argument, list(chain.from_iterable(elements)))
-    elif all(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
-        elements = [_numbers(argument, row)[0] for row in elements]
-    else:
-        _check_numbers(argument, elements)
-    try:
-        return np.asarray(elements)
-    except ValueError as error:
-        raise InvalidCharge(f"{argument} are not vectors of one length: {error}") from error
-
-
-def _check_numbers(argument: str, numbers: list[Any]) -> None:
-    kinds = set(map(type, numbers))
-    if not all(map(_is_number, kinds)):
-        position, bad = next((i, x) for i, x in enumerate(numbers) if not _is_number(type(x)))
-        raise InvalidCharge(f"{argument}: {bad!r} at position {position} {_fault(bad)} a number")
-    integers = {kind for kind in kinds if issubclass(kind, int | np.integer)}
-    if integers and integers != kinds:  # numpy would round them to float64
-        large = next((x for x in numbers if type(x) in integers and abs(int(x)) > 2**53), None)
-        if large is not None:
-            raise InvalidCharge(f"{argument}: {large} is not exact in float64: give floats")
-
-
-def _is_number(kind: type) -> bool:
-    return issubclass(kind, int | float | np.integer | np.floating) and kind is not bool
-
-
-def _fault(value: object) -> str:
-    """What is wrong with a value, as the middle of a sentence that names what is wanted."""
-    kind = type(value).__name__
-    if value is None or kind in ("NAType", "NaTType") or (kind == "float" and value != value):
-        return "is missing, so leave that row out, of users and numbers alike: it must be"
-    return f"is a {kind}, not"
-
-
 def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
     """The least number of the narrower type that is not below; the number itself if none is."""
     if narrow is None:
@@ -367,13 +196,3 @@ def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
         if float(rounded) < number:
             rounded = np.nextafter(rounded, narrow.type(np.inf))
     return float(rounded) if np.isfinite(rounded) else number
-
-
-def _columns(frame: Any) -> Iterable[Any]:
-    """The columns of a pandas or polars frame, by position: labels may appear twice."""
-    if hasattr(frame, "get_columns"):
-        return list(frame.get_columns())
-    if hasattr(frame, "items"):
-        return [column for _, column in frame.items()]
-    kind = type(frame).__name__
-    raise InvalidCharge(f"contributions is a {kind}: give a pandas or polars frame, or an array")

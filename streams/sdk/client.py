@@ -6,28 +6,30 @@ import os
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.kafka_clients import new_admin, new_producer
+from streams.kafka_clients import new_producer
 from streams.normal_form import normal_form
 from streams.schemas import Answer, Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.asking import Deadline
-from streams.sdk.connecting import publishing_error, reaching_kafka
+from streams.sdk.connecting import (
+    check_partitions,
+    publishing_error,
+    reaching_kafka,
+    wait_for_topics,
+)
 from streams.sdk.datasets import create, policy_from, withdraw
-from streams.sdk.errors import PartitionsDisagree, Refusal, ServiceUnavailable, Unusable
+from streams.sdk.errors import Refusal, Unusable
 from streams.sdk.followers import Halt, Reading, Since, follow_decisions, follow_odometer, halts_of
 from streams.sdk.opening import open_run
 from streams.sdk.replies import Replies, Waiting
 from streams.sdk.run import Run
 from streams.sdk.witness import Witness
-from streams.topics import NORMS, TopicsUnavailable, partition_count
-
-_TOPICS_POLL = 0.2
+from streams.topics import NORMS
 
 
 class Turnstile:
@@ -60,7 +62,7 @@ class Turnstile:
         self._process = os.getpid()
         self._closed = threading.Event()
         self._closing = threading.Lock()
-        self.partitions = self._wait_for_topics()
+        self.partitions = wait_for_topics(self.config)
         with reaching_kafka(self.config), ExitStack() as opened:
             self._replies = Replies(self.config, self.partitions)
             opened.callback(self._replies.close)
@@ -145,7 +147,7 @@ class Turnstile:
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
         )
-        self._check_partitions()
+        check_partitions(self.config, self.partitions)
         return create(self, policy, deadline)
 
     def withdraw_dataset(self, name: str, *, timeout: float | None = None) -> None:
@@ -192,7 +194,7 @@ class Turnstile:
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self.deadline(timeout)
-        self._check_partitions()
+        check_partitions(self.config, self.partitions)
         return open_run(self, dataset, name, released=released, deadline=deadline)
 
     def halts(
@@ -310,38 +312,3 @@ class Turnstile:
             raise Unusable(
                 f"this Turnstile was opened in process {self._process}: open one in each process"
             )
-
-    def _check_partitions(self) -> None:
-        """Partitions that were added since this was opened would hold users of others."""
-        with reaching_kafka(self.config):
-            try:
-                partitions = self._count_partitions()
-            except TopicsUnavailable as error:
-                raise ServiceUnavailable(str(error)) from error
-        if partitions != self.partitions:
-            raise PartitionsDisagree(
-                f"the topics have {partitions} partitions, and had {self.partitions} when this "
-                "Turnstile was opened: partitions must never be added, because users would be "
-                "looked for where nothing of theirs is known",
-                None,
-            )
-
-    def _wait_for_topics(self) -> int:
-        deadline = monotonic() + self.config.timeout
-        while True:
-            try:
-                return self._count_partitions()
-            except (KafkaError, TopicsUnavailable) as error:
-                if monotonic() > deadline:
-                    raise ServiceUnavailable(
-                        f"Kafka at {self.config.kafka} does not offer the topics "
-                        f"{self.config.prefix}*: {error}. Is the broker up and a worker running?"
-                    ) from error
-                sleep(_TOPICS_POLL)
-
-    def _count_partitions(self) -> int:
-        admin = new_admin(self.config)
-        try:
-            return partition_count(admin, self.config)
-        finally:
-            admin.close()

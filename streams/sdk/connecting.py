@@ -1,14 +1,26 @@
-"""What becomes of the errors of a Kafka client: none leaves the SDK as it is."""
+"""Whether the topics are there and are what they were, and what becomes of a Kafka client's errors:
+none leaves the SDK as it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
+from streams.kafka_clients import new_admin
+from streams.sdk.errors import (
+    DecisionTimeout,
+    PartitionsDisagree,
+    ServiceUnavailable,
+    TurnstileError,
+)
+from streams.topics import TopicsUnavailable, partition_count
+
+_TOPICS_POLL = 0.2
 
 
 @contextmanager
@@ -40,3 +52,51 @@ def publishing_error(error: KafkaError) -> TurnstileError:
         )
     raised.__cause__ = error
     return raised
+
+
+def wait_for_topics(config: Config) -> int:
+    """P, as soon as there is a broker with the topics.
+
+    Raises:
+        ServiceUnavailable: not within ``config.timeout``.
+    """
+    deadline = monotonic() + config.timeout
+    while True:
+        try:
+            return _count_partitions(config)
+        except (KafkaError, TopicsUnavailable) as error:
+            if monotonic() > deadline:
+                raise ServiceUnavailable(
+                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {error}. "
+                    "Is the broker up and a worker running?"
+                ) from error
+            sleep(_TOPICS_POLL)
+
+
+def check_partitions(config: Config, expected: int) -> None:
+    """Check that P is what it was: in partitions that were added nothing of their users is known.
+
+    Raises:
+        PartitionsDisagree: it is not.
+        ServiceUnavailable: no broker, or no topics.
+    """
+    with reaching_kafka(config):
+        try:
+            partitions = _count_partitions(config)
+        except TopicsUnavailable as error:
+            raise ServiceUnavailable(str(error)) from error
+    if partitions != expected:
+        raise PartitionsDisagree(
+            f"the topics have {partitions} partitions, and had {expected} when this Turnstile was "
+            "opened: partitions must never be added, because users would be looked for where "
+            "nothing of theirs is known",
+            None,
+        )
+
+
+def _count_partitions(config: Config) -> int:
+    admin = new_admin(config)
+    try:
+        return partition_count(admin, config)
+    finally:
+        admin.close()

@@ -46,18 +46,25 @@ class Refusal(TurnstileError):
         self.detail = detail
         self.partition = partition
 
+    def __reduce__(self) -> tuple[type[Refusal], tuple[object, ...]]:
+        """Pickle by the parts, so that the error survives a process boundary."""
+        return type(self), (self.reason, self.detail, self.partition, self.current_attempt)
+
 
 class PolicyChanged(Refusal):
     """The dataset exists under another policy, which never changes."""
 
 
 class PartitionsDisagree(PolicyChanged):
-    """The partitions do not hold the dataset under one policy, or there are more or fewer of them
-    than it was made for. It cannot be charged."""
+    """The partitions do not hold the dataset under one policy, there are more or fewer of them
+    than it was made for, or they have come to different steps of a run. Nothing can be charged."""
 
     def __init__(self, detail: str, partition: int | None) -> None:
         super().__init__(Reason.POLICY_CHANGED, detail, partition)
         self.args = (detail,)  # nobody refused: the detail says it all
+
+    def __reduce__(self) -> tuple[type[Refusal], tuple[object, ...]]:
+        return type(self), (self.detail, self.partition)
 
 
 class DatasetInUse(Refusal):

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from streams.packing import pack_users, select_users
 from streams.partitioner import partitions_of
 from streams.schemas import Policy, Users
-from streams.sdk.arguments import Ids, check_distinct, check_kinds, in_normal_form
+from streams.sdk.arguments import check_distinct, check_kinds, in_normal_form
+from streams.sdk.columns import Ids
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,12 @@
 2. All must hold the dataset, under one policy, made for as many partitions as there are.
 3. Where attempts differ, because an opening before this one came half-way, the lower ones are
    asked again, for the highest. If another trainer has come between, all begins again.
+4. What the partitions decided last, and what was released, say which step comes next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import uniform
 from time import sleep
 from uuid import uuid4
@@ -18,7 +20,7 @@ from streams.schemas import VERSION, OpenRun, Reason, RunOpened, encode
 from streams.sdk.arguments import check_names
 from streams.sdk.asking import Asks, Deadline
 from streams.sdk.datasets import check_agreement
-from streams.sdk.errors import Fenced, InvalidCharge
+from streams.sdk.errors import Fenced, InvalidCharge, PartitionsDisagree
 from streams.sdk.run import Run
 
 _OPENINGS = 10
@@ -50,7 +52,8 @@ def open_run(
         sleep(uniform(0.0, _PAUSE) if attempts else 0.0)
         opened = _open_everywhere(asks, dataset, name, deadline)
         if opened is not None:
-            return Run(asks, opened, released)
+            # Step 4.
+            return Run(asks, opened, _next_step(name, opened, released))
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
 
 
@@ -83,3 +86,30 @@ def _open_everywhere(
             return None
         opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}
     return None
+
+
+def _next_step(name: str, opened: Mapping[int, RunOpened], released: int | None) -> int:
+    """The step that a new attempt charges: a new one, or the last one, which is handed back."""
+    last = {partition: answer.last_step for partition, answer in sorted(opened.items())}
+    newest, everywhere = max(last.values()), min(last.values())
+    if newest - everywhere > 1:
+        raise PartitionsDisagree(
+            f"run {name!r} has come to different steps in its partitions ({last}), so something "
+            "else than this SDK has charged it: use a run of another name",
+            None,
+        )
+    if released is None:
+        return newest if everywhere < newest else newest + 1
+    if released > everywhere:
+        raise InvalidCharge(
+            f"released is {released}, but {everywhere} is the last step of run {name!r} that all "
+            "partitions have decided (-1 is none): what was released was charged elsewhere or not "
+            "at all. Release nothing more before you know where"
+        )
+    if released < newest - 1:
+        raise InvalidCharge(
+            f"released is {released}, but step {newest} of run {name!r} was charged, after steps "
+            f"{released + 1} to {newest - 1} were decided: only the last step can be handed back. "
+            f"If those are lost, go on with released={newest - 1}; they stay charged"
+        )
+    return newest if released < newest else newest + 1

@@ -41,8 +41,9 @@ from streams.schemas import (
     Users,
     encode,
 )
-from streams.sdk.arguments import read_mechanism, read_norms, read_users
+from streams.sdk.arguments import read_mechanism, read_norms
 from streams.sdk.asking import Asks, Deadline, step_key
+from streams.sdk.columns import read_users
 from streams.sdk.decisions import Part, StepDecision, check_decision, step_decision
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -69,19 +70,16 @@ class Run:
         policy: the policy of the dataset.
     """
 
-    def __init__(
-        self, asks: Asks, opened: Mapping[int, RunOpened], released: int | None = None
-    ) -> None:
-        first = next(iter(opened.values()))
+    def __init__(self, asks: Asks, opened: Mapping[int, RunOpened], step: int) -> None:
+        first = opened[0]
         self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
         self.policy: Policy = first.policy
-        last = {partition: answer.last_step for partition, answer in opened.items()}
-        self.step = _next_step(self.name, last, released)
+        self.step = step
         self._asks = asks
         self._witness = asks.watch(self.dataset, self.name)
         self._alone = threading.Lock()
         # Where an earlier attempt has decided ``step``.
-        self._decided = {partition for partition, step in last.items() if step == self.step}
+        self._decided = {p for p, answer in opened.items() if answer.last_step == step}
         # What this attempt has published of ``step`` elsewhere, by its digest.
         self._published: dict[int, bytes] = {}
         self._failed: TurnstileError | None = None
@@ -152,7 +150,7 @@ class Run:
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if one was. Who was charged for it stays charged;
-        it must not be released.
+        it must not be released, and counts as released for ``Turnstile.run``.
 
         Raises:
             InvalidCharge: this attempt has published the step itself.
@@ -295,28 +293,3 @@ def _record(partition: int, part: Part) -> bytes:
             f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
         )
     return record
-
-
-def _next_step(name: str, last: Mapping[int, int], released: int | None) -> int:
-    """The step that a new attempt charges, by the last step that each partition has decided."""
-    newest, everywhere = max(last.values()), min(last.values())
-    if newest - everywhere > 1:
-        raise TurnstileError(
-            f"run {name!r} has come to different steps in its partitions ({dict(last)}), so "
-            "something else than this SDK has charged it: use a run of another name"
-        )
-    if released is None:
-        return newest if everywhere < newest else newest + 1
-    if released > everywhere:
-        raise InvalidCharge(
-            f"released is {released}, but {everywhere} is the last step of run {name!r} that all "
-            "partitions have decided (-1 is none): what was released was charged elsewhere or not "
-            "at all. Release nothing more before you know where"
-        )
-    if released < newest - 1:
-        raise InvalidCharge(
-            f"released is {released}, but step {newest} of run {name!r} was charged, after steps "
-            f"{released + 1} to {newest - 1} were decided: only the last step can be handed back. "
-            f"If those are lost, go on with released={newest - 1}; they stay charged"
-        )
-    return newest if released < newest else newest + 1

@@ -177,7 +177,7 @@ def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFa
         service.settle()
         before = charges(service)
         admin = KafkaAdminClient(bootstrap_servers=service.kafka)
-        topics = ("norms", "halts", "rejects")
+        topics = ("norms", "halts", "rejects", "odometer")
         admin.create_partitions({service.config.topic(name): 4 for name in topics})
         admin.close()
         with pytest.raises(PartitionsDisagree, match="must never be added"):

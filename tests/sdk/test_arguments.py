@@ -15,7 +15,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from streams.sdk.arguments import check_distinct, read_contributions, read_norms, read_users
+from streams.sdk.arguments import check_distinct, read_contributions, read_norms
+from streams.sdk.columns import read_users
 from streams.sdk.errors import InvalidCharge
 
 
@@ -51,6 +52,9 @@ INTEGERS = {
     "unmasked": np.ma.array([1, 2, 3]),
     "pandas": pd.Series([1, 2, 3], index=[2, 0, 1]),
     "pandas, sorted": SHUFFLED["user"],
+    "pandas, labels that are names of methods": pd.Series(
+        [1, 2, 3], index=["columns", "to_list", "get_columns"]
+    ),
     "pandas objects": pd.Series([1, 2, 3], dtype=object),
     "pandas Int64": pd.Series([1, 2, 3], dtype="Int64"),
     "pandas UInt8": pd.Series([1, 2, 3], dtype="UInt8"),
@@ -274,6 +278,7 @@ VECTORS = {
     "array": np.array([[1.0, 3.0], [2.0, 4.0]]),
     "pandas frame": FRAME,
     "pandas frame with one name for all": FRAME.set_axis(["x", "x"], axis=1),
+    "pandas frame with names of methods": FRAME.set_axis(["get_columns", "items"], axis=1),
     "pandas frame of Int64": FRAME.astype("Int64"),
     "polars frame": pl.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}),
     "polars Array": pl.Series([[1.0, 3.0], [2.0, 4.0]], dtype=pl.Array(pl.Float64, 2)),
@@ -302,7 +307,7 @@ NO_VECTORS: dict[str, tuple[Callable[[], Any], str]] = {
     "ragged": (lambda: [[1.0], [2.0, 3.0]], "one length"),
     "ragged arrays": (lambda: [np.ones(1), np.ones(2)], "one length"),
     "polars List": (lambda: pl.Series([[1.0], [2.0, 3.0]]), "one length"),
-    "no columns": (lambda: pd.DataFrame(index=[0, 1]), "no coordinates"),
+    "no columns": (lambda: pd.DataFrame(index=[0, 1]), "no columns"),
     "an arrow table": (lambda: pa.table({"x": [1.0, 2.0]}), "pandas or polars"),
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streams.ledger import Ledger
-from streams.schemas import Answer, CreateDataset, OpenRun, Policy, Reason
+from streams.schemas import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
 from streams.sdk.asking import Deadline
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -136,6 +136,19 @@ def test_a_repeated_answer_is_not_taken_for_the_next_one() -> None:
     service.publish(1, OpenRun(v=2, dataset="d", run="r", attempt=5, request="before"))
     run = service.open()
     assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+
+
+def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    for step in range(2):
+        record = Charge(
+            v=2, dataset="d", run="r", attempt=run.attempt, step=step, users=b"", norms=b""
+        )
+        service.publish(1, record)
+    with pytest.raises(PartitionsDisagree, match=r"\{0: -1, 1: 1, 2: -1\}"):
+        service.open()
 
 
 def test_a_very_high_attempt_does_not_end_a_run() -> None:

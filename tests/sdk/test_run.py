@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
     InvalidCharge,
+    PartitionsDisagree,
     Refusal,
     RunIsClosed,
     StepContentChanged,
@@ -541,6 +543,21 @@ def test_requests_are_of_version_2() -> None:
     charge(run)
     run.close()
     assert {decode_request(value).v for log in service.logs for value in log} == {2}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fenced(Reason.OLDER_ATTEMPT, "so it is", 2, 7),
+        PartitionsDisagree("they do", 1),
+        InvalidCharge("bad"),
+        ConflictingDecisions("two"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_a_process_boundary(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("reason", Reason)
