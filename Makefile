@@ -4,7 +4,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench papers clean
+.PHONY: help demo test lint bench papers clean
+
+help:                             ## what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
 demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
@@ -26,11 +29,14 @@ papers: $(VENV)/installed         ## results of the papers, computed again; tabl
 	$(BIN)/python -m tests.papers $(ARGS)
 
 $(VENV)/installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	@echo "Installing Python packages into $(VENV), which takes some minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
 
 clean:                            ## remove what make made
-	rm -rf $(VENV) build out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist out *.egg-info
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import IO, Any
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from accounting.units import from_units_down
 from streams.cli.output import Exit, note, show
-from streams.config import Config
+from streams.config import Config, redact
+from streams.normal_form import normal_form
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
-from streams.sdk.run import Run
-from streams.status import DatasetStatus, Unavailable, read_datasets, read_partitions
-
-__all__ = [
-    "Unavailable",
-    "UnusableInput",
-    "dataset_create",
-    "dataset_list",
-    "dataset_show",
-    "demo",
-    "halts",
-    "odometer",
-    "publish",
-    "status",
-    "up",
-    "worker",
-]
-
-_IDLE = 2.0
-"""Seconds without a record after which a command that does not follow has seen everything."""
-
-
-class UnusableInput(ValueError):
-    """A file that cannot be read as what it should be."""
-
-
-class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):
-    """One line of the file that `turnstile publish` charges."""
-
-    dataset: str
-    run: str
-    users: list[User]
-    norms: list[float]
-    noise_stddev: float
-    clip_norm: float | None = None
+from streams.sdk.errors import RunIsClosed
+from streams.status import DatasetStatus, read_datasets, read_partitions
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
     """Run broker, Redis and workers in the foreground."""
     from streams.cli.local import run_until_stopped
 
+    for name in ("kafka", "redis"):
+        if getattr(config, name) != getattr(Config, name):
+            note(f"the setting {name} is for other commands: `up` starts its own, see below")
     return run_until_stopped(
         config,
         workers=options.workers,
@@ -65,19 +37,31 @@ def up(options: argparse.Namespace, config: Config) -> int:
     )
 
 
-def demo(options: argparse.Namespace, config: Config) -> int:
-    """Run a demo against a given broker, or against a local one that it starts."""
-    from streams.cli.local import run_demo_locally
-
-    return run_demo_locally(options, config)
-
-
 def worker(options: argparse.Namespace, config: Config) -> int:
     """Run a worker in the foreground."""
     from streams.worker.app import run_worker
 
+    if options.json:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(_JsonLines())
+        logging.basicConfig(level=options.log_level, handlers=[handler])
     run_worker(config, options.log_level)
     return Exit.OK
+
+
+class _JsonLines(logging.Formatter):
+    """A record of the log as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = redact(self.formatException(record.exc_info))
+        return msgspec.json.encode(line).decode()
 
 
 def dataset_create(options: argparse.Namespace, config: Config) -> int:
@@ -92,8 +76,36 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             orders=options.orders,
             odometer_step=_one_or_many(options.odometer_step),
             on_exhaustion=options.on_exhaustion,
+            user_ids=options.user_ids,
         )
     show(_policy(policy), options.json)
+    return Exit.OK
+
+
+def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
+    """Take back a dataset that nobody has used."""
+    with Turnstile(config=config) as turnstile:
+        turnstile.withdraw_dataset(options.name)
+    show({"dataset": options.name, "withdrawn": True}, options.json)
+    return Exit.OK
+
+
+def run_close(options: argparse.Namespace, config: Config) -> int:
+    """End a run for good; one that is closed stays so."""
+    with Turnstile(config=config) as turnstile:
+        try:
+            run = turnstile.run(options.dataset, options.name)
+        except RunIsClosed:
+            pass
+        else:
+            if run.attempt == 1:  # nobody but this command has ever opened it
+                note(
+                    f"turnstile: there was no run {options.name!r} of dataset "
+                    f"{options.dataset!r}: check its name. Nothing was closed"
+                )
+                return Exit.REFUSED
+            run.close()
+    show({"dataset": options.dataset, "run": options.name, "closed": True}, options.json)
     return Exit.OK
 
 
@@ -114,45 +126,11 @@ def dataset_list(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def publish(options: argparse.Namespace, config: Config) -> int:
-    """Charge the steps of a file, in order, and show each decision."""
-    runs: dict[tuple[str, str], Run] = {}
-    with Turnstile(config=config) as turnstile, _open(options.file) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                step = msgspec.json.decode(line, type=PublishedStep)
-            except msgspec.DecodeError as error:
-                raise UnusableInput(f"{options.file}, line {number}: {error}") from error
-            key = step.dataset, step.run
-            if key not in runs:
-                runs[key] = turnstile.run(*key)
-            decision = runs[key].charge(
-                step.users, step.norms, noise_stddev=step.noise_stddev, clip_norm=step.clip_norm
-            )
-            halted = [u for u, out in zip(step.users, decision.halted.tolist(), strict=True) if out]
-            show(
-                {
-                    "dataset": step.dataset,
-                    "run": step.run,
-                    "step": decision.step,
-                    "users": len(step.users),
-                    "admitted": int(decision.admitted.sum()),
-                    "halted": halted,
-                    "exhausted": int(decision.exhausted.sum()),
-                },
-                options.json,
-            )
-    return Exit.OK
-
-
 def halts(options: argparse.Namespace, config: Config) -> int:
     """HALT events, from the first that Kafka still has."""
     with Turnstile(config=config) as turnstile:
-        idle = None if options.follow else _IDLE
         for halt in turnstile.halts(
-            options.dataset, run=options.run, since="earliest", idle_timeout=idle
+            options.dataset, run=options.run, since="earliest", follow=options.follow
         ):
             show(asdict(halt), options.json)
     return Exit.OK
@@ -160,12 +138,11 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    user: User | None = options.user
-    if isinstance(user, str) and user.lstrip("-").isdecimal():
-        user = int(user)
+    wanted = None if options.user is None else _ids(options.user)
     with Turnstile(config=config) as turnstile:
-        idle = None if options.follow else _IDLE
-        for checkpoint in turnstile.odometer(options.dataset, user=user, idle_timeout=idle):
+        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
+            if wanted is not None and checkpoint.user not in wanted:
+                continue
             show(
                 {
                     "dataset": checkpoint.dataset,
@@ -177,6 +154,14 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                 options.json,
             )
     return Exit.OK
+
+
+def _ids(text: str) -> set[User]:
+    """The ids that somebody may mean: digits can be an integer, and are a string as well."""
+    ids: set[User] = {text, normal_form(text)}
+    if re.fullmatch(r"-?[0-9]{1,19}", text):
+        ids.add(int(text))
+    return ids
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
@@ -201,22 +186,10 @@ def _policy(policy: Policy) -> dict[str, Any]:
         name: in_measure if policy.measure == "renyi" else in_measure[0],
         "orders": policy.orders or None,
         "on_exhaustion": policy.on_exhaustion,
+        "user_ids": policy.user_ids or "mixed",
         "partitions": policy.partitions,
     }
 
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
     return numbers[0] if numbers and len(numbers) == 1 else numbers
-
-
-@contextmanager
-def _open(name: str) -> Iterator[IO[bytes]]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        lines = open(name, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise UnusableInput(f"cannot read {name}: {error}") from error
-    with lines:
-        yield lines

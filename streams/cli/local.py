@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -15,14 +15,42 @@ from typing import Any
 from streams.cli.output import Exit, note
 from streams.config import Config
 from streams.local import LocalStack
+from streams.local.signals import STOPPING
 from streams.status import Unavailable, read_owners
 
 _READY_WITHIN = 60.0
 _POLL = 0.1
 
 
-class _Stopped(Exception):
-    """SIGTERM or SIGINT came."""
+class Stopped(KeyboardInterrupt):
+    """SIGINT, SIGTERM or SIGHUP came."""
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """The first signal that asks to stop raises ``Stopped``.
+
+    Later ones find that already under way: while a stack stops they make it faster (see
+    ``LocalStack.stop``), and nothing else ever interrupts it.
+    """
+    stopping = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            with suppress(OSError):  # not note(): what is being printed just now may not be entered
+                os.write(2, b"stopping; once more, and everything is killed\n")
+            raise Stopped
+
+    # What is ignored stays so: under nohup the terminal may go.
+    heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -52,29 +80,14 @@ def run_until_stopped(
     on_ready: Callable[[Mapping[str, Any]], None],
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, _stop)
     try:
-        with local_stack(config, workers, data) as stack:
+        with stopped_by_signals(), local_stack(config, workers, data) as stack:
             on_ready({"kafka": stack.kafka, "redis": stack.redis, "workers": workers})
             while True:
                 time.sleep(1)
                 stack.check()
-    except _Stopped:
+    except Stopped:
         note("stopped")
-    return Exit.OK
-
-
-def run_demo_locally(options: argparse.Namespace, config: Config) -> int:
-    """Run the demos: on a given broker if there is one, else on a stack of their own."""
-    from streams.demo import run_demo
-
-    if options.kafka:
-        run_demo(options.kind, config, options.data, options.out)
-        return Exit.OK
-    with local_stack(config, options.workers, None) as stack:
-        here = replace(config, kafka=stack.kafka, redis=stack.redis)
-        run_demo(options.kind, here, options.data, options.out)
     return Exit.OK
 
 
@@ -92,7 +105,3 @@ def _wait_for_owners(stack: LocalStack, config: Config, before: list[str], worke
                 f"{stack.directory / 'logs'}"
             )
         time.sleep(_POLL)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise _Stopped

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from uuid import uuid4
 
 from streams.config import Config
@@ -15,7 +16,14 @@ from streams.demo.images import IMAGES_FILE, load_digits, load_mnist
 from streams.demo.monitoring import CDNOW, MonitoringResult, monitor_daily
 from streams.demo.plots import plot_monitoring, plot_training
 from streams.demo.purchases import PURCHASES_FILE, load_purchases
-from streams.demo.table import Seen, summary_of_monitoring, summary_of_training, table_of
+from streams.demo.table import (
+    Seen,
+    Summary,
+    over_seeds,
+    summary_of_monitoring,
+    summary_of_training,
+    table_of,
+)
 from streams.demo.training import DIGITS, MNIST, Progress, TrainingResult, train_privately
 from streams.demo.watching import Watcher
 from streams.sdk.client import Turnstile
@@ -25,11 +33,11 @@ Echo: TypeAlias = Callable[[object], None]
 """Shows a line of text or a rich table."""
 
 _PATIENCE = 20.0
+_FILES: Final = {"mnist": IMAGES_FILE, "cdnow": PURCHASES_FILE}
 
 _NO_PURCHASES = (
-    f"cdnow: skipped, because no package that is kept up ships its data: give --data with "
-    f"{PURCHASES_FILE} (the wheel of Lifetimes 0.11.3 has it: "
-    "pip download --no-deps Lifetimes==0.11.3)"
+    f"no package that is kept up ships its data: give --data with {PURCHASES_FILE} "
+    "(the wheel of Lifetimes 0.11.3 has it: pip download --no-deps Lifetimes==0.11.3)"
 )
 
 
@@ -38,18 +46,45 @@ class DemoReport:
     """What the demos found.
 
     Attributes:
-        training: of the demo ``mnist``, if it ran.
-        monitoring: of the demo ``cdnow``, if it ran.
+        trainings: of the demo ``mnist``, one for each seed, if it ran.
+        monitorings: of the demo ``cdnow``, one for each seed, if it ran.
         summaries: the same as numbers for programs, one per demo that ran.
         plots: the files that were written.
-        skipped: why a demo did not run.
+        skipped: why a demo did not run, by its name.
     """
 
-    training: TrainingResult | None = None
-    monitoring: MonitoringResult | None = None
-    summaries: list[dict[str, object]] = field(default_factory=list)
+    trainings: list[TrainingResult] = field(default_factory=list)
+    monitorings: list[MonitoringResult] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     plots: list[Path] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
+    """Find out now, not after a minute of training, what a demo would miss.
+
+    Raises:
+        DemoError: a package of the extra ``demo`` is missing, there is no such data, or the plots
+            cannot be written.
+    """
+    with demo_extra():
+        import matplotlib  # noqa: F401
+        import rich  # noqa: F401
+        import sklearn  # noqa: F401
+    try:
+        if data is not None:
+            data.stat()
+    except OSError as error:
+        raise DemoError(f"there is no {data}: {error}; give --data a folder or a file") from error
+    for name, file in _FILES.items():
+        if kind == name:
+            _find(data, file, required=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DemoError(f"the plots cannot be written: {error}; give --out a folder") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise DemoError(f"the plots cannot be written to {out}; give --out another folder")
 
 
 def run_demo(
@@ -58,7 +93,7 @@ def run_demo(
     data: Path | None = None,
     out: Path = Path("out"),
     *,
-    seed: int = 1,
+    seeds: int = 1,
     echo: Echo | None = None,
 ) -> DemoReport:
     """Run one demo or both against a running service.
@@ -69,84 +104,89 @@ def run_demo(
         data: a folder with the files of MNIST or CDNOW, or a file; without it, scikit-learn's
             digits, and no CDNOW.
         out: the folder for the plots.
-        seed: of the noise, so that a demo gives the same figures again.
+        seeds: how often, with the noise of the seeds 1, 2, ...; the same figures every time.
         echo: shows text and the final table; by default on the terminal.
 
     Raises:
-        DemoError: no such data, or a package of the extra ``demo`` is missing.
+        DemoError: what ``check_demo`` finds.
         TurnstileError: the service failed.
     """
-    with demo_extra():
-        # Found out now, not after a minute of training.
-        import matplotlib  # noqa: F401
-        import sklearn  # noqa: F401
-        from rich.console import Console
-    if data is not None and not data.exists():
-        raise DemoError(f"there is no {data}: give --data a folder or a file")
+    check_demo(kind, data, out)
+    from rich.console import Console
+
     show = Console().print if echo is None else echo
     report = DemoReport()
     config = kafka if isinstance(kafka, Config) else Config.load(kafka=kafka)
     with Turnstile(config=config) as turnstile:
         if kind in ("mnist", "all"):
-            _run_training(turnstile, data, kind, seed, report)
-            assert report.training is not None
-            report.plots += plot_training(report.training, out)
+            _run_trainings(turnstile, data, seeds, report)
+            _keep_plots(plot_training(report.trainings, out), report)
         if kind in ("cdnow", "all"):
-            _run_monitoring(turnstile, data, kind, seed, report)
-            if report.monitoring is not None:
-                report.plots += plot_monitoring(report.monitoring, out)
+            _run_monitorings(turnstile, data, seeds, report)
+            if report.monitorings:
+                _keep_plots(plot_monitoring(report.monitorings[0], out), report)
     if report.summaries:
         show(table_of(report.summaries))
-    for line in report.skipped:
-        show(line)
+    for name, why in report.skipped.items():
+        show(f"{name}: skipped, because {why}")
     for path in report.plots:
         show(f"wrote {path}")
     return report
 
 
-def _run_training(
-    turnstile: Turnstile, data: Path | None, kind: Kind, seed: int, report: DemoReport
-) -> None:
-    file = _find(data, IMAGES_FILE, required=kind == "mnist")
+def _run_trainings(turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport) -> None:
+    file = _find(data, IMAGES_FILE)
     images = load_digits() if file is None else load_mnist(file.parent)
     settings = DIGITS if file is None else MNIST
-    dataset = _fresh_name(images.name.lower())
-    turnstile.create_dataset(dataset, measure="zcdp", budget=settings.rho, on_exhaustion="clip")
-    with (
-        Watcher(turnstile, dataset) as watcher,
-        _progress_bar(f"training on {images.name}") as progress,
-    ):
-        run = turnstile.run(dataset, "training")
-        result = train_privately(run, images, settings, seed=seed, progress=progress)
-        watcher.wait_for_halts(int(result.trace.halted.sum()), _PATIENCE)
-    seen = Seen(dataset, watcher.halts, watcher.checkpoints)
-    report.training = result
-    report.summaries.append(summary_of_training(result, seen))
+    summaries = []
+    for seed in range(1, seeds + 1):
+        dataset = _fresh_name(images.name.lower())
+        turnstile.create_dataset(dataset, measure="zcdp", budget=settings.rho, on_exhaustion="clip")
+        with (
+            Watcher(turnstile, dataset) as watcher,
+            _progress_bar(f"training on {images.name}", seed, seeds) as progress,
+        ):
+            run = turnstile.run(dataset, "training")
+            result = train_privately(run, images, settings, seed=seed, progress=progress)
+            watcher.wait_for_halts(int(result.trace.halted.sum()), _PATIENCE)
+        seen = Seen(dataset, watcher.halts, watcher.checkpoints)
+        report.trainings.append(result)
+        summaries.append(summary_of_training(result, seen))
+    report.summaries.append(over_seeds(summaries))
 
 
-def _run_monitoring(
-    turnstile: Turnstile, data: Path | None, kind: Kind, seed: int, report: DemoReport
+def _run_monitorings(
+    turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport
 ) -> None:
-    file = _find(data, PURCHASES_FILE, required=kind == "cdnow")
+    file = _find(data, PURCHASES_FILE)
     if file is None:
-        report.skipped.append(_NO_PURCHASES)
+        report.skipped["cdnow"] = _NO_PURCHASES
         return
     purchases = load_purchases(file)
-    dataset = _fresh_name("cdnow")
-    turnstile.create_dataset(dataset, measure="zcdp", budget=CDNOW.rho)
-    with (
-        Watcher(turnstile, dataset) as watcher,
-        _progress_bar("daily buyers of CDNOW") as progress,
-    ):
-        run = turnstile.run(dataset, "daily")
-        result = monitor_daily(run, purchases, CDNOW, seed=seed, progress=progress)
-        watcher.wait_for_halts(int((result.buyers - result.admitted).sum()), _PATIENCE)
-    seen = Seen(dataset, watcher.halts, watcher.checkpoints)
-    report.monitoring = result
-    report.summaries.append(summary_of_monitoring(result, seen))
+    summaries = []
+    for seed in range(1, seeds + 1):
+        dataset = _fresh_name("cdnow")
+        turnstile.create_dataset(dataset, measure="zcdp", budget=CDNOW.rho)
+        with (
+            Watcher(turnstile, dataset) as watcher,
+            _progress_bar("daily buyers of CDNOW", seed, seeds) as progress,
+        ):
+            run = turnstile.run(dataset, "daily")
+            result = monitor_daily(run, purchases, CDNOW, seed=seed, progress=progress)
+            watcher.wait_for_halts(int((result.buyers - result.admitted).sum()), _PATIENCE)
+        seen = Seen(dataset, watcher.halts, watcher.checkpoints)
+        report.monitorings.append(result)
+        summaries.append(summary_of_monitoring(result, seen))
+    report.summaries.append(over_seeds(summaries))
 
 
-def _find(data: Path | None, name: str, *, required: bool) -> Path | None:
+def _keep_plots(plots: list[Path], report: DemoReport) -> None:
+    """Name the plots of the demo that ran last."""
+    report.plots += plots
+    report.summaries[-1]["plots"] = [str(path) for path in plots]
+
+
+def _find(data: Path | None, name: str, *, required: bool = False) -> Path | None:
     """The file of this name that ``data`` is or holds.
 
     Raises:
@@ -167,8 +207,9 @@ def _fresh_name(data: str) -> str:
 
 
 @contextmanager
-def _progress_bar(words: str) -> Iterator[Progress]:
+def _progress_bar(words: str, seed: int, seeds: int) -> Iterator[Progress]:
     """A bar on standard error, so that standard output stays clean."""
+    words = words if seeds == 1 else f"{words}, seed {seed} of {seeds}"
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from streams.local.errors import how_to_install
+
 
 class DemoError(Exception):
     """The demo cannot run as it was asked to; the text says what to do."""
@@ -17,5 +19,5 @@ def demo_extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise DemoError(
-            f"the demo needs the package {error.name}: pip install dp-turnstile[demo]"
+            f"the demo needs the package {error.name}: {how_to_install('demo')} brings it"
         ) from error

@@ -1,9 +1,13 @@
 """Continual monitoring (Feldman and Zrnic, section 4.2): how many customers bought today?
 
 One query a day, "did this customer buy", answered with noise under one budget for the whole time.
-A customer pays on the days on which it buys and on no other, so the queries can go on for ever;
-who has bought on ``norm_budget`` days counts no more. Worst-case accounting charges everyone every
-day and must stop after k0 = floor(norm_budget) days.
+A customer pays on the days on which it buys and on no other, so the queries can go on for ever.
+Worst-case accounting charges everyone every day. With the same noise it must stop after
+k0 = floor(norm_budget) days; for as many days it needs sqrt(days / norm_budget) times the noise.
+
+The answers have a bias that the noise does not: who has bought on ``norm_budget`` days counts no
+more. The best customers are the first to go, so few who have gone are many of a later day's buyers.
+How many is itself a function of the data; here, where the data are public, it is told.
 
 As in the training, the noise comes from a seed so that the figures can be reproduced. Answers to
 real questions keep the generator that ``QueryAnswerer`` makes for itself.
@@ -11,14 +15,16 @@ real questions keep the generator that ``QueryAnswerer`` makes for itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import timedelta
 from time import perf_counter
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import zcdp_budget, zcdp_cost
+from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost
 from accounting.mechanisms import Gaussian
 from streams.demo.purchases import Purchases
 from streams.demo.training import Progress, worst_case_steps
@@ -79,6 +85,27 @@ class MonitoringResult:
     def mean_missing(self) -> float:
         """Buyers a day who were not counted because they had run out."""
         return float((self.buyers - self.admitted).mean())
+
+    @property
+    def missing_by_year(self) -> dict[int, float]:
+        """Of all buyers of a year's days, the share that was not counted."""
+        first = self.purchases.first_day
+        years = np.array([(first + timedelta(day)).year for day in range(len(self.buyers))])
+        return {
+            int(year): float(1.0 - self.admitted[years == year].sum() / buyers)
+            for year in np.unique(years)
+            if (buyers := self.buyers[years == year].sum())
+        }
+
+    @property
+    def noise_stddev_equal_days(self) -> float:
+        """What worst-case accounting needs for as many days under the same budget."""
+        return noise_for_norm_budget(len(self.answers), self.settings.rho)
+
+    @property
+    def mean_error_equal_days(self) -> float:
+        """Mean distance from the truth that such noise makes; nobody would be missing."""
+        return self.noise_stddev_equal_days * math.sqrt(2.0 / math.pi)
 
 
 def monitor_daily(

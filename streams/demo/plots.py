@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from streams.demo.training import TrainingResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _BLUE: Final = "#1f6f8b"
 _ORANGE: Final = "#d9772b"
@@ -26,18 +28,19 @@ _BINS: Final = 20
 _WEEK: Final = 7
 
 
-def plot_training(result: TrainingResult, folder: Path) -> list[Path]:
-    """Accuracy and active users by step, and what users have spent."""
-    name = result.images.name.lower()
+def plot_training(results: Sequence[TrainingResult], folder: Path) -> list[Path]:
+    """Accuracy of three accountings and active users by step; what users of the first spent."""
+    first = results[0]
+    name = first.images.name.lower()
     return [
-        _save(_active_users(result), folder / f"{name}-active-users.png"),
+        _save(_training(results), folder / f"{name}-training.png"),
         _save(
             _spent_budgets(
-                result.trace.spent / result.settings.rho,
-                f"users ({result.images.name} images)",
-                f"of zCDP budget rho = {result.settings.rho:.4f}, after "
-                f"{result.settings.steps} steps",
-                len(result.trace.spent) - int(result.trace.active[-1]),
+                first.trace.spent / first.settings.rho,
+                f"users ({first.images.name} images)",
+                f"of zCDP budget rho = {first.settings.rho:.4f}, after "
+                f"{first.settings.steps} steps",
+                len(first.trace.spent) - int(first.trace.active[-1]),
             ),
             folder / f"{name}-spent-budget.png",
         ),
@@ -45,7 +48,7 @@ def plot_training(result: TrainingResult, folder: Path) -> list[Path]:
 
 
 def plot_monitoring(result: MonitoringResult, folder: Path) -> list[Path]:
-    """The daily curve with the active customers, and what customers have spent."""
+    """The daily curve with what is wrong about it, and what customers have spent."""
     return [
         _save(_daily_buyers(result), folder / "cdnow-daily-buyers.png"),
         _save(
@@ -61,74 +64,81 @@ def plot_monitoring(result: MonitoringResult, folder: Path) -> list[Path]:
     ]
 
 
-def _active_users(result: TrainingResult) -> Figure:
-    trace, steps = result.trace, np.arange(1, result.settings.steps + 1)
-    users, left = len(trace.spent), int(trace.active[-1])
+def _training(results: Sequence[TrainingResult]) -> Figure:
+    first = results[0]
+    settings, k0 = first.settings, first.k0
+    steps, users = np.arange(1, settings.steps + 1), len(first.trace.spent)
+    individual = 100 * np.mean([result.trace.accuracy for result in results], axis=0)
+    equal = 100 * np.mean([result.equal_steps for result in results], axis=0)
+    active = np.mean([result.trace.active for result in results], axis=0)
     figure = _figure(8.0, 6.4)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1])
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.7, 1])
     _style(above)
     _style(below)
+    seeds = "one seed" if len(results) == 1 else f"means over {len(results)} seeds"
     _title(
         figure,
-        f"Worst-case accounting stops at step {result.k0}; "
-        f"{left / users:.0%} of the users go on past step {len(steps)}",
-        f"{result.images.name}, {users:,} users, the same guarantee for each: "
-        f"epsilon = {result.settings.epsilon:g}, delta = {result.settings.delta:g}",
+        f"Individual {individual[-1]:.1f}%; worst case {individual[k0 - 1]:.1f}% stopping early, "
+        f"{equal[-1]:.1f}% in equal steps",
+        f"{first.images.name}, {users:,} users, for each epsilon = {settings.epsilon:g}, "
+        f"delta = {settings.delta:g}; {seeds} of the noise",
     )
-    above.plot(steps, 100 * trace.accuracy, color=_BLUE, linewidth=1.6)
-    for step, value, words, aside in (
-        (result.k0, result.accuracy_worst_case, "worst case", (8, -16)),
-        (len(steps), result.accuracy, "individual", (-4, -18)),
-    ):
-        colour = _ORANGE if words == "worst case" else _BLUE
-        above.plot(step, 100 * value, "o", color=colour, clip_on=False, zorder=3)
-        above.annotate(
-            f"{words}: {value:.1%}",
-            (step, 100 * value),
-            xytext=aside,
-            textcoords="offset points",
-            horizontalalignment="left" if words == "worst case" else "right",
-            color=_INK,
-        )
-    lowest = float(100 * np.quantile(trace.accuracy, 0.03))
-    above.set_ylim(max(0.0, lowest - 4), min(100.0, float(100 * trace.accuracy.max()) + 3))
+    above.plot(steps, individual, color=_BLUE, linewidth=2.0)
+    above.plot(steps, equal, color=_INK, linewidth=1.3, linestyle=(0, (4, 2)))
+    above.plot([k0, steps[-1]], [individual[k0 - 1]] * 2, color=_ORANGE, linestyle=":")
+    above.plot(k0, individual[k0 - 1], "s", color=_ORANGE, zorder=3)
+    lowest = min(float(np.quantile(curve, 0.05)) for curve in (individual, equal))
+    highest = max(float(individual.max()), float(equal.max()))
+    above.set_ylim(max(0.0, lowest - 3), min(100.0, highest + 2))
+    above.legend(
+        handles=[
+            _line(_BLUE, "-", f"individual: noise {settings.noise_stddev:.0f}", 2.0),
+            _line(_ORANGE, ":", f"worst case, same noise: stops at step {k0}", marker="s"),
+            _line(
+                _INK,
+                (0, (4, 2)),
+                f"worst case, same steps: noise {settings.noise_stddev_equal_steps:.0f}",
+            ),
+        ],
+        frameon=False,
+        loc="lower right",
+    )
     above.set_ylabel("accuracy on test images (%)")
-    below.plot(steps, trace.active, color=_BLUE, linewidth=1.6)
-    below.fill_between(steps, trace.active, color=_BLUE, alpha=0.12, linewidth=0)
+    below.plot(steps, active, color=_BLUE, linewidth=2.0)
+    below.fill_between(steps, active, color=_BLUE, alpha=0.12, linewidth=0)
     below.set_ylim(0, 1.12 * users)
     below.set_ylabel("users with budget left")
     below.set_xlabel("training step")
     below.set_xlim(1, len(steps))
     below.yaxis.set_major_formatter("{x:,.0f}")
-    _mark(above, result.k0)
-    _mark(below, result.k0, f"k0 = {result.k0}")
     return figure
 
 
 def _daily_buyers(result: MonitoringResult) -> Figure:
-    days = len(result.answers)
+    days, k0 = len(result.answers), result.k0
     dates = [result.purchases.first_day + timedelta(day) for day in range(days)]
     when = np.array(dates, dtype="datetime64[D]")
-    figure = _figure(9.0, 7.0)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    week = when[_WEEK - 1 :]
+    figure = _figure(9.0, 7.4)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
     _style(above)
     _style(below)
+    more = result.noise_stddev_equal_days / result.noise_stddev
     _title(
         figure,
-        f"{days} days answered under one budget; worst-case accounting stops after {result.k0}",
+        f"{days} days answered; the worst case stops after {min(k0, days)}, "
+        f"or needs {more:.1f} times the noise",
         f"CDNOW, {result.purchases.customers:,} customers: epsilon = "
-        f"{result.settings.epsilon:g}, delta = {result.settings.delta:g}; mean error "
-        f"{result.mean_error:.1f} a day; {result.mean_missing:.1f} buyers a day not counted",
+        f"{result.settings.epsilon:g}, delta = {result.settings.delta:g}; "
+        f"who bought on {result.settings.norm_budget} days is counted no more",
     )
-    above.plot(when, result.answers, ".", color=_BLUE, alpha=0.35, markersize=4, label="answer")
-    above.plot(when, result.buyers, color=_GREY, linewidth=0.7, label="truth")
-    week = when[_WEEK - 1 :]
+    above.plot(when, result.answers, ".", color=_BLUE, alpha=0.3, markersize=4, label="answer")
     above.plot(
         week,
         _weekly_mean(result.buyers),
         color=_INK,
         linewidth=1.3,
-        linestyle="--",
+        linestyle=(0, (4, 2)),
         label="truth, mean of the last 7 days",
     )
     above.plot(
@@ -141,23 +151,42 @@ def _daily_buyers(result: MonitoringResult) -> Figure:
     above.legend(frameon=False, loc="upper right")
     above.set_ylabel("customers who bought, per day")
     above.set_ylim(bottom=min(0.0, float(result.answers.min())))
-    below.plot(when, result.active, color=_BLUE, linewidth=1.6)
-    lost = result.purchases.customers - int(result.active[-1])
-    below.set_ylabel("customers with\nbudget left")
-    room = max(lost, 1)
-    below.set_ylim(result.active[-1] - 0.25 * room, result.purchases.customers + 0.35 * room)
-    below.annotate(
-        f"{lost:,} of {result.purchases.customers:,} have been counted on "
-        f"{result.settings.norm_budget} days and count no more",
-        (0.06, 0.1),
-        xycoords="axes fraction",
-        color=_INK,
+    for height, colour, style, words in (
+        (
+            result.noise_stddev_equal_days,
+            _INK,
+            (0, (4, 2)),
+            f"noise of the worst case for {days} days: {result.noise_stddev_equal_days:.0f}",
+        ),
+        (
+            result.noise_stddev,
+            _BLUE,
+            (0, (1, 1)),
+            f"noise of individual accounting: {result.noise_stddev:.0f}",
+        ),
+    ):
+        below.axhline(height, color=colour, linestyle=style, linewidth=1.3)
+        _label(below, when[-1], height, words, colour)
+    below.plot(
+        week,
+        _weekly_mean(result.buyers - result.admitted),
+        color=_ORANGE,
+        linewidth=1.8,
+        label=f"not counted, having run out: {_by_year(result)}",
     )
-    below.yaxis.set_major_formatter("{x:,.0f}")
+    below.set_ylabel("error of an answer,\nin customers")
+    below.set_ylim(0, 1.3 * result.noise_stddev_equal_days)
     below.set_xlim(when[0], when[-1])
-    _mark(above, when[min(result.k0, days) - 1])
-    _mark(below, when[min(result.k0, days) - 1], f"k0 = {result.k0} days")
+    below.legend(frameon=False, loc="upper left")
+    _mark(above, when[min(k0, days) - 1], f"worst case, same noise: {min(k0, days)} days")
+    _mark(below, when[min(k0, days) - 1])
     return figure
+
+
+def _by_year(result: MonitoringResult) -> str:
+    return ", ".join(
+        f"{share:.1%} of {year}'s buyers" for year, share in result.missing_by_year.items()
+    )
 
 
 def _spent_budgets(share: NDArray[np.float64], users: str, conditions: str, ran_out: int) -> Figure:
@@ -176,7 +205,7 @@ def _spent_budgets(share: NDArray[np.float64], users: str, conditions: str, ran_
     colours = [_BLUE] * (_BINS - 1) + [_ORANGE]
     axes.bar(100 * edges[:-1], counts, 100 / _BINS, align="edge", color=colours, edgecolor="white")
     axes.annotate(
-        f"{counts[-1]:,} in the last {100 / _BINS:g} %; {ran_out:,} ran out",
+        f"{counts[-1]:,} in the last {100 / _BINS:g}%; {ran_out:,} ran out",
         (0.985, 0.95),
         xycoords="axes fraction",
         horizontalalignment="right",
@@ -216,18 +245,40 @@ def _style(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _mark(axes: Axes, place: float | np.datetime64, words: str = "") -> None:
-    axes.axvline(place, color=_ORANGE, linewidth=1.2, linestyle="--")  # type: ignore[arg-type]
+def _mark(axes: Axes, place: np.datetime64, words: str = "") -> None:
+    axes.axvline(place, color=_INK, linewidth=1.0, linestyle=":")  # type: ignore[arg-type]
     if words:
         axes.annotate(
             words,
-            (place, 0.97),
+            (place, 0.03),
             xycoords=("data", "axes fraction"),
             xytext=(5, 0),
             textcoords="offset points",
-            verticalalignment="top",
-            color=_ORANGE,
+            color=_INK,
         )
+
+
+def _label(axes: Axes, place: np.datetime64, height: float, words: str, colour: str) -> None:
+    """Words above the right end of a horizontal line."""
+    axes.annotate(
+        words,
+        (place, height),
+        xytext=(-2, 4),
+        textcoords="offset points",
+        horizontalalignment="right",
+        color=colour,
+    )
+
+
+def _line(
+    colour: str, style: Any, words: str, width: float = 1.3, marker: str | None = None
+) -> Line2D:
+    """An entry of a legend."""
+    with demo_extra():
+        from matplotlib.lines import Line2D
+    return Line2D(
+        [], [], color=colour, linestyle=style, linewidth=width, marker=marker, label=words
+    )
 
 
 def _save(figure: Figure, path: Path) -> Path:

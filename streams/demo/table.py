@@ -1,9 +1,11 @@
-"""The final table of the demos."""
+"""The figures of the demos: as numbers for programs, and as a table."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from streams.demo.training import TrainingResult
 if TYPE_CHECKING:
     from rich.table import Table
 
+Summary: TypeAlias = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -25,7 +29,7 @@ class Seen:
     checkpoints: int
 
 
-def summary_of_training(result: TrainingResult, seen: Seen) -> dict[str, object]:
+def summary_of_training(result: TrainingResult, seen: Seen) -> Summary:
     """The figures of a training, for programs."""
     trace, settings = result.trace, result.settings
     return {
@@ -40,20 +44,23 @@ def summary_of_training(result: TrainingResult, seen: Seen) -> dict[str, object]
         "odometer_checkpoints_received": seen.checkpoints,
         "exhausted_users": len(trace.spent) - int(trace.active[-1]),
         "noise_stddev": settings.noise_stddev,
+        "noise_stddev_equal_steps": settings.noise_stddev_equal_steps,
         "delta": settings.delta,
         "epsilon": float(zcdp_to_epsilon(settings.rho, settings.delta)),
         "epsilon_worst_case_same_steps": result.epsilon_of_all_steps,
         "accuracy": result.accuracy,
-        "accuracy_standard_error": result.accuracy_error,
         "accuracy_worst_case": result.accuracy_worst_case,
-        "accuracy_worst_case_more_noise": result.accuracy_more_noise,
+        "accuracy_equal_steps": result.accuracy_equal_steps,
+        "gain_over_worst_case": result.accuracy - result.accuracy_worst_case,
+        "gain_over_equal_steps": result.accuracy - result.accuracy_equal_steps,
+        "accuracy_error_of_test_images": result.accuracy_error,
         "charges_per_second": settings.steps / trace.charge_seconds,
         "user_charges_per_second": settings.steps * len(trace.spent) / trace.charge_seconds,
         "seconds": trace.seconds,
     }
 
 
-def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> dict[str, object]:
+def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> Summary:
     """The figures of a monitoring, for programs."""
     settings, days = result.settings, len(result.answers)
     return {
@@ -68,6 +75,7 @@ def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> dict[str, obj
         "odometer_checkpoints_received": seen.checkpoints,
         "exhausted_users": result.purchases.customers - int(result.active[-1]),
         "noise_stddev": result.noise_stddev,
+        "noise_stddev_equal_steps": result.noise_stddev_equal_days,
         "delta": settings.delta,
         "epsilon": float(zcdp_to_epsilon(settings.rho, settings.delta)),
         "epsilon_worst_case_same_steps": float(
@@ -75,7 +83,9 @@ def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> dict[str, obj
         ),
         "mean_buyers": float(np.mean(result.buyers)),
         "mean_absolute_error": result.mean_error,
+        "mean_absolute_error_equal_steps": result.mean_error_equal_days,
         "mean_buyers_not_counted": result.mean_missing,
+        **{f"not_counted_{year}": share for year, share in result.missing_by_year.items()},
         "error_bound_95": result.error_bound,
         "charges_per_second": days / result.charge_seconds,
         "user_charges_per_second": int(result.buyers.sum()) / result.charge_seconds,
@@ -83,41 +93,70 @@ def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> dict[str, obj
     }
 
 
-_ROWS = (
-    ("users", "users", ",d"),
-    ("steps", "steps", ",d"),
-    ("steps by worst case, same noise", "worst_case_steps", ",d"),
-    ("noise (standard deviation)", "noise_stddev", ".2f"),
-    ("contributions admitted", "admitted", ",d"),
-    ("contributions halted", "halted", ",d"),
-    ("HALT events received", "halt_events_received", ",d"),
-    ("odometer checkpoints received", "odometer_checkpoints_received", ",d"),
-    ("users who ran out", "exhausted_users", ",d"),
+def over_seeds(summaries: list[Summary]) -> Summary:
+    """The means over the seeds of the noise, and the standard errors of those that vary."""
+    first = summaries[0]
+    means: Summary = {"seeds": len(summaries), "datasets": [s["dataset"] for s in summaries]}
+    errors: dict[str, float] = {}
+    for key, value in first.items():
+        values = [summary[key] for summary in summaries]
+        if any(other != value for other in values) and key != "dataset":
+            means[key] = mean(values)
+            errors[key] = stdev(values) / math.sqrt(len(values))
+        elif key != "dataset":
+            means[key] = value
+    return {**means, "standard_errors": errors}
+
+
+_ROWS: Final = (
+    ("users", "users", ",.0f"),
     ("epsilon, guaranteed by the filter", "epsilon", ".2f"),
-    ("epsilon by worst case, same steps", "epsilon_worst_case_same_steps", ".2f"),
+    ("steps", "steps", ",.0f"),
+    ("noise (standard deviation)", "noise_stddev", ".2f"),
+    ("  worst case, same noise: steps", "worst_case_steps", ",.0f"),
+    ("  worst case, same steps: noise", "noise_stddev_equal_steps", ".2f"),
+    ("  worst case, same steps and noise: epsilon", "epsilon_worst_case_same_steps", ".2f"),
+    ("contributions admitted", "admitted", ",.0f"),
+    ("contributions halted", "halted", ",.0f"),
+    ("HALT events received", "halt_events_received", ",.0f"),
+    ("odometer checkpoints received", "odometer_checkpoints_received", ",.0f"),
+    ("users who ran out", "exhausted_users", ",.0f"),
     ("accuracy, individual", "accuracy", ".1%"),
-    ("accuracy, worst case, same noise", "accuracy_worst_case", ".1%"),
-    ("accuracy, worst case, same steps", "accuracy_worst_case_more_noise", ".1%"),
-    ("standard error of an accuracy", "accuracy_standard_error", ".1%"),
+    ("  worst case, same noise", "accuracy_worst_case", ".1%"),
+    ("  worst case, same steps", "accuracy_equal_steps", ".1%"),
+    ("gain over the worst case, same noise", "gain_over_worst_case", ".1%"),
+    ("gain over the worst case, same steps", "gain_over_equal_steps", ".1%"),
+    ("error of an accuracy: so few test images", "accuracy_error_of_test_images", ".1%"),
     ("buyers a day, mean", "mean_buyers", ".1f"),
-    ("error of an answer, mean", "mean_absolute_error", ".1f"),
-    ("  noise alone, 95 % bound", "error_bound_95", ".1f"),
-    ("  buyers a day not counted, mean", "mean_buyers_not_counted", ".1f"),
+    ("error of an answer, individual, mean", "mean_absolute_error", ".1f"),
+    ("  worst case, same days", "mean_absolute_error_equal_steps", ".1f"),
+    ("buyers not counted, 1997", "not_counted_1997", ".1%"),
+    ("buyers not counted, 1998", "not_counted_1998", ".1%"),
     ("steps charged per second", "charges_per_second", ",.1f"),
     ("users charged per second", "user_charges_per_second", ",.0f"),
 )
 
 
-def table_of(summaries: list[dict[str, object]]) -> Table:
+def table_of(summaries: list[Summary]) -> Table:
     """A column per demo; rows that no demo has are left out."""
     with demo_extra():
         from rich.table import Table
-    table = Table(title="dp-turnstile: what individual accounting bought", title_justify="left")
+    seeds = max((summary["seeds"] for summary in summaries), default=1)
+    of_seeds = f"; means over {seeds} seeds of the noise ± standard errors" if seeds > 1 else ""
+    title = f"dp-turnstile: what individual accounting bought{of_seeds}"
+    table = Table(title=title, title_justify="left")
     table.add_column("")
     for summary in summaries:
         table.add_column(str(summary["data"]), justify="right")
     for words, key, form in _ROWS:
         if any(key in summary for summary in summaries):
-            cells = [format(s[key], form) if key in s else "" for s in summaries]
-            table.add_row(words, *cells)
+            table.add_row(words, *(_cell(summary, key, form) for summary in summaries))
     return table
+
+
+def _cell(summary: Summary, key: str, form: str) -> str:
+    if key not in summary:
+        return ""
+    error = summary["standard_errors"].get(key)
+    spread = "" if error is None else f" ± {format(error, form)}"
+    return f"{format(summary[key], form)}{spread}"

@@ -1,7 +1,7 @@
 """A broker, Redis and workers on this machine, without Docker, Java or root.
 
 The imperative part behind ``turnstile up``, the demo, the tests and the benchmarks. Importing it
-needs nothing but the standard library; starting something needs ``dp-turnstile[local]`` or a Java
+needs nothing but the standard library; starting something needs the extra ``local`` or a Java
 17, Redis and a network of one's own. Linux and macOS.
 """
 

@@ -179,7 +179,7 @@ class KafkaBroker(Server):
             os.pathsep.join(map(str, self._classpath)),
             *arguments,
         ]
-        return Child(self.name, command, log=self.log, hold=self._hold)
+        return self._spawn(command)
 
 
 def registered_cluster(port: int) -> str | None:

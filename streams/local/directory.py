@@ -27,10 +27,10 @@ class DataDirectory:
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Make and lock the directory; without a path, a temporary one.
+        """Make the directory; without a path, a temporary one. ``acquire`` locks it.
 
         Raises:
-            LocalStackError: it cannot be made, or another stack uses it.
+            LocalStackError: it cannot be made.
         """
         self.temporary = path is None
         try:
@@ -38,17 +38,23 @@ class DataDirectory:
                 _remove_stale()
                 self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             else:
-                self.path = Path(path).expanduser().absolute()
+                self.path = _spoken_by_all(Path(path).expanduser().absolute())
                 self.path.mkdir(parents=True, exist_ok=True)
             self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: ~ of somebody without a home
             raise LocalStackError(
                 f"The data directory cannot be used: {error}. Give one that can be written."
             ) from error
+
+    def acquire(self) -> None:
+        """Lock the directory, as soon as whoever had it has gone.
+
+        Raises:
+            LocalStackError: another stack uses it.
+        """
         deadline = time.monotonic() + _WAIT
         while not _try_lock(self.lock):
             if time.monotonic() >= deadline:
-                os.close(self.lock)
                 raise LocalStackError(
                     f"Another stack uses the data directory {self.path}. "
                     "Stop it first, or give another directory."
@@ -65,6 +71,16 @@ class DataDirectory:
             if not keep_logs:
                 _remove(self.path)
         os.close(self.lock)
+
+
+def _spoken_by_all(path: Path) -> Path:
+    """A path that Kafka's settings can hold: there a comma parts two directories."""
+    if any(letter == "," or not letter.isprintable() for letter in str(path)):
+        raise LocalStackError(
+            f"The data directory cannot be used: {str(path)!r} has a comma or an unprintable "
+            "character, which Kafka's settings cannot hold. Give another."
+        )
+    return path
 
 
 def _try_lock(descriptor: int) -> bool:

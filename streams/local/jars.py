@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalStackError, how_to_install
 from streams.local.kafka_jars import KAFKA_VERSION, TOTAL_BYTES, Jar, kafka_jars
 
 Progress = Callable[[str], None]
@@ -94,7 +94,7 @@ def _fetch(jars: Sequence[Jar], directory: Path, say: Progress) -> None:
     if find_spec("jgo") is None:
         raise LocalStackError(
             "Kafka has to be downloaded and jgo, which does that, is not installed: "
-            "`pip install dp-turnstile[local]`."
+            f"{how_to_install('local')} brings it."
         )
     size = f", {TOTAL_BYTES / 1e6:.0f} MB" if len(jars) == len(kafka_jars()) else ""
     say(f"Downloading Kafka {KAFKA_VERSION} from Maven Central, once ({len(jars)} files{size})")

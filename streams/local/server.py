@@ -12,6 +12,7 @@ from typing import BinaryIO, ClassVar, Self
 from streams.local.children import Child
 from streams.local.errors import LocalStackError
 from streams.local.ports import LOOPBACK, free_ports, is_free
+from streams.local.signals import signals_held
 
 _PORT_TRIES = 5
 
@@ -79,11 +80,15 @@ class Server(ABC):
         self._child = None
         for last in [False] * (_PORT_TRIES - 1) + [True]:
             ports = self._ports or self._choose_ports()
-            child = self._launch(ports)
+            try:
+                child = self._launch(ports)
+            except BaseException:
+                self.kill()
+                raise
             try:
                 child.wait_until(lambda: self._is_ready(child, ports[0]), self.start_timeout)  # noqa: B023
             except LocalStackError as error:
-                child.kill()
+                self.kill()
                 taken = [port for port in ports if not is_free(port)]
                 if not taken:
                     raise
@@ -93,10 +98,10 @@ class Server(ABC):
                         f"{error}"
                     ) from error
             except BaseException:
-                child.kill()
+                self.kill()
                 raise
             else:
-                self._child, self._ports = child, ports
+                self._ports = ports
                 return
 
     def stop(self) -> None:
@@ -111,12 +116,23 @@ class Server(ABC):
             self._child.kill()
             self._child = None
 
+    def hasten(self) -> None:
+        """End it with SIGKILL, without waiting."""
+        if self._child is not None:
+            self._child.hasten()
+
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if it ended by itself."""
         if self._child is not None and not self._child.running:
             raise LocalStackError(
                 self._child.explain(f"ended with exit code {self._child.exit_code}")
             )
+
+    def _spawn(self, command: Sequence[str]) -> Child:
+        """Start a program of this server; whatever comes then, ``kill`` ends it."""
+        with signals_held():
+            self._child = Child(self.name, command, log=self.log, hold=self._hold)
+        return self._child
 
     def _choose_ports(self) -> tuple[int, ...]:
         if self._wanted_port is None:

@@ -16,6 +16,7 @@ from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
 from streams.local.redis_server import RedisServer
+from streams.local.signals import signals_held
 from streams.local.workers import Worker
 
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
@@ -127,15 +128,17 @@ class LocalStack:
         """
         if self._directory is not None:
             raise LocalStackError("The stack has been started already.")
-        self._directory = DataDirectory(self._data)
+        with signals_held():
+            self._directory = DataDirectory(self._data)
         try:
+            self._directory.acquire()
             self._start_servers(self._directory)
             for _ in range(self._count):
                 self.start_worker()
             if self._wait_ready is not None:
                 self._wait_ready(self)
-        except BaseException:
-            self._stop(keep_logs=True)
+        except BaseException as error:
+            self._stop(keep_logs=isinstance(error, Exception))
             raise
 
     def stop(self) -> None:
@@ -161,8 +164,12 @@ class LocalStack:
             progress=self._say,
             hold=self._hold,
         )
-        worker.start()
-        self._workers.append(worker)
+        self._workers.append(worker)  # first, so that ``stop`` ends it whatever comes
+        try:
+            worker.start()
+        except LocalStackError:
+            self._workers.remove(worker)
+            raise
         return worker
 
     def stop_worker(self, index: int) -> None:
@@ -223,18 +230,27 @@ class LocalStack:
         self._announced_start(server)
 
     def _stop(self, keep_logs: bool) -> None:
+        """Stop what was started. A signal on the way makes it faster and changes nothing else."""
         if self._directory is None:
             return
-        for worker in self._workers:  # all at once, then wait for each
-            worker.terminate()
-        for worker in self._workers:
-            worker.stop()
-        for server in (self._redis, self._broker):
-            if server is not None:
-                server.stop()
-        self._workers, self._redis, self._broker = [], None, None
-        self._directory.close(keep_logs)
-        self._directory = None
+        with signals_held(self._hasten):
+            for worker in self._workers:  # all at once, then wait for each
+                worker.terminate()
+            for worker in self._workers:
+                worker.stop()
+            for server in (self._redis, self._broker):
+                if server is not None:
+                    server.stop()
+            self._workers, self._redis, self._broker = [], None, None
+            self._directory.close(keep_logs)
+            if keep_logs and self._directory.temporary:
+                self._say(f"The logs stay in {self._directory.path / 'logs'}")
+            self._directory = None
+
+    def _hasten(self) -> None:
+        for part in (*self._workers, self._redis, self._broker):
+            if part is not None:
+                part.hasten()
 
     def __enter__(self) -> Self:
         self.start()
@@ -246,7 +262,8 @@ class LocalStack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        # An error may point to the logs; who was interrupted looks for nothing.
+        self._stop(keep_logs=isinstance(error, Exception))
 
 
 def _own(part: _Part | None, name: str) -> _Part:

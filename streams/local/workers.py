@@ -18,6 +18,7 @@ from pathlib import Path
 from streams.local.children import Child
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
+from streams.local.signals import signals_held
 
 _FIRST_DELAY = 0.1  # seconds; doubles with every quick exit
 _LONGEST_DELAY = 5.0
@@ -82,11 +83,12 @@ class Worker:
         """
         self._stopping.clear()
         self._quick_exits = 0
-        self._child = self._spawn()
-        self._supervisor = threading.Thread(
-            target=self._supervise, args=(self._child,), name=self.name, daemon=True
-        )
-        self._supervisor.start()
+        with signals_held():
+            self._child = self._spawn()
+            self._supervisor = threading.Thread(
+                target=self._supervise, args=(self._child,), name=self.name, daemon=True
+            )
+            self._supervisor.start()
 
     def terminate(self) -> None:
         """Ask it to end and start it no more, without waiting."""
@@ -110,6 +112,12 @@ class Worker:
             self._killed = True
         if child is not None:
             child.kill()
+
+    def hasten(self) -> None:
+        """End the process with SIGKILL, without waiting and without a lock: for signal handlers."""
+        child = self._child
+        if child is not None:
+            child.hasten()
 
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if it is crash-looping."""

@@ -129,4 +129,6 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
-    Worker(app, loglevel=log_level, quiet=True, override_logging=False).execute_from_commandline()
+    worker = Worker(app, loglevel=log_level, quiet=True, override_logging=False)
+    worker.spinner = None  # it writes control characters between the lines
+    worker.execute_from_commandline()

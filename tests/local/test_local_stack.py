@@ -133,6 +133,64 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     assert not (logs[0].parent.parent / "redis").exists()
 
 
+def test_an_error_leaves_the_logs_that_it_points_to(stack: LocalStack) -> None:
+    said: list[str] = []
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=said.append)
+    with pytest.raises(LocalStackError, match="are not ready") as caught, guest:
+        raise LocalStackError(f"they are not ready; see {guest.directory / 'logs'}")
+    logs = Path(str(caught.value).split("see ")[1])
+    assert said[-1] == f"The logs stay in {logs}"
+    assert {log.name for log in logs.iterdir()} == {"redis.log", "worker-0.log"}
+    assert not (logs.parent / "redis").exists()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_leaves_nothing(
+    stack: LocalStack, interruption: type[BaseException], tmp_path: Path
+) -> None:
+    def interrupt(_: LocalStack) -> None:
+        raise interruption
+
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, wait_ready=interrupt)
+    with pytest.raises(interruption):
+        guest.start()
+    with (
+        pytest.raises(interruption),
+        LocalStack(kafka=stack.kafka, worker_command=WORKER),
+    ):
+        raise interruption
+    assert not list(tmp_path.glob("dp-turnstile-*"))
+
+
+def test_a_signal_while_it_stops_is_delivered_when_nothing_is_left(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    command = [sys.executable, "-c", f"{stubborn} print('up', flush=True); time.sleep(600)"]
+    guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=command)
+    guest.start()
+    worker, log = guest.workers[0], guest.directory / "logs" / "worker-0.log"
+    eventually(lambda: log.read_text() == "up\n")
+    # It ignores SIGTERM: without the signal, stopping would take the whole grace period.
+    asked = worker.terminate
+
+    def ask_and_interrupt() -> None:
+        asked()
+        signal.raise_signal(signal.SIGINT)
+
+    worker.terminate = ask_and_interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        guest.stop()
+    assert not worker.running
+    assert not list(tmp_path.glob("dp-turnstile-*"))
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\nb"])
+def test_a_directory_that_kafka_could_not_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalStackError, match="comma"):
+        LocalStack(data=tmp_path / name).start()
+
+
 def test_a_server_that_died_is_reported(stack: LocalStack) -> None:
     with LocalStack(workers=0, kafka=stack.kafka) as guest:
         guest.check()

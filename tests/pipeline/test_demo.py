@@ -20,7 +20,7 @@ def test_every_halt_of_the_training_came_back_through_kafka(report):
 
 
 def test_individual_accounting_goes_on_where_the_worst_case_stops(report):
-    training = report[0].training
+    (training,) = report[0].trainings
     assert training.settings.steps > training.k0
     assert (training.trace.admitted[: training.k0] == len(training.images.train)).all()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.config import Config, ConfigurationError
+from streams.config import Config, ConfigurationError, redact
 
 
 def test_each_source_wins_over_the_one_before(tmp_path):
@@ -16,11 +16,22 @@ def test_each_source_wins_over_the_one_before(tmp_path):
 
 UNUSABLE = [
     ('kafak = "typo:1"', "unknown setting"),
-    ("partitions = 0", "at least 1"),
+    ("partitions = 0", "1 to 100,000"),
     ('partitions = "many"', "int"),
     ("timeout = nan", "above 0"),
     ('kafka = ""', "host:port"),
     ("not toml", "TOML"),
+    ("partitions = 2.7", "int"),
+    ("partitions = true", "int"),
+    ("partitions = 100001", "1 to 100,000"),
+    ("replication = -1", "1 to 1,000"),
+    ("timeout = 1e12", "at most 1,000,000"),
+    ("timeout = true", "float"),
+    ('kafka = "host:port"', "host:port of a broker"),
+    ('kafka = "host:99999"', "host:port of a broker"),
+    ('kafka = "one:1, two:2"', "commas"),
+    ('prefix = "{a}"', "letters, digits"),
+    ('prefix = "a/b"', "letters, digits"),
 ]
 
 
@@ -35,3 +46,72 @@ def test_unusable_settings_say_what_is_wrong(tmp_path, content, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"absent\.toml"):
         Config.load(tmp_path / "absent.toml", {})
+
+
+USABLE_REDIS = [
+    "redis://localhost",
+    "redis://:p%40ss@host:6379/3",
+    "rediss://user:secret@10.0.0.1/?db=3",
+    "redis://[::1]:6379",
+    "unix:///run/redis.sock?db=1",
+]
+UNUSABLE_REDIS = [
+    ("nonsense", "redis, rediss or unix"),
+    ("", "redis, rediss or unix"),
+    ("http://user:secret@host", "redis, rediss or unix"),
+    ("localhost:6379", "redis, rediss or unix"),
+    ("redis://", "no host"),
+    ("redis://user:secret@", "no host"),
+    ("redis://host:0", "no host or port"),
+    ("redis://:secret", "unreadable"),
+    ("redis://:se/cret@host", "unreadable"),
+    ("redis://[secret", "unreadable"),
+    ("redis://:sec ret@host", "%20"),
+    ("redis://:secret@host\n", "%20"),
+    ("redis://:secret@host/one", "not a number"),
+    ("unix://", "no socket"),
+    ("redis://host?db=one", "not a number"),
+    ("redis://host?sec=ret", "its options are"),
+    ("redis://host?secret", "unreadable"),
+]
+
+
+@pytest.mark.parametrize("url", USABLE_REDIS)
+def test_the_url_of_a_redis_is_taken_as_it_is(url):
+    assert Config(redis=url).redis == url
+
+
+@pytest.mark.parametrize(("url", "message"), UNUSABLE_REDIS)
+def test_an_unusable_url_of_a_redis_is_refused_and_never_shown(url, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        Config.load(None, {"TURNSTILE_REDIS": url})
+    assert "ret" not in str(caught.value)
+
+
+def test_settings_can_be_printed_without_their_passwords():
+    config = Config(redis="redis://:secret@host", partitions=7)
+    assert "secret" not in repr(config)
+    assert "partitions=7" in repr(config)
+
+
+REDACTED = [
+    ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+    ("redis://:secret@host:1/0", "redis://***@host:1/0"),
+    ("rediss://user:secret@host", "rediss://***@host"),
+    ("redis://:sec@ret@host", "redis://***@host"),
+    ("redis://:sec/ret?#@host", "redis://***@host"),
+    (
+        "unix://user@/run/redis.sock?db=1&password=secret",
+        "unix://***@/run/redis.sock?db=1&password=***",
+    ),
+    ("redis://host?ssl_password=secret&db=1", "redis://host?ssl_password=***&db=1"),
+    ("Redis at redis://:secret@a does not answer: b", "Redis at redis://***@a does not answer: b"),
+    ("redis://:secret@a and redis://:secret@b", "redis://***@a and redis://***@b"),
+    (ValueError("redis://:secret@a"), "redis://***@a"),
+    ("kafka is 'user:secret@host:9092'", "kafka is ***@host:9092'"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), REDACTED)
+def test_a_password_in_a_url_is_never_shown(text, shown):
+    assert redact(text) == shown

@@ -1,0 +1,277 @@
+"""The arguments of every command: their names, their help, and which values they take.
+
+A command has only the options that it heeds; an odd value ends here, before anything is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import msgspec
+
+from streams.cli import commands, demo, publish, rejects
+from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
+
+_EPILOG = """\
+Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
+TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION and TURNSTILE_TIMEOUT, then the TOML file that --config
+or TURNSTILE_CONFIG names. A password belongs in the variable or the file: other users of this
+machine can read options.
+
+exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
+answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
+again; 130 interrupted
+"""
+
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "kafka": {"metavar": "HOST:PORT", "help": "bootstrap servers"},
+    "redis": {"metavar": "URL", "help": "redis://host:port/db"},
+    "prefix": {"help": "of the topics and Redis keys (default turnstile.)"},
+    "timeout": {"type": float, "metavar": "S", "help": "seconds to wait (default 30)"},
+    "config": {"type": str, "metavar": "FILE", "help": "a TOML file with settings"},
+    "partitions": {"metavar": "P", "help": "partitions of new topics (default 4)"},
+}
+SETTINGS: Final = tuple(_SETTINGS)
+"""What an option may set in place of a variable or a file."""
+
+_CLIENT: Final = ("kafka", "prefix", "timeout", "config")
+_OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
+_MOST_WORKERS: Final = 100
+_MOST_SEEDS: Final = 1000
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of one command; ends the process with exit code 2 where they make no sense."""
+    parser = _new_parser()
+    options = parser.parse_args(arguments)
+    for name, value in vars(options).items():
+        if value == []:  # what argparse makes of `--name=--`
+            parser.error(f"argument --{name.replace('_', '-')}: expected a value")
+    return options
+
+
+def _new_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="turnstile",
+        description="Individual privacy accounting on Kafka: norms in, admissions and HALTs out.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_local(verbs)
+    _add_worker(verbs)
+    _add_datasets(verbs)
+    _add_runs(verbs)
+    _add_topics(verbs)
+    _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    return parser
+
+
+def _add_local(verbs: Any) -> None:
+    up = _verb(
+        verbs,
+        "up",
+        commands.up,
+        "run a local broker, Redis and workers until Ctrl-C or SIGTERM",
+        ("prefix", "config", "partitions"),
+        "It starts a broker and a Redis of its own. To work on others, start `turnstile worker`.",
+    )
+    up.add_argument(
+        "--workers", type=_whole(0, _MOST_WORKERS), default=1, metavar="N", help="(default 1)"
+    )
+    up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
+
+    shown = _verb(
+        verbs,
+        "demo",
+        demo.demo,
+        "a private training, and a stream of private queries",
+        ("prefix", "timeout", "config"),
+        "It starts a broker, a Redis and workers of its own, unless --kafka names a broker whose "
+        "workers are running.",
+    )
+    shown.add_argument(
+        "kind", choices=["mnist", "cdnow", "all"], nargs="?", default="all", help="(default all)"
+    )
+    shown.add_argument(
+        "--data", type=_path, metavar="DIR", help="folder with the MNIST or CDNOW files"
+    )
+    shown.add_argument("--out", type=_path, default=Path("out"), help="for the plots (default out)")
+    shown.add_argument(
+        "--seeds",
+        type=_whole(1, _MOST_SEEDS),
+        default=1,
+        metavar="N",
+        help="repeat with N seeds of the noise: means, with standard errors (default 1)",
+    )
+    place = shown.add_mutually_exclusive_group()
+    place.add_argument("--kafka", **_SETTINGS["kafka"])
+    place.add_argument("--workers", type=_whole(1, _MOST_WORKERS), metavar="N", help="(default 2)")
+
+
+def _add_worker(verbs: Any) -> None:
+    worker = _verb(
+        verbs,
+        "worker",
+        commands.worker,
+        "fold the log and answer it; start as many as you like",
+        (*_OBSERVER, "partitions"),
+        "With --json its log is one JSON object a line.",
+    )
+    worker.add_argument(
+        "--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help="(default INFO)"
+    )
+
+
+def _add_datasets(verbs: Any) -> None:
+    dataset = verbs.add_parser("dataset", help="create, show, list or withdraw datasets")
+    verbs = dataset.add_subparsers(required=True, metavar="COMMAND")
+    create = _verb(verbs, "create", commands.dataset_create, "fix the policy of a dataset", _CLIENT)
+    create.add_argument("name", type=_name)
+    create.add_argument("--measure", default="zcdp", choices=get_args(Measure))
+    create.add_argument("--epsilon", type=float)
+    create.add_argument("--delta", type=float)
+    create.add_argument(
+        "--budget", type=float, nargs="+", help="rho (zcdp), mu (gdp), one per order (renyi)"
+    )
+    create.add_argument("--orders", type=float, nargs="+", help="Rényi orders")
+    create.add_argument("--odometer-step", type=float, nargs="+", help="in the unit of the budget")
+    create.add_argument("--on-exhaustion", default="halt", choices=get_args(OnExhaustion))
+    create.add_argument(
+        "--user-ids",
+        choices=get_args(UserIds),
+        help="which ids it has (default one-kind: integers or strings, whichever comes first)",
+    )
+    show = _verb(
+        verbs, "show", commands.dataset_show, "the policy and the users of a dataset", _OBSERVER
+    )
+    show.add_argument("name", type=_name)
+    _verb(verbs, "list", commands.dataset_list, "all datasets", _OBSERVER)
+    withdraw = _verb(
+        verbs,
+        "withdraw",
+        commands.dataset_withdraw,
+        "take back a dataset of which no run was ever opened",
+        _CLIENT,
+    )
+    withdraw.add_argument("name", type=_name)
+
+
+def _add_runs(verbs: Any) -> None:
+    run = verbs.add_parser("run", help="close runs")
+    close = _verb(
+        run.add_subparsers(required=True, metavar="COMMAND"),
+        "close",
+        commands.run_close,
+        "end a run for good: it can be charged or opened no more",
+        _CLIENT,
+    )
+    close.add_argument("dataset", type=_name)
+    close.add_argument("name", metavar="run", type=_name)
+
+    steps = _verb(
+        verbs,
+        "publish",
+        publish.publish,
+        "charge the steps of a JSON-lines file, each once however often it is sent",
+        _CLIENT,
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm "
+        "and step. Without step a line is the next one of its dataset and run in this file, "
+        "from 0. Steps that were decided before are not charged again. - reads standard input.",
+    )
+    steps.add_argument("file", metavar="FILE.jsonl")
+
+
+def _add_topics(verbs: Any) -> None:
+    halts = _verb(
+        verbs, "halts", commands.halts, "HALT events: who was left out of which step", _CLIENT
+    )
+    halts.add_argument("--dataset", type=_name)
+    halts.add_argument("--run", type=_name)
+    odometer = _verb(
+        verbs,
+        "odometer",
+        commands.odometer,
+        "odometer checkpoints: what users spent at most",
+        _CLIENT,
+    )
+    odometer.add_argument("--dataset", type=_name)
+    odometer.add_argument("--user", help="one user's id; digits find the integer and the string")
+    refused = _verb(
+        verbs,
+        "rejects",
+        rejects.rejects,
+        "what was refused: why, when, from which run, and the record itself",
+        _CLIENT,
+    )
+    refused.add_argument("--dataset", type=_name)
+    refused.add_argument(
+        "--reason",
+        choices=[str(reason) for reason in Reason],
+        metavar="REASON",
+        help=", ".join(Reason),
+    )
+    for command in (halts, odometer, refused):
+        command.add_argument("--follow", action="store_true", help="wait for more")
+
+
+def _verb(
+    verbs: Any,
+    name: str,
+    handler: Callable[..., int],
+    summary: str,
+    settings: tuple[str, ...],
+    more: str = "",
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. {more}".strip(),
+        allow_abbrev=False,
+    )
+    command.set_defaults(handler=handler)
+    for setting in settings:
+        command.add_argument(f"--{setting}", **_SETTINGS[setting])
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
+    return command
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+        if number is None or not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def _path(text: str) -> Path:
+    if not text.strip():  # a variable that is not set, and not the folder that one is in
+        raise argparse.ArgumentTypeError("it is empty; give a path")
+    return Path(text)
+
+
+def _name(text: str) -> str:
+    try:
+        return msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name: 1 to 128 letters, digits, dots, dashes and underscores, "
+            "the first a letter or a digit"
+        ) from None
+
+
+def _version() -> str:
+    try:
+        return version("dp-turnstile")
+    except PackageNotFoundError:
+        return "(not installed)"

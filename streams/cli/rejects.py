@@ -1,0 +1,73 @@
+"""`turnstile rejects`: what was refused, why, when, from which run, and the record itself."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streams.cli.output import Exit, show
+from streams.config import Config
+from streams.packing import unpack_norms, unpack_users
+from streams.schemas import Refused, Rejected
+from streams.sdk.followers import follow_rejects
+
+
+def rejects(options: argparse.Namespace, config: Config) -> int:
+    """Rejects, from the first that Kafka still has."""
+    for written, rejected in follow_rejects(config, "earliest", None, follow=options.follow):
+        if options.dataset in (None, rejected.dataset) and options.reason in (
+            None,
+            rejected.reason,
+        ):
+            show(readable(written, rejected), options.json)
+    return Exit.OK
+
+
+def readable(written: float, rejected: Rejected) -> dict[str, Any]:
+    """A reject with the record as far as it can be read, and as bytes as far as it cannot."""
+    record = decoded(rejected.record)
+    return {
+        "time": _utc(written),
+        "reason": rejected.reason,
+        "detail": rejected.detail,
+        "dataset": rejected.dataset,
+        "run": rejected.run,
+        "attempt": rejected.attempt,
+        "step": rejected.step,
+        "request": rejected.request,
+        "partition": rejected.partition,
+        "offset": rejected.offset,
+        "record": record,
+        "bytes": rejected.record if record is None else None,
+    }
+
+
+def decoded(record: bytes) -> Any:
+    """The record as JSON or MessagePack, with packed ids and norms as lists; None if neither."""
+    decode = msgspec.json.decode if record[:1] == b"{" else msgspec.msgpack.decode
+    try:
+        content = decode(record)
+        msgspec.json.encode(content, enc_hook=str)  # MessagePack has keys that JSON has not
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None  # one stray byte is a number in MessagePack
+    for name, unpack in (("users", unpack_users), ("norms", unpack_norms)):
+        if isinstance(content.get(name), bytes):
+            with suppress(Refused):  # no whole number of them: they stay bytes
+                content[name] = np.asarray(unpack(content[name])).tolist()
+    return content
+
+
+def _utc(seconds: float) -> str | None:
+    """A time as people and programs read it; None if whoever wrote the record gave none."""
+    try:
+        time = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # a producer writes what it likes
+        return None
+    return time.isoformat(timespec="milliseconds") if seconds >= 0 else None

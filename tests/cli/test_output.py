@@ -1,0 +1,56 @@
+"""What is printed: for terminals that are not to be trusted, for programs, for nobody."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+
+import pytest
+
+from streams.cli.commands import _JsonLines
+from streams.cli.output import note, show
+
+
+def test_what_others_wrote_cannot_command_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    show({"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}, as_json=False)
+    assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e  users=\\x07,1\n"
+
+
+def test_json_is_utf8_whatever_the_terminal_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    show({"user": "ü"}, as_json=True)
+    show({"user": "ü"}, as_json=False)
+    assert written.getvalue() == '{"user":"ü"}\nuser=\\xfc\n'.encode()
+
+
+def test_notes_show_no_password_and_need_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note("Redis at redis://:secret@host does not answer")
+    assert capsys.readouterr().err == "Redis at redis://***@host does not answer\n"
+    gone = io.StringIO()
+    gone.close()
+    monkeypatch.setattr(sys, "stderr", gone)
+    note("nobody hears this, and nothing fails")
+
+
+def test_the_log_of_a_worker_can_be_json_without_passwords() -> None:
+    try:
+        raise OSError("redis://:secret@host is not there")
+    except OSError:
+        record = logging.LogRecord(
+            "turnstile.worker", logging.ERROR, __file__, 1, "lost %s", ("redis://:secret@h",), None
+        )
+        record.exc_info = sys.exc_info()
+    line = json.loads(_JsonLines().format(record))
+    assert (line["level"], line["logger"], line["message"]) == (
+        "ERROR",
+        "turnstile.worker",
+        "lost redis://***@h",
+    )
+    assert line["time"].endswith("+00:00")
+    assert "redis://***@host is not there" in line["traceback"]
+    assert "secret" not in str(line)

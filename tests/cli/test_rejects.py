@@ -1,0 +1,74 @@
+"""What was refused can be read: the reason, the time, the run, and the record itself."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.cli.output import show
+from streams.cli.rejects import decoded, readable
+from streams.schemas import Charge, Reason, Rejected, encode
+
+CHARGE = Charge(
+    dataset="d",
+    run="r",
+    attempt=1,
+    step=0,
+    users=np.array([1, -(2**63)], dtype="<i8").tobytes(),
+    norms=np.array([0.5, 1.0], dtype="<f8").tobytes(),
+)
+
+
+def reject(record: bytes) -> Rejected:
+    return Rejected(
+        partition=1, offset=2, reason=Reason.DUPLICATE_USER, detail="twice", record=record, run="r"
+    )
+
+
+def test_packed_ids_and_norms_are_shown_as_numbers() -> None:
+    record = decoded(encode(CHARGE))
+    assert record["users"] == [1, -(2**63)]
+    assert record["norms"] == [0.5, 1.0]
+    assert record["type"] == "charge"
+
+
+def test_a_record_in_json_is_shown_as_it_is() -> None:
+    assert decoded(b'{"type": "charge", "users": ["\xc3\xbc"]}')["users"] == ["ü"]
+
+
+UNREADABLE = [b"", b"\xff", b"{", b"\x93\x01", b"A", b"\x81\xa1a", b'["no", "object"]', b"{\xff}"]
+
+
+@pytest.mark.parametrize("record", [*UNREADABLE, b"[" * 10_000])
+def test_what_cannot_be_read_is_kept_as_bytes(record: bytes, capfd) -> None:
+    assert decoded(record) is None
+    shown = readable(0.0, reject(record))
+    show(shown, as_json=True)
+    line = json.loads(capfd.readouterr().out)
+    assert line["record"] is None
+    assert msgspec.convert(line["bytes"], bytes, strict=False) == record
+    show(shown, as_json=False)
+    assert f"bytes={record.hex()}" in capfd.readouterr().out
+
+
+def test_half_a_number_stays_as_bytes() -> None:
+    assert decoded(msgspec.msgpack.encode({"users": b"123"}))["users"] == b"123"
+
+
+@pytest.mark.parametrize(
+    ("written", "time"),
+    [(0.0, "1970-01-01T00:00:00.000+00:00"), (-0.001, None), (9e15, None)],
+)
+def test_when_is_a_time_or_unknown(written: float, time: str | None) -> None:
+    assert readable(written, reject(b""))["time"] == time
+
+
+def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
+    long = msgspec.structs.replace(CHARGE, users=list(range(4096)))
+    show(readable(0.0, reject(encode(long))), as_json=False)
+    line = capfd.readouterr().out
+    assert "users: [0,1,2,3,4,5,6,7, ... 4,096 in all]" in line
+    assert "reason=duplicate-user" in line

@@ -1,0 +1,147 @@
+"""Whatever asks `turnstile up` to stop, and whenever: no process and no folder stays behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+UP = [sys.executable, "-m", "streams.cli", "up", "--json", "--partitions", "1"]
+WITHIN = 60.0
+
+
+def of(folder: Path) -> list[int]:
+    """The processes that were started with this folder as their TMPDIR."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if f"TMPDIR={folder}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {WITHIN} seconds"
+        time.sleep(0.005)
+
+
+@contextmanager
+def started(folder: Path, *before: str) -> Iterator[subprocess.Popen[str]]:
+    """`turnstile up` whose temporary files are in a folder of their own."""
+    with subprocess.Popen(
+        [*before, *UP],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def says(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"it never said {words!r}")
+
+
+def is_ready(process: subprocess.Popen[str], folder: Path) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline()
+
+
+MOMENTS: dict[str, Callable[[subprocess.Popen[str], Path], None]] = {
+    "as its folder appears": lambda _, folder: eventually(lambda: any(folder.iterdir())),
+    "as Redis starts": lambda process, _: says(process, "Starting Redis"),
+    "as Kafka starts": lambda process, _: says(process, "Starting Kafka"),
+    "as workers start": lambda process, _: says(process, "Starting 1 worker"),
+    "when all is ready": is_ready,
+}
+
+
+def nothing_is_left(folder: Path) -> None:
+    eventually(lambda: not of(folder))
+    assert list(folder.glob("dp-turnstile-*")) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        MOMENTS[moment](process, tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN) == 0
+        nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["as Kafka starts", "when all is ready"])
+def test_a_second_signal_makes_it_faster_and_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        MOMENTS[moment](process, tmp_path)
+        process.send_signal(signal.SIGINT)
+        says(process, "stopping")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN) == 0
+        nothing_is_left(tmp_path)
+
+
+def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
+    """With the terminal even what is said on the way has nowhere to go."""
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        UP,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=its_end,
+        text=True,
+    ) as process:
+        try:
+            os.close(its_end)
+            is_ready(process, tmp_path)
+            os.close(terminal)
+            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+                process.send_signal(number)
+            assert process.wait(WITHIN) == 0
+            nothing_is_left(tmp_path)
+        finally:
+            process.kill()
+
+
+def test_under_nohup_it_outlives_the_terminal(tmp_path: Path) -> None:
+    with started(tmp_path, "nohup") as process:
+        is_ready(process, tmp_path)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN) == 0
+        nothing_is_left(tmp_path)
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    demo = [sys.executable, "-m", "streams.cli", "demo", "mnist", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        demo,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            says(process, "Starting 2 workers")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WITHIN) == 130
+            nothing_is_left(tmp_path)
+        finally:
+            process.kill()
