@@ -14,6 +14,8 @@ from accounting.reports.losses import LARGEST_RATIO
 from accounting.reports.pld import PldReport
 from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS
 from accounting.validation import (
+    DOWN,
+    UP,
     nonnegative_finite,
     positive_finite,
     probability,
@@ -41,8 +43,8 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     s is inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
     2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget` still fit.
     """
-    budget = positive_finite("norm_budget", norm_budget)
-    kappa = positive_finite("rho", rho)
+    budget = positive_finite("norm_budget", norm_budget, UP)
+    kappa = positive_finite("rho", rho, DOWN)
     if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
         raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
     return math.sqrt(budget / (2.0 * kappa)) * (1.0 + _INFLATION / min(kappa, 1.0))
@@ -68,8 +70,8 @@ def noise_for_epsilon(
     filter or an odometer is another matter.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
-    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm)
-    rate = real_number("sampling_rate", sampling_rate)
+    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
+    rate = real_number("sampling_rate", sampling_rate, UP)
     if not 1 <= count <= _MAX_STEPS:
         raise InvalidInput("steps", steps, "from 1 to 10**9")
     if not 0.0 < rate <= 1.0:

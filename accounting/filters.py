@@ -43,6 +43,7 @@ from accounting.units import (
     from_units_down,
 )
 from accounting.validation import (
+    DOWN,
     BoolArray,
     FloatArray,
     IntArray,
@@ -105,7 +106,7 @@ class BudgetFilter(ABC):
         """
         vector = norm_vector("norms", norms)
         if clip_norm is not None:
-            vector = np.minimum(vector, positive_finite("clip_norm", clip_norm))
+            vector = np.minimum(vector, positive_finite("clip_norm", clip_norm, DOWN))
         return self.grant_units(state, mechanism, vector)[:2]
 
     def grant_units(
@@ -184,7 +185,7 @@ class ZcdpFilter(_OneBudgetFilter):
     measure = "zcdp"
 
     def __init__(self, rho: float) -> None:
-        self._set([budget_units(positive_finite("rho", rho))])
+        self._set([budget_units(positive_finite("rho", rho, DOWN))])
 
 
 class GdpFilter(_OneBudgetFilter):
@@ -196,7 +197,7 @@ class GdpFilter(_OneBudgetFilter):
     measure = "gdp"
 
     def __init__(self, mu: float) -> None:
-        self._set([budget_units(Fraction(positive_finite("mu", mu)) ** 2)])
+        self._set([budget_units(Fraction(positive_finite("mu", mu, DOWN)) ** 2)])
 
 
 class ApproxDPFilter(_OneBudgetFilter):
@@ -225,7 +226,7 @@ class RenyiFilter(BudgetFilter):
     orders: tuple[float, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        numbers = as_float_array("budgets", budgets)
+        numbers = as_float_array("budgets", budgets, DOWN)
         self._set_orders(orders, [budget_units(budget) for budget in numbers.reshape(-1).tolist()])
 
     @classmethod

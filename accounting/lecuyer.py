@@ -28,6 +28,7 @@ import numpy.typing as npt
 from accounting.errors import InvalidInput
 from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 from accounting.validation import (
+    DOWN,
     FloatArray,
     IntArray,
     positive_finite,
@@ -69,11 +70,12 @@ class LecuyerOdometer:
 
     def __init__(self, orders: npt.ArrayLike, delta: float, *, growth: float = 2.0) -> None:
         alphas = renyi_orders("orders", orders).tolist()
-        if positive_finite("growth", growth) < 1.01:
+        factor = positive_finite("growth", growth, DOWN)
+        if factor < 1.01:
             raise InvalidInput("growth", growth, "at least 1.01")
         object.__setattr__(self, "orders", tuple(alphas))
         object.__setattr__(self, "delta", probability("delta", delta))
-        object.__setattr__(self, "growth", float(growth))
+        object.__setattr__(self, "growth", factor)
         ladders = [_ladder(order, len(alphas), self.delta, self.growth) for order in alphas]
         object.__setattr__(self, "_budgets", tuple(budgets for budgets, _ in ladders))
         object.__setattr__(self, "_bounds", tuple(bounds for _, bounds in ladders))

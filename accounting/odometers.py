@@ -25,7 +25,7 @@ from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_u
 from accounting.validation import (
     FloatArray,
     IntArray,
-    positive_finite,
+    exact_number,
     renyi_orders,
     unit_array,
     user_count,
@@ -125,10 +125,13 @@ class _Odometer:
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 
-    def _set_step(self, step: Fraction) -> int:
-        units: int = math.ceil(step * 2**UNIT_BITS)
-        if units > MAX_BUDGET_UNITS:
-            raise InvalidInput("step", float(step), f"at most {MAX_BUDGET_UNITS >> UNIT_BITS}")
+    def _set_step(self, step: float, power: int) -> int:
+        number = exact_number("step", step)
+        units: int = math.ceil(number**power * 2**UNIT_BITS)
+        if number <= 0 or units > MAX_BUDGET_UNITS:
+            squared = " when squared" if power == 2 else ""
+            allowed = f"greater than 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
+            raise InvalidInput("step", step, allowed)
         object.__setattr__(self, "step_units", units)
         return units
 
@@ -145,7 +148,7 @@ class RenyiTracker(_Odometer):
 
     def __init__(self, order: float, step: float) -> None:
         object.__setattr__(self, "order", float(renyi_orders("order", [order])[0]))
-        self._set_step(Fraction(positive_finite("step", step)))
+        self._set_step(step, power=1)
 
 
 @dataclass(frozen=True, init=False)
@@ -166,7 +169,7 @@ class GdpOdometer(_Odometer):
         steps = list(step) if isinstance(step, (Sequence, np.ndarray)) else [step]
         if not steps:
             raise InvalidInput("step", step, "one step or more")
-        units = [self._set_step(Fraction(positive_finite("step", one)) ** 2) for one in steps]
+        units = [self._set_step(one, power=2) for one in steps]
         if sum(units) > MAX_BUDGET_UNITS:
             allowed = f"squares of at most {MAX_BUDGET_UNITS >> UNIT_BITS} in all"
             raise InvalidInput("step", steps, allowed)

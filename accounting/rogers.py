@@ -28,6 +28,7 @@ from accounting.errors import InvalidInput
 from accounting.rounding import square_ratio_ceil
 from accounting.units import MAX_COST_UNITS, UNIT_BITS
 from accounting.validation import (
+    DOWN,
     BoolArray,
     FloatArray,
     IntArray,
@@ -73,7 +74,7 @@ class RogersFilter:
     _prior: float = field(repr=False, compare=False)
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        largest = positive_finite("epsilon", epsilon)
+        largest = positive_finite("epsilon", epsilon, DOWN)
         if largest > _LARGEST_EPSILON:
             raise InvalidInput("epsilon", epsilon, f"at most {_LARGEST_EPSILON}")
         small = probability("delta", delta)

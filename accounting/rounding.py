@@ -19,8 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.errors import InvalidInput
-from accounting.validation import BoolArray, FloatArray, IntArray, nonnegative_array
-from accounting.validation import positive_finite as _positive_finite
+from accounting.validation import (
+    DOWN,
+    UP,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    nonnegative_array,
+    positive_finite,
+)
 
 _SPLITTER: Final = 134217729.0  # 2**27 + 1
 _BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
@@ -43,7 +50,7 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     rounded up to the smallest positive float64. What is above the largest float64 gives infinity.
     Raises `InvalidInput` outside these ranges.
     """
-    scale = _positive_finite("s", s)
+    scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
     return _in_blocks(values, lambda block: _square_ratio_block(block, scale))
 
@@ -53,7 +60,7 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
 
     `c`, `s` as in `square_ratio_up`; `limit` a power of two from 2**53 to 2**62.
     """
-    scale = _positive_finite("s", s)
+    scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
     exact_ratio, ratio = _units_per_square(scale, bits)
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
@@ -121,7 +128,7 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
 
     `a`: finite, > 0; `m`: >= 0, infinity allowed, any shape. Raises `InvalidInput` outside.
     """
-    factor = _positive_finite("a", a)
+    factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)
     return _in_blocks(values, lambda block: _product_block(factor, block))
 

@@ -41,6 +41,7 @@ from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
 from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
 from accounting.validation import (
+    DOWN,
     FloatArray,
     IntArray,
     nonnegative_array,
@@ -304,7 +305,7 @@ def _checked_values(values: npt.ArrayLike) -> FloatArray:
 
 
 def _checked_upper(upper: float) -> float:
-    bound = positive_finite("upper", upper)
+    bound = positive_finite("upper", upper, DOWN)
     if not 1.0 / _LARGEST_UPPER <= bound <= _LARGEST_UPPER:
         raise InvalidInput("upper", upper, "from 2**-300 to 2**300")
     return bound

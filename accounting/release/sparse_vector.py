@@ -18,7 +18,14 @@ from accounting.mechanisms import PureDP
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.stated_cost import StatedCost
 from accounting.rounding import product_up
-from accounting.validation import FloatArray, norm_vector, positive_finite, probability, user_count
+from accounting.validation import (
+    DOWN,
+    FloatArray,
+    norm_vector,
+    positive_finite,
+    probability,
+    user_count,
+)
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)
@@ -75,7 +82,7 @@ class SparseVector:
         monotone: bool = False,
     ) -> None:
         self.threshold = _integer("threshold", threshold)
-        self.epsilon = positive_finite("epsilon", epsilon)
+        self.epsilon = positive_finite("epsilon", epsilon, DOWN)
         if not _EPSILONS[0] <= self.epsilon <= _EPSILONS[1]:
             raise InvalidInput("epsilon", epsilon, "from 2**-40 to 2**40")
         self.positives = _at_least_one("positives", positives)
