@@ -9,9 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from accounting.costs import charge_units
 from accounting.errors import InvalidInput
-from accounting.filters import BudgetFilter, RenyiFilter
+from accounting.filters import BudgetFilter
 from accounting.mechanisms import Laplace, Mechanism, PureDP
 from accounting.rogers import RogersFilter
 from accounting.validation import IntArray, norm_vector
@@ -83,7 +82,11 @@ class LocalFilter:
         `norm`: of this user's contribution, finite, >= 0; what it measures is said by the
         mechanism. The charge is the same, to the unit, as that of the rule over many users.
         """
-        self._state, admitted = self._rule.admit_units(self._state, self._charge(mechanism, norm))
+        if isinstance(self._rule, BudgetFilter):
+            self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
+        else:
+            charge = self._rule.cost_units([_pure_epsilon(mechanism, norm)])
+            self._state, admitted = self._rule.admit_units(self._state, charge)
         return bool(admitted[0])
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
@@ -101,12 +104,6 @@ class LocalFilter:
             raise InvalidInput("rule", self._rule, "one that grants norms; use admit")
         self._state, granted = self._rule.grant(self._state, mechanism, [norm], clip_norm)
         return float(granted[0])
-
-    def _charge(self, mechanism: Mechanism, norm: float) -> IntArray:
-        if isinstance(self._rule, RogersFilter):
-            return self._rule.cost_units([_pure_epsilon(mechanism, norm)])
-        orders = self._rule.orders if isinstance(self._rule, RenyiFilter) else None
-        return charge_units(self._rule.measure, mechanism, [norm], orders)
 
 
 def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:

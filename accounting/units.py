@@ -56,11 +56,12 @@ def budget_units(budget: Number) -> int:
     """Return floor(budget * 2**44), exactly.
 
     `budget`: in the unit of the measure (mu squared for GDP), without rounding if it is a
-    `Fraction` or `Decimal`. Raises `InvalidInput` above `MAX_BUDGET_UNITS` and below one unit.
+    `Fraction` or `Decimal`. Raises `InvalidInput` above `MAX_BUDGET_UNITS`, below 0, and for a
+    budget above 0 of which less than one unit would be left.
     """
-    units, _ = split_budget("budget", budget)
-    if units == 0:
-        raise InvalidInput("budget", budget, f"at least one unit, which is 2**-{UNIT_BITS}")
+    units, rest = split_budget("budget", budget)
+    if units == 0 and rest > 0:
+        raise InvalidInput("budget", budget, f"0, or at least one unit, which is 2**-{UNIT_BITS}")
     return units
 
 
