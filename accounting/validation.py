@@ -231,9 +231,9 @@ def _rounded_array(argument: str, array: npt.NDArray[Any], toward: Toward | None
     """Return an array of a wider floating-point type as float64."""
     with np.errstate(over="ignore", under="ignore"):
         nearest: FloatArray = array.astype(np.float64)
-    exact = (nearest == array) | np.isnan(array)
-    if toward is None and not exact.all():
-        raise InvalidInput(argument, array[~exact].flat[0], "exact in float64")
-    if toward == UP:
-        return np.where(nearest < array, np.nextafter(nearest, math.inf), nearest)
-    return np.where(nearest > array, np.nextafter(nearest, -math.inf), nearest)
+        exact = (nearest == array) | np.isnan(array)
+        if toward is None and not exact.all():
+            raise InvalidInput(argument, array[~exact].flat[0], "exact in float64")
+        if toward == UP:
+            return np.where(nearest < array, np.nextafter(nearest, math.inf), nearest)
+        return np.where(nearest > array, np.nextafter(nearest, -math.inf), nearest)

@@ -9,7 +9,7 @@ import rational_model as exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import InvalidInput, cost_units
+from accounting import InvalidInput, cost_units, rounding
 from accounting.order_units import units_at_orders, units_within_orders
 from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
 
@@ -130,6 +130,40 @@ def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s:
     result = square_ratio_ceil(c, float(s), 44, 2**62)
     expected = [math.ceil(Fraction(value) ** 2 / s**2 * 2**44) for value in c.tolist()]
     assert result.tolist() == [min(units, 2**62) for units in expected]
+
+
+BATCH = 500  # too many to be decided one by one
+WRONG_UNITS = [1e-3, 3.3e-3, 2.0**-4, 1.0, 1e-200, 2.0**900]
+
+
+@pytest.mark.parametrize("scale", WRONG_UNITS)
+@pytest.mark.parametrize("digits", [4, 53])
+def test_no_norm_of_a_batch_is_decided_by_itself_and_all_are_exact(
+    scale: float, digits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise in the wrong unit: costs up to 2**62 units, all of them beside whole numbers."""
+
+    def alone(*_: object) -> int:
+        pytest.fail("decided one by one")
+
+    monkeypatch.setattr(rounding, "_one_ceiling", alone)
+    rng = np.random.default_rng(digits)
+    ratios = 2.0 ** rng.uniform(-25.0, 10.0, BATCH)
+    cut = 2.0 ** (np.floor(np.log2(ratios)) - digits)
+    c = np.concatenate([np.rint(ratios / cut) * cut, np.arange(0.0, 200.0)]) * scale
+    expected = [exact.zcdp_units(value, scale) for value in c.tolist()]
+    assert square_ratio_ceil(c, scale, 43, 2**62).tolist() == expected
+    check_square_ratios(c.tolist(), scale)
+    orders = [math.nextafter(1.0, 2.0), 1.1, 2.0, 2.7, 511.3, 2.0**40]
+    units = units_at_orders(np.array(expected), np.array(orders))
+    assert units.tolist() == [
+        [min(math.ceil(Fraction(a) * z), 2**62) for a in orders] for z in expected
+    ]
+    limits = np.minimum(units + rng.integers(-1, 2, units.shape), 2**62).clip(0)
+    assert units_within_orders(limits, np.array(orders)).tolist() == [
+        [math.floor(limit / Fraction(a)) for limit, a in zip(row, orders, strict=True)]
+        for row in limits.tolist()
+    ]
 
 
 unit_numbers = st.one_of(
