@@ -177,8 +177,9 @@ def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     `epsilon`: finite, >= 0; 0 < `delta` < 1. Never above the true budget; 0 if that is what
     remains after rounding down.
     """
-    eps = nonnegative_finite("epsilon", epsilon)
-    log_inverse_delta = -math.log(probability("delta", delta))
+    eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    tail = probability("delta", delta)
+    log_inverse_delta = -math.log(tail)
     if simple:
         root = eps / (math.sqrt(log_inverse_delta + eps) + math.sqrt(log_inverse_delta))
         rho = root * root
@@ -187,8 +188,8 @@ def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     return _shaved(
         rho,
         lambda level: (
-            zcdp_to_epsilon(level, delta, simple=simple) <= eps
-            and zcdp_to_delta(level, eps, simple=simple) <= delta
+            zcdp_to_epsilon(level, tail, simple=simple) <= eps
+            and zcdp_to_delta(level, eps, simple=simple) <= tail
         ),
     )
 
@@ -198,17 +199,18 @@ def gdp_budget(epsilon: float, delta: float) -> float:
 
     `epsilon`: finite, >= 0; 0 < `delta` < 1. Never above the true budget.
     """
-    eps = np.array([nonnegative_finite("epsilon", epsilon)])
-    target = math.log(probability("delta", delta))
+    eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    tail = probability("delta", delta)
+    target, point = math.log(tail), np.array([eps])
     log_mu = _rising_root(
-        lambda u: gdp_tail.log_delta_up(np.exp(u), eps) - target,
+        lambda u: gdp_tail.log_delta_up(np.exp(u), point) - target,
         np.array([-80.0]),
         # There delta is at least Phi(10), whatever epsilon.
-        np.log(np.sqrt(2.0 * eps) + 30.0),
+        np.log(np.sqrt(2.0 * point) + 30.0),
     )
     return _shaved(
         math.exp(float(log_mu[0])),
-        lambda mu: gdp_to_epsilon(mu, delta) <= epsilon and gdp_to_delta(mu, epsilon) <= delta,
+        lambda mu: gdp_to_epsilon(mu, tail) <= eps and gdp_to_delta(mu, eps) <= tail,
     )
 
 

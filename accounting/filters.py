@@ -60,6 +60,7 @@ from accounting.validation import (
     positive_finite,
     renyi_orders,
     user_count,
+    whole_number,
 )
 
 # The granted norm is a square root rounded three times, each within a relative 2**-53; 2**-50
@@ -176,6 +177,8 @@ class BudgetFilter(ABC):
         if len(spent) != granted.size:
             raise InvalidInput("norms", granted.shape, f"one norm for each of {len(spent)} users")
         charged = self._charge(mechanism, granted)
+        if spent.shape != charged.shape:
+            raise InvalidInput("state", spent.shape, f"of shape {charged.shape}")
         fits = self._fits(mechanism, granted, spent + charged, charged)
         short = np.flatnonzero(~(fits if fits.ndim == 1 else fits.all(axis=1)))
         if short.size:
@@ -210,12 +213,8 @@ class BudgetFilter(ABC):
 
     def _set(self, budgets: Sequence[int], rests: Sequence[Fraction] = ()) -> Self:
         """Store validated budgets; only constructors call this."""
-        for budget in budgets:
-            if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)):
-                raise InvalidInput("budget_units", budget, "an integer")
-            if not 0 <= budget <= MAX_BUDGET_UNITS:
-                raise InvalidInput("budget_units", budget, f"from 0 to {MAX_BUDGET_UNITS} units")
-        object.__setattr__(self, "budget_units", tuple(int(budget) for budget in budgets))
+        units = [whole_number("budget_units", number, 0, MAX_BUDGET_UNITS) for number in budgets]
+        object.__setattr__(self, "budget_units", tuple(units))
         kept = tuple(rest if rest >= _SMALLEST_REST else Fraction(0) for rest in rests)
         object.__setattr__(self, "budget_rests", kept if any(kept) else ())
         return self
@@ -396,8 +395,8 @@ class RenyiFilter(BudgetFilter):
         self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()
     ) -> Self:
         alphas = renyi_orders("orders", orders)
-        if len(budgets) != alphas.size:
-            raise InvalidInput("budgets", len(budgets), f"one for each of {alphas.size} orders")
+        if not isinstance(budgets, (Sequence, np.ndarray)) or len(budgets) != alphas.size:
+            raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets, rests)
 

@@ -13,7 +13,8 @@ from accounting.errors import InvalidInput
 from accounting.filters import BudgetFilter
 from accounting.mechanisms import Laplace, Mechanism, PureDP
 from accounting.rogers import RogersFilter
-from accounting.validation import IntArray, norm_vector
+from accounting.units import MAX_BUDGET_UNITS
+from accounting.validation import UP, IntArray, norm_vector, real_number, whole_number
 
 
 class LocalFilter:
@@ -91,7 +92,7 @@ class LocalFilter:
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
         """As `admit`, for a cost in the unit of the rule, >= 0; one number, or one per order."""
-        self._state, admitted = self._rule.admit(self._state, np.array([cost]))
+        self._state, admitted = self._rule.admit(self._state, [cost])
         return bool(admitted[0])
 
     def grant(self, mechanism: Mechanism, norm: float, clip_norm: float | None = None) -> float:
@@ -108,10 +109,9 @@ class LocalFilter:
 
 def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:
     """Return `spent` as a state of this shape; the rule checks its range."""
-    numbers = list(spent)
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
-            raise InvalidInput("spent", number, "whole numbers of at least 0, as stored")
+    if not isinstance(spent, Sequence):
+        raise InvalidInput("spent", spent, "a list of whole numbers, as stored")
+    numbers = [whole_number("spent", number, 0, MAX_BUDGET_UNITS) for number in spent]
     if len(numbers) != math.prod(shape):
         raise InvalidInput("spent", len(numbers), f"{math.prod(shape)} numbers for this rule")
     return np.array(numbers, dtype=np.int64).reshape(shape)
@@ -124,9 +124,4 @@ def _pure_epsilon(mechanism: Mechanism, norm: float) -> float:
         return number
     if not isinstance(mechanism, Laplace):
         raise InvalidInput("mechanism", mechanism, "pure DP for this rule: PureDP or Laplace")
-    exact = Fraction(number) / Fraction(mechanism.scale)
-    try:
-        nearest = float(exact)
-    except OverflowError:
-        return math.inf
-    return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
+    return real_number("norm", Fraction(number) / Fraction(mechanism.scale), UP)

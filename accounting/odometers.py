@@ -23,9 +23,11 @@ from accounting.errors import InvalidInput
 from accounting.rounding import product_up
 from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units, from_units
 from accounting.validation import (
+    UP,
     FloatArray,
     IntArray,
     exact_number,
+    real_number,
     renyi_orders,
     unit_array,
     user_count,
@@ -103,7 +105,7 @@ class _Odometer:
         `cost`: float64 (n,), >= 0, in the unit of the bound, rounded up. `bound`: float64 (n,),
         rounded up; infinite after a cost that no budget could pay.
         """
-        columns = np.asarray(state)
+        columns = unit_array("state", state, MAX_RUNGS)
         if columns.ndim != 2 or columns.shape[1] != 2:
             raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
         used, rungs = self._climb(
@@ -120,8 +122,8 @@ class _Odometer:
         # A number of rungs above 2**53 is rounded up to the next float64 first.
         nearest = rungs.astype(np.float64)
         nearest[nearest.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
-        step = Fraction(self.step_units, 2**UNIT_BITS)
-        bound = product_up(_float_up(step), nearest)
+        step = real_number("step", Fraction(self.step_units, 2**UNIT_BITS), UP)
+        bound = product_up(step, nearest)
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 
@@ -166,7 +168,7 @@ class GdpOdometer(_Odometer):
     first_units: tuple[int, ...]
 
     def __init__(self, step: float | Sequence[float]) -> None:
-        steps = list(step) if isinstance(step, (Sequence, np.ndarray)) else [step]
+        steps = np.asarray(step, dtype=object).reshape(-1).tolist()
         if not steps:
             raise InvalidInput("step", step, "one step or more")
         units = [self._set_step(one, power=2) for one in steps]
@@ -211,13 +213,8 @@ class GdpOdometer(_Odometer):
         return bound
 
 
-def _float_up(value: Fraction) -> float:
-    nearest = float(value)
-    return math.nextafter(nearest, math.inf) if Fraction(nearest) < value else nearest
-
-
 def _checked_steps(step: int | Sequence[int] | IntArray) -> IntArray:
-    steps = unit_array("step", np.atleast_1d(np.asarray(step)), MAX_BUDGET_UNITS)
+    steps = np.atleast_1d(unit_array("step", step, MAX_BUDGET_UNITS))
     if steps.ndim != 1 or steps.size == 0 or steps.min() < 1:
         raise InvalidInput("step", step, "1 unit or more, one number or one per order")
     return steps

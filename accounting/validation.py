@@ -40,6 +40,7 @@ UP: Final = "up"
 DOWN: Final = "down"
 
 MAX_ORDER: Final = 2.0**40
+MAX_USERS: Final = 2**40
 
 _REAL: Final = "a real number"
 _LARGEST_WHOLE: Final = 2**53
@@ -174,11 +175,15 @@ def exact_numbers(argument: str, values: npt.ArrayLike) -> list[Fraction]:
 
 
 def user_count(argument: str, value: int) -> int:
-    """Return `value` as an int >= 0."""
-    if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, (int, np.integer)):
-        raise InvalidInput(argument, value, "an integer, at least 0")
-    if value < 0:
-        raise InvalidInput(argument, value, "an integer, at least 0")
+    """Return `value` as an int >= 0 that counts the rows of an array."""
+    return whole_number(argument, value, 0, MAX_USERS)
+
+
+def whole_number(argument: str, value: int, least: int, most: int) -> int:
+    """Return `value`, of any integer type but bool, as an int from `least` to `most`."""
+    integer = isinstance(value, (int, np.integer))
+    if not integer or isinstance(value, (bool, np.timedelta64)) or not least <= value <= most:
+        raise InvalidInput(argument, value, f"an integer, from {least} to {most}")
     return int(value)
 
 

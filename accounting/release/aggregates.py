@@ -46,7 +46,7 @@ from accounting.validation import (
     IntArray,
     nonnegative_array,
     positive_finite,
-    user_count,
+    whole_number,
 )
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
@@ -312,7 +312,4 @@ def _checked_upper(upper: float) -> float:
 
 
 def _checked_levels(levels: int) -> int:
-    number = user_count("levels", levels)
-    if not 2 <= number <= _MAX_LEVELS:
-        raise InvalidInput("levels", levels, "from 2 to 2**14")
-    return number
+    return whole_number("levels", levels, 2, _MAX_LEVELS)

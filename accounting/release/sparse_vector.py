@@ -24,7 +24,7 @@ from accounting.validation import (
     norm_vector,
     positive_finite,
     probability,
-    user_count,
+    whole_number,
 )
 
 _LARGEST_COUNT: Final = 2**53
@@ -81,12 +81,12 @@ class SparseVector:
         sensitivity: int = 1,
         monotone: bool = False,
     ) -> None:
-        self.threshold = _integer("threshold", threshold)
+        self.threshold = whole_number("threshold", threshold, -_LARGEST_COUNT, _LARGEST_COUNT)
         self.epsilon = positive_finite("epsilon", epsilon, DOWN)
         if not _EPSILONS[0] <= self.epsilon <= _EPSILONS[1]:
             raise InvalidInput("epsilon", epsilon, "from 2**-40 to 2**40")
-        self.positives = _at_least_one("positives", positives)
-        self.sensitivity = _at_least_one("sensitivity", sensitivity)
+        self.positives = whole_number("positives", positives, 1, _LARGEST_COUNT)
+        self.sensitivity = whole_number("sensitivity", sensitivity, 1, _LARGEST_COUNT)
         if not isinstance(monotone, bool):
             raise InvalidInput("monotone", monotone, "True or False")
         self.monotone = monotone
@@ -130,7 +130,7 @@ class SparseVector:
         `value`: an integer within 2**53. Raises `InvalidInput` for other values, and after
         `positives` answers were True; nothing has been drawn then.
         """
-        number = _integer("value", value)
+        number = whole_number("value", value, -_LARGEST_COUNT, _LARGEST_COUNT)
         if self._remaining == 0:
             allowed = f"fewer than {self.positives}: this cost pays for no further answer"
             raise InvalidInput("positives", self.positives, allowed)
@@ -146,23 +146,8 @@ class SparseVector:
         Among the first `queries` answers, all at least this far above the threshold are then True
         and all further below it than this are False. Union bound over the tails of the noise.
         """
-        number = _at_least_one("queries", queries)
+        number = whole_number("queries", queries, 1, _LARGEST_COUNT)
         failure = probability("beta", beta)
         return float(self._threshold_scale) * math.log(2.0 / failure) + float(
             self._query_scale
         ) * math.log(2.0 * number / failure)
-
-
-def _integer(argument: str, value: int) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise InvalidInput(argument, value, "an integer")
-    if abs(int(value)) > _LARGEST_COUNT:
-        raise InvalidInput(argument, value, "an integer within 2**53")
-    return int(value)
-
-
-def _at_least_one(argument: str, value: int) -> int:
-    number = user_count(argument, value)
-    if not 1 <= number <= _LARGEST_COUNT:
-        raise InvalidInput(argument, value, "an integer from 1 to 2**53")
-    return number
