@@ -8,6 +8,7 @@ paper each function carries, and which test holds it to that.
 from __future__ import annotations
 
 from accounting.approximate_gdp import approximate_mu
+from accounting.budget_filter import BudgetFilter
 from accounting.calibration import noise_for_epsilon, noise_for_norm_budget
 from accounting.conversions import (
     gdp_budget,
@@ -21,13 +22,7 @@ from accounting.conversions import (
 )
 from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
 from accounting.errors import InvalidInput
-from accounting.filters import (
-    ApproxDPFilter,
-    BudgetFilter,
-    GdpFilter,
-    RenyiFilter,
-    ZcdpFilter,
-)
+from accounting.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 from accounting.lecuyer import LecuyerOdometer
 from accounting.local_filter import LocalFilter
 from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
@@ -45,6 +40,7 @@ from accounting.release import (
 )
 from accounting.reports import Bounds, NormGrid, ReportAccountant
 from accounting.rogers import RogersFilter
+from accounting.rounding import round_to
 from accounting.subsampled_gaussian import poisson_gaussian_divergence
 from accounting.units import (
     MAX_BUDGET_UNITS,
@@ -107,6 +103,7 @@ __all__ = [
     "renyi_cost",
     "renyi_to_delta",
     "renyi_to_epsilon",
+    "round_to",
     "zcdp_budget",
     "zcdp_cost",
     "zcdp_to_delta",

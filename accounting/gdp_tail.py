@@ -19,7 +19,7 @@ import math
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from accounting.rounding import split, two_product_error
+from accounting.error_free import split, two_product_error
 from accounting.validation import FloatArray
 
 _SMALL_MU = 0.25

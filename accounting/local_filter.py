@@ -9,8 +9,8 @@ from typing import cast
 
 import numpy as np
 
+from accounting.budget_filter import BudgetFilter
 from accounting.errors import InvalidInput
-from accounting.filters import BudgetFilter
 from accounting.mechanisms import Laplace, Mechanism, PureDP
 from accounting.rogers import RogersFilter
 from accounting.units import MAX_BUDGET_UNITS

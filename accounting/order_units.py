@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from accounting import wide
-from accounting.rounding import mantissas, split, two_product_error
+from accounting.error_free import mantissas, split, two_product_error
 from accounting.units import MAX_COST_UNITS
 from accounting.validation import FloatArray, IntArray
 

@@ -1,34 +1,36 @@
 """Directed rounding: squares of ratios and products, rounded up to the next float64, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
-are the same on every machine. A product is split into its rounded value and its rounding error
-(Veltkamp and Dekker, "A floating-point technique for extending the available precision", 1971);
-the error decides the direction. Where the error is too small to be sure of its sign, and for
-numbers near the ends of the float64 range, whole numbers of 128 bits decide (`accounting.wide`),
-all at once: no value takes longer than another, whatever unit it is in by mistake.
+are the same on every machine. A product is its rounded value and its rounding error
+(`accounting.error_free`); the error decides the direction. Where the error is too small to be sure
+of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits decide
+(`accounting.wide`), all at once: no value takes longer than another, whatever unit it is in by
+mistake.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting import wide
+from accounting.error_free import MANTISSA_BITS, mantissas, split, split_one, two_product_error
 from accounting.errors import InvalidInput
 from accounting.validation import (
     DOWN,
     UP,
     FloatArray,
     IntArray,
+    Toward,
+    as_float_array,
     nonnegative_array,
     positive_finite,
 )
 
-_SPLITTER: Final = 134217729.0  # 2**27 + 1
 _BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
 # Inside these limits no product, and no rounding error of a product, overflows or underflows.
 _SQUARE_LIMITS: Final = (2.0**-600, 2.0**600)
@@ -38,7 +40,6 @@ _PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
 _UNSURE: Final = 2.0**-96
 _INTERVAL: Final = 2.0**-50
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
-_MANTISSA_BITS: Final = 53
 _FEW: Final = 128  # decided one by one sooner than as arrays
 
 _Result = TypeVar("_Result", FloatArray, IntArray)
@@ -103,33 +104,39 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
 
 
-def split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return (high, low) of at most 26 bits each, high + low == values; |values| < 2**990."""
-    scaled = _SPLITTER * values
-    high = scaled - values
-    np.subtract(scaled, high, out=high)
-    return high, values - high
+def round_to(
+    values: npt.ArrayLike, kind: npt.DTypeLike, toward: Toward
+) -> npt.NDArray[np.floating[Any]]:
+    """Return `values` as float16, float32 or float64, each the nearest on the side asked for.
 
+    For trainers that compute in a narrower type than the accounting. A norm that was clipped to
+    0.1 in float32 is 0.1 rounded to float32, which is above 0.1: the clip bound that holds for such
+    norms, and that a grid or a check of norms must be given, is
 
-def two_product_error(
-    product: FloatArray,
-    a_high: FloatArray | float,
-    a_low: FloatArray | float,
-    b_high: FloatArray | float,
-    b_low: FloatArray | float,
-) -> FloatArray:
-    """Return a * b - product exactly, for a = a_high + a_low and b likewise (see `split`).
+        clip = float(round_to(0.1, np.float32, "up"))
 
-    `product` is fl(a * b), with no overflow or underflow in any partial product. The arguments
-    broadcast against one another to the shape of `product`.
+    A granted norm must not grow when it becomes float32: clip to
+
+        limits = round_to(granted, np.float32, "down")
+
+    `values`: real numbers of any shape. Raises `InvalidInput` for NaN, another type or side.
     """
-    error: FloatArray = np.asarray(a_high * b_high)
-    term = np.empty_like(error)
-    np.subtract(error, product, out=error)
-    for left, right in ((a_high, b_low), (a_low, b_high), (a_low, b_low)):
-        np.multiply(left, right, out=term)
-        np.add(error, term, out=error)
-    return error
+    if toward not in (UP, DOWN):
+        raise InvalidInput("toward", toward, "up or down")
+    exact = as_float_array("values", values, toward)
+    if np.isnan(exact).any():
+        raise InvalidInput("values", math.nan, "numbers throughout")
+    try:
+        narrow = np.dtype(kind)
+    except TypeError:
+        raise InvalidInput("kind", kind, "float16, float32 or float64") from None
+    if narrow.kind != "f" or narrow.itemsize > 8:
+        raise InvalidInput("kind", kind, "float16, float32 or float64")
+    with np.errstate(over="ignore", under="ignore"):
+        nearest: npt.NDArray[np.floating[Any]] = exact.astype(narrow)
+        wrong = nearest < exact if toward == UP else nearest > exact
+        end = np.array(math.inf if toward == UP else -math.inf, dtype=narrow)
+        return np.where(wrong, np.nextafter(nearest, end), nearest)
 
 
 def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
@@ -142,24 +149,11 @@ def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
     return min(-(-dividend // divisor), limit)
 
 
-def mantissas(values: FloatArray) -> tuple[wide.UintArray, IntArray]:
-    """Return (m, e) with values == m 2**e, m from 2**52 to 2**53 - 1, or 0; for values >= 0."""
-    fractions, exponents = np.frexp(values)
-    whole = np.ldexp(fractions, _MANTISSA_BITS).astype(np.uint64)
-    return whole, exponents.astype(np.int64) - _MANTISSA_BITS
-
-
 def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
     array = nonnegative_array(argument, values)
     if array.size and array.max() == math.inf:
         raise InvalidInput(argument, math.inf, "finite throughout")
     return array
-
-
-def _split_one(value: float) -> tuple[float, float]:
-    scaled = _SPLITTER * value
-    high = scaled - (scaled - value)
-    return high, value - high
 
 
 def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
@@ -172,7 +166,7 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
             # Scaling both by the same power of two is exact and leaves the ratio as it is.
             x, scale = np.ldexp(c, -exponent), math.ldexp(scale, -exponent)
         divisor = scale * scale
-        high, low = _split_one(scale)
+        high, low = split_one(scale)
         divisor_error = ((high * high - divisor) + 2.0 * high * low) + low * low
         square = x * x
         square_error = two_product_error(square, *(2 * split(x)))
@@ -181,7 +175,7 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
         quotient = square / divisor
         back = quotient * divisor
         residual = square - back
-        residual -= two_product_error(back, *split(quotient), *_split_one(divisor))
+        residual -= two_product_error(back, *split(quotient), *split_one(divisor))
         residual += square_error
         residual -= quotient * divisor_error
         residual /= divisor
@@ -209,7 +203,7 @@ def _ceiling_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArr
     np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
     np.ceil(scaled, out=scaled)
     whole: IntArray = scaled.astype(np.int64)
-    large = np.flatnonzero((scaled > 2.0**_MANTISSA_BITS) & (scaled < limit))
+    large = np.flatnonzero((scaled > 2.0**MANTISSA_BITS) & (scaled < limit))
     if large.size:
         whole[large] = _whole_ceilings(c[large], scale, bits, limit)
     return whole
@@ -224,7 +218,7 @@ def _product_block(factor: float, m: FloatArray) -> FloatArray:
         if scaled:
             factor = math.ldexp(factor, -exponent)
         product = factor * m
-        error = two_product_error(product, *_split_one(factor), *split(m))
+        error = two_product_error(product, *split_one(factor), *split(m))
         up: FloatArray = (product.view(np.int64) + (error > 0.0)).view(np.float64)
         outside = (m < _PRODUCT_LIMITS[0]) | (m > _PRODUCT_LIMITS[1])
         if scaled:
@@ -250,7 +244,7 @@ def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
         wide.product(bottoms, bottoms),
         np.ldexp(square, digits).astype(np.int64),
     )
-    quotient += (quotient > 2**_MANTISSA_BITS) & (quotient % 2 == 1)
+    quotient += (quotient > 2**MANTISSA_BITS) & (quotient % 2 == 1)
     return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
 
 

@@ -208,6 +208,7 @@ TABLE: list[Case] = [
     one("cost_units", accounting.cost_units, [1.0]),
     one("from_units", accounting.from_units, NOTHING),
     one("from_units_down", accounting.from_units_down, NOTHING),
+    one("round_to", lambda v, t: accounting.round_to(v, np.float32, t), [1.0], "up"),
     one("noise_for_norm_budget", accounting.noise_for_norm_budget, 1.0, 1.0),
     one(
         "noise_for_epsilon",

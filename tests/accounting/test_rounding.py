@@ -9,9 +9,9 @@ import rational_model as exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import InvalidInput, cost_units, rounding
+from accounting import Gaussian, InvalidInput, NormGrid, ZcdpFilter, cost_units, rounding
 from accounting.order_units import units_at_orders, units_within_orders
-from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
+from accounting.rounding import product_up, round_to, square_ratio_ceil, square_ratio_up
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 ADVERSARIAL = [
@@ -211,3 +211,50 @@ def test_scales_that_are_none_are_refused(bad: float) -> None:
         square_ratio_up([1.0], bad)
     with pytest.raises(InvalidInput, match="a is"):
         product_up(bad, [1.0])
+
+
+# ------------------------------------------------------------------------------- narrower types
+
+NARROW = [np.float16, np.float32, np.float64]
+any_number = st.floats(allow_nan=False)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@given(values=st.lists(any_number, max_size=10))
+def test_round_to_gives_the_nearest_number_of_the_type_on_each_side(
+    kind: type[np.floating], values: list[float]
+) -> None:
+    up, down = round_to(values, kind, "up"), round_to(values, kind, "down")
+    assert up.dtype == down.dtype == kind
+    for value, high, low in zip(values, up, down, strict=True):
+        assert float(low) <= value <= float(high)
+        with np.errstate(over="ignore", under="ignore"):
+            assert low == high or np.nextafter(low, kind(np.inf)) == high
+
+
+@pytest.mark.parametrize("clip", [0.1, 1.0, 1 / 3, 12.7])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_norms_clipped_in_a_narrow_type_are_within_the_clip_rounded_up(
+    clip: float, kind: type[np.floating]
+) -> None:
+    norms = np.minimum(np.linspace(0.0, 20.0, 500).astype(kind), kind(clip))
+    bound = float(round_to(clip, kind, "up"))
+    assert norms.max() <= bound
+    grid = NormGrid(bound, 100)
+    assert (grid.round_up(norms) >= norms).all()
+    rule = ZcdpFilter(100.0)
+    _, granted = rule.grant(rule.initial_state(500), Gaussian(4.0), norms, clip_norm=clip)
+    limits = round_to(granted, kind, "down")
+    assert (limits.astype(np.float64) <= granted).all()
+    assert granted.max() <= clip
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.longdouble, np.complex64, "f5", object, 7])
+def test_types_to_round_to_that_are_none_are_refused(kind: object) -> None:
+    with pytest.raises(InvalidInput, match="kind"):
+        round_to([1.0], kind, "up")
+
+
+def test_sides_to_round_to_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="toward"):
+        round_to([1.0], np.float32, "nearest")
