@@ -16,13 +16,11 @@ To charge users one by one, ask for their norms first and leave out those who ar
 
     mechanism = Gaussian(noise_stddev)
     state, admitted = rule.admit(state, zcdp_cost(mechanism, mean_norms(values, upper)))
-    release = release_mean(
-        values[admitted], upper, noise_stddev=noise_stddev, generator=generator
-    )
+    release = release_mean(values[admitted], upper, noise_stddev=noise_stddev)
 
 The norms, and who was admitted, are data about users; the release objects may be published. Values
 are rounded to a grid and the noise is sampled exactly (`exact_noise`), so floating point does not
-weaken the guarantee. `generator` must be unpredictable: whoever knows its seed knows the noise.
+weaken the guarantee. Its bits come from the operating system unless a generator is given.
 """
 
 from __future__ import annotations
@@ -121,7 +119,7 @@ def release_mean(
     values: npt.ArrayLike,
     upper: float,
     *,
-    generator: np.random.Generator,
+    generator: np.random.Generator | None = None,
     noise_stddev: float | None = None,
     rho: float | None = None,
 ) -> MeanRelease:
@@ -137,7 +135,8 @@ def release_mean(
         values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`,
             which biases the mean down. Rounded to 2**-30 `upper` or finer.
         upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: the source of all randomness.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: absolute, in the units of the values.
         rho: instead of it, the zCDP cost of a user at 0 or `upper`, in nats.
 
@@ -182,7 +181,7 @@ def release_quantiles(
     quantiles: npt.ArrayLike,
     upper: float,
     *,
-    generator: np.random.Generator,
+    generator: np.random.Generator | None = None,
     noise_stddev: float | None = None,
     rho: float | None = None,
     levels: int = 1024,
@@ -199,7 +198,8 @@ def release_quantiles(
         values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`.
         quantiles: fractions strictly between 0 and 1, shape (k,), k >= 1.
         upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: the source of all randomness.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: of the counter, in users.
         rho: instead of it, the zCDP cost of a user in the lowest level, in nats.
         levels: from 2 to 2**14; the resolution is upper / levels, its price logarithmic.

@@ -40,8 +40,8 @@ class ContinualCounter:
 
     Args:
         horizon: the largest number of steps, at least 1; there is no answer after that.
-        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
-            the counter may be copied, or restored to an earlier state, once an answer is out.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: standard deviation of the noise z below, in the units of the counts.
         rho: instead of `noise_stddev`, the zCDP cost of a user with `max_contribution`, in nats.
         method: how the running sums A = L R are factored; R x + z is released, and L (R x + z) is
@@ -61,15 +61,16 @@ class ContinualCounter:
 
     The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
-    holds the counts themselves: it is as sensitive as they are. Raises `InvalidInput` for
-    arguments outside what is said here.
+    holds the counts themselves: it is as sensitive as they are. It may not be copied, or restored
+    to an earlier state, once an answer is out: two answers to one step are two releases. Raises
+    `InvalidInput` for arguments outside what is said here.
     """
 
     def __init__(
         self,
         horizon: int,
         *,
-        generator: np.random.Generator,
+        generator: np.random.Generator | None = None,
         noise_stddev: float | None = None,
         rho: float | None = None,
         method: CounterMethod = "square-root",

@@ -56,8 +56,8 @@ class SparseVector:
         threshold: an integer, public. To learn when a count falls to t or below, ask for its
             negative with threshold -t.
         epsilon: the whole cost in nats, from 2**-40 to 2**40.
-        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
-            this object may be copied or restored to an earlier state.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         positives: c, at least 1.
         sensitivity: D, an integer >= 1: the most that one user changes any query.
         monotone: promise that one user more changes all queries in the same direction, or not at
@@ -67,8 +67,9 @@ class SparseVector:
             towards one with higher queries it shifts the threshold by D and the positives by at
             most D.
 
-    The cost is fixed when the object is made: charge it before the first query. Raises
-    `InvalidInput` for other arguments.
+    The cost is fixed when the object is made: charge it before the first query. The object may not
+    be copied, or restored to an earlier state: it counts the positives that are still paid for.
+    Raises `InvalidInput` for other arguments.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SparseVector:
         threshold: int,
         epsilon: float,
         *,
-        generator: np.random.Generator,
+        generator: np.random.Generator | None = None,
         positives: int = 1,
         sensitivity: int = 1,
         monotone: bool = False,
