@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from accounting.approximate_gdp import approximate_mu
 from accounting.budget_filter import BudgetFilter
-from accounting.calibration import noise_for_epsilon, noise_for_norm_budget
+from accounting.calibration import epsilon_of, noise_for_epsilon, noise_for_norm_budget
 from accounting.conversions import (
     gdp_budget,
     gdp_to_delta,
     gdp_to_epsilon,
+    renyi_budgets,
     renyi_to_delta,
     renyi_to_epsilon,
     zcdp_budget,
@@ -23,6 +24,7 @@ from accounting.conversions import (
 from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
 from accounting.errors import InvalidInput
 from accounting.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
 from accounting.lecuyer import LecuyerOdometer
 from accounting.local_filter import LocalFilter
 from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
@@ -87,10 +89,12 @@ __all__ = [
     "budget_units",
     "charge_units",
     "cost_units",
+    "epsilon_of",
     "from_units",
     "from_units_down",
     "gdp_budget",
     "gdp_cost",
+    "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
     "mean_norms",
@@ -100,12 +104,15 @@ __all__ = [
     "quantile_norms",
     "release_mean",
     "release_quantiles",
+    "renyi_budgets",
     "renyi_cost",
+    "renyi_of_pair",
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
     "zcdp_budget",
     "zcdp_cost",
+    "zcdp_of_group",
     "zcdp_to_delta",
     "zcdp_to_epsilon",
 ]
