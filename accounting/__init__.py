@@ -1,6 +1,6 @@
 """Individual differential privacy accounting: pure functions of arrays, no I/O.
 
-Units are nats; norms and noise are in the same units; neighbouring data sets differ by adding or
+Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
 removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
 paper each function carries, and which test holds it to that.
 """

@@ -1,4 +1,4 @@
-"""From Renyi DP, zCDP and Gaussian DP to (epsilon, delta), and from (epsilon, delta) to budgets.
+"""From Rényi DP, zCDP and Gaussian DP to (epsilon, delta), and from (epsilon, delta) to budgets.
 
 All hold for neighbours in either direction. Epsilon and divergences are in nats. An epsilon is
 never negative. Results are upper bounds and budgets lower ones: every formula below holds at *any*

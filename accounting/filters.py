@@ -9,7 +9,7 @@ it holds). A budget of 0 admits the steps that cost nothing. Neighbouring datase
 or removing one user.
 
     filter          budget            guarantee when every step's users are the admitted ones
-    RenyiFilter     nats per order    (a, budget)-Renyi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
+    RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
@@ -124,7 +124,7 @@ class ApproxDPFilter(_OneBudgetFilter):
 
 @dataclass(frozen=True, init=False)
 class RenyiFilter(BudgetFilter):
-    """Admit while the sum of Renyi divergences is at most the budget at every order.
+    """Admit while the sum of Rényi divergences is at most the budget at every order.
 
     `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats, >= 0. The
     state and the costs have shape (n, k). Costs that are numbers are decided exactly at each

@@ -87,7 +87,7 @@ class LecuyerOdometer:
     def advance(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
         """Return (new_state, bound) after a step.
 
-        `cost`: Renyi divergence at each order, in nats, float64 (n, k), >= 0, rounded up; infinity
+        `cost`: Rényi divergence at each order, in nats, float64 (n, k), >= 0, rounded up; infinity
         makes an order useless from then on. `bound`: epsilon in nats, float64 (n,), rounded up;
         infinite for a user whose costs are above the ladder (131072 nats) at every order.
         """

@@ -34,7 +34,7 @@ class LocalFilter:
     Whether a device answers is visible, and a charge may depend on private data. The guarantee
     covers what is sent if a step that is denied is answered as it would be without this user's
     data: with the noise alone. Silence is as good only when all charges follow from what is public.
-    Neighbouring data sets differ by adding or removing this user's data.
+    Neighbouring datasets differ by adding or removing this user's data.
     """
 
     __slots__ = ("_rule", "_state")

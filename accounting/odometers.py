@@ -4,7 +4,7 @@ The running sum of adaptively chosen costs is not by itself a guarantee at a tim
 the outputs. An odometer climbs rungs of a fixed step D instead: each rung is a privacy filter with
 budget D, and the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5 and Prop. 4.10).
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
-Neighbouring data sets differ by adding or removing one user. For a bound in (epsilon, delta) see
+Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
 `accounting.lecuyer`.
 """
 
@@ -140,7 +140,7 @@ class _Odometer:
 
 @dataclass(frozen=True, init=False)
 class RenyiTracker(_Odometer):
-    """A bound on the Renyi divergence at one order (Feldman and Zrnic, Alg. 5).
+    """A bound on the Rényi divergence at one order (Feldman and Zrnic, Alg. 5).
 
     `order`: > 1, at most 2**40; `step`: D, in nats, > 0. Costs and bounds are in nats at
     that order.

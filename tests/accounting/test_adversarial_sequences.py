@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from accounting import (
     ApproxDPFilter,
     BudgetFilter,
+    ContinualCounter,
     Gaussian,
     GdpFilter,
     GdpOdometer,
     RenyiFilter,
     RenyiTracker,
+    SparseVector,
     ZcdpFilter,
+    charge_units,
     cost_units,
     zcdp_budget,
 )
@@ -316,6 +319,54 @@ def test_a_batch_of_many_blocks_is_decided_user_by_user(
     assert new_state.tolist() == [
         spent + cost if spent + cost <= 1000 else spent for spent, cost in pairs
     ]
+
+
+# --------------------------------------------------------------------------------- concurrency
+
+
+@every_filter
+@settings(max_examples=40)
+@given(
+    runs=st.lists(st.lists(exact.usual_norm, max_size=6), min_size=2, max_size=3), data=st.data()
+)
+def test_runs_that_interleave_spend_one_budget_in_any_order(
+    rule: BudgetFilter, budgets: list[Fraction], runs: list[list[float]], data: st.DataObject
+) -> None:
+    """Each run sees what all of them released, and asks for a step that depends on it."""
+    factors = [Fraction(a) for a in getattr(rule, "orders", [2.0 if rule.measure == "gdp" else 1])]
+    turns = data.draw(st.permutations([i for i, run in enumerate(runs) for _ in run]))
+    waiting = [list(run) for run in runs]
+    state, spent = rule.initial_state(1), [Fraction(0)] * len(budgets)
+    for turn in turns:
+        norm = waiting[turn].pop() * (0.5 if rule.exhausted(state)[0] else 1.0)
+        state, admitted = rule.admit_norms(state, Gaussian(4.0), [norm])
+        if admitted[0]:
+            cost = exact.rho(norm, 4.0)
+            spent = [total + factor * cost for total, factor in zip(spent, factors, strict=True)]
+        assert all(total <= budget for total, budget in zip(spent, budgets, strict=True))
+
+
+def test_interactive_releases_are_charged_in_full_before_their_first_answer() -> None:
+    """A counter and a sparse vector, asked in turns with the steps of a run."""
+    rule = ZcdpFilter(1.0)
+    counter = ContinualCounter(8, rho=0.25)
+    sparse = SparseVector(3, 0.5)
+    stated, state, charged = (counter.cost(), sparse.cost()), rule.initial_state(1), []
+    for cost in stated:
+        charged.append(charge_units("zcdp", cost.mechanism, [cost.norm]))
+        state, admitted = rule.admit_units(state, charged[-1])
+        assert admitted[0]
+    for step in range(8):
+        counter.add(1)
+        sparse.above(step - 100)
+        state, admitted = rule.admit_norms(state, Gaussian(4.0), [1.0])
+        assert admitted[0]
+        charged.append(charge_units("zcdp", Gaussian(4.0), [1.0]))
+        # What the answers cost is what was stated before the first.
+        assert (counter.cost(), sparse.cost()) == stated
+        assert state[0] == sum(int(units[0]) for units in charged)
+    assert stated[0].rho <= 0.25
+    assert stated[1].rho == 0.125
 
 
 # -------------------------------------------------------------------------------------- Rogers
