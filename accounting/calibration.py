@@ -52,7 +52,8 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     kappa = positive_finite("rho", rho, DOWN)
     if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
         raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
-    return math.sqrt(budget / (2.0 * kappa)) * (1.0 + _INFLATION / min(kappa, 1.0))
+    # The root of the quotient would lose a budget among the smallest numbers.
+    return math.sqrt(budget) / math.sqrt(2.0 * kappa) * (1.0 + _INFLATION / min(kappa, 1.0))
 
 
 def epsilon_of(
