@@ -42,8 +42,8 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     s = sqrt(norm_budget / (2 rho)) (Feldman and Zrnic, Cor. 4.7): any number of linear queries,
     each answered with Gaussian noise of this absolute standard deviation, is rho-zCDP if the
     squared norms that a user contributes sum to at most `norm_budget`. `norm_budget`: in the
-    squared units of the norms, > 0; `rho`: in nats, from one unit to the largest budget. Raises
-    `InvalidInput` outside.
+    squared units of the norms, > 0, rounded up; `rho`: in nats, from one unit to the largest
+    budget, rounded down. Raises `InvalidInput` outside.
 
     s is inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
     2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget` still fit.

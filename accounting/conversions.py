@@ -3,7 +3,8 @@
 All hold for neighbours in either direction. Epsilon and divergences are in nats. An epsilon is
 never negative. Results are upper bounds and budgets lower ones: every formula below holds at *any*
 order, so an inexact minimiser costs tightness and never validity, and the rounding errors of the
-evaluation are added to the safe side.
+evaluation are added to the safe side. Arguments that float64 cannot hold are rounded to it as well:
+divergences and levels of rho and mu up, epsilon and delta down; orders are refused.
 
 Checked against 40 to 80 digits, for delta down to 1e-300, mu from 1e-6 to 1e3 and rho from 1e-12
 to 1e4: delta is above the exact formula by at most 2e-12 of it for GDP and 2e-11 for zCDP, and an

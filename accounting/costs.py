@@ -12,7 +12,7 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
 Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
 eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound. PoissonGaussian: computed
 with exp and log, so that another machine may find a cost that differs in its last digits; all
-other costs are the same bits everywhere.
+other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
 """
 
 from __future__ import annotations

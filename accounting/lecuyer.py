@@ -47,9 +47,9 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class LecuyerOdometer:
     """A bound on epsilon, at `delta`, that may be read and acted upon at any time.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `delta`: > 0, < 1; `growth`: each rung
-    of the ladder is this many times the one below, > 1, at least 1.01 (2 in the paper; less is
-    finer, and every rung needs its share of delta).
+    `orders`: k orders, > 1, at most 2**40, all different; `delta`: > 0, < 1, rounded down;
+    `growth`: each rung of the ladder is this many times the one below, > 1, at least 1.01 (2 in the
+    paper; less is finer, and every rung needs its share of delta).
 
     The guarantee, for neighbours that differ by adding or removing one user, in either direction
     and whatever the costs depend on: with probability at least 1 - delta the privacy loss is at

@@ -142,8 +142,8 @@ class _Odometer:
 class RenyiTracker(_Odometer):
     """A bound on the Rényi divergence at one order (Feldman and Zrnic, Alg. 5).
 
-    `order`: > 1, at most 2**40; `step`: D, in nats, > 0. Costs and bounds are in nats at
-    that order.
+    `order`: > 1, at most 2**40; `step`: D, in nats, > 0, rounded up to units. Costs and bounds are
+    in nats at that order.
     """
 
     order: float

@@ -51,10 +51,7 @@ def as_float_array(
     argument: str, values: npt.ArrayLike, toward: Toward | None = None
 ) -> FloatArray:
     """Return `values` as contiguous float64, rounded `toward` (refused if that is None)."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput(argument, values, "an array of real numbers") from None
+    array = _plain_array(argument, values, "an array of real numbers")
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "O":
         numbers = [real_number(argument, value, toward) for value in array.reshape(-1).tolist()]
@@ -167,10 +164,7 @@ def exact_number(argument: str, value: Number) -> Fraction:
 
 def exact_numbers(argument: str, values: npt.ArrayLike) -> list[Fraction]:
     """Return every number of an array of any shape as a fraction, without rounding."""
-    try:
-        flat = np.asarray(values).reshape(-1)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput(argument, values, "an array of real numbers") from None
+    flat = _plain_array(argument, values, "an array of real numbers").reshape(-1)
     return [exact_number(argument, value) for value in flat.tolist()]
 
 
@@ -202,10 +196,7 @@ def renyi_orders(argument: str, values: npt.ArrayLike) -> FloatArray:
 
 def unit_array(argument: str, values: npt.ArrayLike, limit: int) -> IntArray:
     """Return int64 units between 0 and `limit`, of any shape; other types are refused."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput(argument, values, "an int64 array of units") from None
+    array = _plain_array(argument, values, "an int64 array of units")
     if array.dtype != np.int64:
         raise InvalidInput(argument, array.dtype, "an int64 array of units")
     # Seen as unsigned, a negative number is above every limit.
@@ -214,6 +205,16 @@ def unit_array(argument: str, values: npt.ArrayLike, limit: int) -> IntArray:
         bad = smallest if smallest < 0 else largest
         raise InvalidInput(argument, bad, f"between 0 and {limit} units throughout")
     return cast(IntArray, array)
+
+
+def _plain_array(argument: str, values: npt.ArrayLike, allowed: str) -> npt.NDArray[Any]:
+    """Return `values` as an array of whatever type, with an entry for every number."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InvalidInput(argument, values, "without masked entries, whose values are not known")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInput(argument, values, allowed) from None
 
 
 def _exact_scalar(argument: str, value: object) -> Any:

@@ -55,7 +55,7 @@ class SparseVector:
     Args:
         threshold: an integer, public. To learn when a count falls to t or below, ask for its
             negative with threshold -t.
-        epsilon: the whole cost in nats, from 2**-40 to 2**40.
+        epsilon: the whole cost in nats, from 2**-40 to 2**40, rounded down.
         generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
             Without it, the operating system's source.
         positives: c, at least 1.

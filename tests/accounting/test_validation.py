@@ -173,6 +173,7 @@ def test_not_a_number_is_refused_where_numbers_are_used() -> None:
         {1.0, 2.0},
         [Decimal("sNaN")],
         np.array([1], dtype="m8[s]"),
+        np.ma.masked_array([1.0, 0.0], [False, True]),
         np.array([1 + 0j]),
         np.array([True]),
         [2**53 + 1],
