@@ -1,6 +1,6 @@
 """Individual differential privacy accounting: pure functions of arrays, no I/O.
 
-Units are nats; norms and noise are in the same units; neighbouring data sets differ by adding or
+Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
 removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
 paper each function carries, and which test holds it to that.
 """
@@ -8,11 +8,13 @@ paper each function carries, and which test holds it to that.
 from __future__ import annotations
 
 from accounting.approximate_gdp import approximate_mu
-from accounting.calibration import noise_for_epsilon, noise_for_norm_budget
+from accounting.budget_filter import BudgetFilter
+from accounting.calibration import epsilon_of, noise_for_epsilon, noise_for_norm_budget
 from accounting.conversions import (
     gdp_budget,
     gdp_to_delta,
     gdp_to_epsilon,
+    renyi_budgets,
     renyi_to_delta,
     renyi_to_epsilon,
     zcdp_budget,
@@ -21,13 +23,8 @@ from accounting.conversions import (
 )
 from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
 from accounting.errors import InvalidInput
-from accounting.filters import (
-    ApproxDPFilter,
-    BudgetFilter,
-    GdpFilter,
-    RenyiFilter,
-    ZcdpFilter,
-)
+from accounting.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
 from accounting.lecuyer import LecuyerOdometer
 from accounting.local_filter import LocalFilter
 from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
@@ -45,6 +42,7 @@ from accounting.release import (
 )
 from accounting.reports import Bounds, NormGrid, ReportAccountant
 from accounting.rogers import RogersFilter
+from accounting.rounding import round_to
 from accounting.subsampled_gaussian import poisson_gaussian_divergence
 from accounting.units import (
     MAX_BUDGET_UNITS,
@@ -91,10 +89,12 @@ __all__ = [
     "budget_units",
     "charge_units",
     "cost_units",
+    "epsilon_of",
     "from_units",
     "from_units_down",
     "gdp_budget",
     "gdp_cost",
+    "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
     "mean_norms",
@@ -104,11 +104,15 @@ __all__ = [
     "quantile_norms",
     "release_mean",
     "release_quantiles",
+    "renyi_budgets",
     "renyi_cost",
+    "renyi_of_pair",
     "renyi_to_delta",
     "renyi_to_epsilon",
+    "round_to",
     "zcdp_budget",
     "zcdp_cost",
+    "zcdp_of_group",
     "zcdp_to_delta",
     "zcdp_to_epsilon",
 ]

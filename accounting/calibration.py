@@ -1,4 +1,4 @@
-"""Noise for a given guarantee."""
+"""Noise for a given guarantee, and the guarantee of a given noise."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
+from accounting.costs import gdp_cost
 from accounting.errors import InvalidInput
-from accounting.mechanisms import PoissonGaussian
+from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.reports.accountant import ReportAccountant
+from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.losses import LARGEST_RATIO
 from accounting.reports.pld import PldReport
+from accounting.rounding import product_up
 from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS
 from accounting.validation import (
+    DOWN,
+    UP,
     nonnegative_finite,
     positive_finite,
     probability,
     real_number,
     user_count,
+    whole_number,
 )
 
 # At rho = 1 this makes room for 2**15 units.
@@ -35,17 +42,49 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     s = sqrt(norm_budget / (2 rho)) (Feldman and Zrnic, Cor. 4.7): any number of linear queries,
     each answered with Gaussian noise of this absolute standard deviation, is rho-zCDP if the
     squared norms that a user contributes sum to at most `norm_budget`. `norm_budget`: in the
-    squared units of the norms, > 0; `rho`: in nats, from one unit to the largest budget. Raises
-    `InvalidInput` outside.
+    squared units of the norms, > 0, rounded up; `rho`: in nats, from one unit to the largest
+    budget, rounded down. Raises `InvalidInput` outside.
 
     s is inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
     2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget` still fit.
     """
-    budget = positive_finite("norm_budget", norm_budget)
-    kappa = positive_finite("rho", rho)
+    budget = positive_finite("norm_budget", norm_budget, UP)
+    kappa = positive_finite("rho", rho, DOWN)
     if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
         raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
-    return math.sqrt(budget / (2.0 * kappa)) * (1.0 + _INFLATION / min(kappa, 1.0))
+    # The root of the quotient would lose a budget among the smallest numbers.
+    return math.sqrt(budget) / math.sqrt(2.0 * kappa) * (1.0 + _INFLATION / min(kappa, 1.0))
+
+
+def epsilon_of(
+    noise_stddev: float,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    clip_norm: float = 1.0,
+) -> float:
+    """Return the epsilon at `delta` of `steps` equal steps, rounded up: DP-SGD in one call.
+
+    Each step is Gaussian, on a Poisson sample of rate `sampling_rate`, from 0 to 1, for a user
+    whose norm is `clip_norm` in every step; neighbours add or remove one user. `noise_stddev` is
+    absolute, in the units of the norm: the noise multiplier times `clip_norm`. `steps`: from 0 to
+    2**46; 0 < `delta` < 1. In nats; infinite where the report can say nothing. Raises
+    `InvalidInput` for other arguments.
+
+    At rate 1 exact but for rounding; below, the upper bound of `ReportAccountant`, whose intervals
+    and other histories are the way to more than this. As with `noise_for_epsilon`, a fixed number
+    of steps is what this is about; a filter or an odometer is another matter.
+    """
+    mechanism = PoissonGaussian(noise_stddev, sampling_rate)
+    count = whole_number("steps", steps, 0, MAX_COUNT)
+    tail, norm = probability("delta", delta), positive_finite("clip_norm", clip_norm, UP)
+    if count == 0 or mechanism.sampling_rate == 0.0:
+        return 0.0
+    if mechanism.sampling_rate == 1.0:
+        squares = product_up(float(count), gdp_cost(Gaussian(mechanism.noise_stddev), [norm]))
+        return gdp_to_epsilon(math.nextafter(math.sqrt(float(squares[0])), math.inf), tail)
+    accountant = ReportAccountant(mechanism, NormGrid(norm, 1))
+    return float(accountant.epsilon(np.array([count]), tail))
 
 
 def noise_for_epsilon(
@@ -68,8 +107,8 @@ def noise_for_epsilon(
     filter or an odometer is another matter.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
-    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm)
-    rate = real_number("sampling_rate", sampling_rate)
+    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
+    rate = real_number("sampling_rate", sampling_rate, UP)
     if not 1 <= count <= _MAX_STEPS:
         raise InvalidInput("steps", steps, "from 1 to 10**9")
     if not 0.0 < rate <= 1.0:

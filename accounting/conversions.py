@@ -1,9 +1,10 @@
-"""From Renyi DP, zCDP and Gaussian DP to (epsilon, delta), and from (epsilon, delta) to budgets.
+"""From Rényi DP, zCDP and Gaussian DP to (epsilon, delta), and from (epsilon, delta) to budgets.
 
 All hold for neighbours in either direction. Epsilon and divergences are in nats. An epsilon is
 never negative. Results are upper bounds and budgets lower ones: every formula below holds at *any*
 order, so an inexact minimiser costs tightness and never validity, and the rounding errors of the
-evaluation are added to the safe side.
+evaluation are added to the safe side. Arguments that float64 cannot hold are rounded to it as well:
+divergences and levels of rho and mu up, epsilon and delta down; orders are refused.
 
 Checked against 40 to 80 digits, for delta down to 1e-300, mu from 1e-6 to 1e3 and rho from 1e-12
 to 1e4: delta is above the exact formula by at most 2e-12 of it for GDP and 2e-11 for zCDP, and an
@@ -50,13 +51,9 @@ def renyi_to_epsilon(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     have, makes epsilon 0. 0 < `delta` < 1.
     """
     alphas, divergences = _renyi_curve(orders, rdp)
-    a_minus_1 = alphas - 1.0
-    log_inverse_delta = -math.log(probability("delta", delta))
-    gain = np.log1p(1.0 / a_minus_1)  # -log((a - 1) / a)
-    tail = (log_inverse_delta - np.log(alphas)) / a_minus_1
-    size = gain + (log_inverse_delta + np.log(alphas)) / a_minus_1
+    overhead, error = _epsilon_overhead(alphas, -math.log(probability("delta", delta)))
     epsilon = divergences * (1.0 + _SUM_ERROR)
-    epsilon += (tail - gain) + _SUM_ERROR * size
+    epsilon += overhead + error
     return _nothing_if_zero(divergences, np.maximum(epsilon.min(axis=-1), 0.0))
 
 
@@ -68,13 +65,30 @@ def renyi_to_delta(orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float) ->
     `renyi_to_epsilon`; `epsilon`: finite, >= 0. Delta is at most 1.
     """
     alphas, divergences = _renyi_curve(orders, rdp)
-    t = alphas - 1.0
     eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    log_delta = _log_deltas(alphas, divergences, eps)
+    return _nothing_if_zero(divergences, _probability_up(log_delta.min(axis=-1)))
+
+
+def _epsilon_overhead(
+    alphas: FloatArray, log_inverse_delta: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return what epsilon is above the divergence at each order, and the error of that."""
+    a_minus_1 = alphas - 1.0
+    gain = np.log1p(1.0 / a_minus_1)  # -log((a - 1) / a)
+    tail = (log_inverse_delta - np.log(alphas)) / a_minus_1
+    size = gain + (log_inverse_delta + np.log(alphas)) / a_minus_1
+    return tail - gain, _SUM_ERROR * size
+
+
+def _log_deltas(alphas: FloatArray, divergences: FloatArray, eps: float) -> FloatArray:
+    """Return an upper bound of log delta at each order."""
+    t = alphas - 1.0
     constant = t * np.log1p(1.0 / t) + np.log1p(t)
     # The error is that of t (divergence + epsilon) + constant.
     log_delta = divergences * (t * (1.0 + _SUM_ERROR))
     log_delta -= t * eps * (1.0 - _SUM_ERROR) + constant * (1.0 - _SUM_ERROR)
-    return _nothing_if_zero(divergences, _probability_up(log_delta.min(axis=-1)))
+    return log_delta
 
 
 @overload
@@ -177,8 +191,9 @@ def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     `epsilon`: finite, >= 0; 0 < `delta` < 1. Never above the true budget; 0 if that is what
     remains after rounding down.
     """
-    eps = nonnegative_finite("epsilon", epsilon)
-    log_inverse_delta = -math.log(probability("delta", delta))
+    eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    tail = probability("delta", delta)
+    log_inverse_delta = -math.log(tail)
     if simple:
         root = eps / (math.sqrt(log_inverse_delta + eps) + math.sqrt(log_inverse_delta))
         rho = root * root
@@ -187,8 +202,8 @@ def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     return _shaved(
         rho,
         lambda level: (
-            zcdp_to_epsilon(level, delta, simple=simple) <= eps
-            and zcdp_to_delta(level, eps, simple=simple) <= delta
+            zcdp_to_epsilon(level, tail, simple=simple) <= eps
+            and zcdp_to_delta(level, eps, simple=simple) <= tail
         ),
     )
 
@@ -198,18 +213,48 @@ def gdp_budget(epsilon: float, delta: float) -> float:
 
     `epsilon`: finite, >= 0; 0 < `delta` < 1. Never above the true budget.
     """
-    eps = np.array([nonnegative_finite("epsilon", epsilon)])
-    target = math.log(probability("delta", delta))
+    eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    tail = probability("delta", delta)
+    target, point = math.log(tail), np.array([eps])
     log_mu = _rising_root(
-        lambda u: gdp_tail.log_delta_up(np.exp(u), eps) - target,
+        lambda u: gdp_tail.log_delta_up(np.exp(u), point) - target,
         np.array([-80.0]),
         # There delta is at least Phi(10), whatever epsilon.
-        np.log(np.sqrt(2.0 * eps) + 30.0),
+        np.log(np.sqrt(2.0 * point) + 30.0),
     )
     return _shaved(
         math.exp(float(log_mu[0])),
-        lambda mu: gdp_to_epsilon(mu, delta) <= epsilon and gdp_to_delta(mu, epsilon) <= delta,
+        lambda mu: gdp_to_epsilon(mu, tail) <= eps and gdp_to_delta(mu, eps) <= tail,
     )
+
+
+def renyi_budgets(epsilon: float, delta: float, orders: npt.ArrayLike) -> FloatArray:
+    """Return, for each order, the largest divergence that alone implies (epsilon, delta).
+
+    In nats, shape (k,), rounded down to what `renyi_to_epsilon` and `renyi_to_delta` confirm at
+    that order (Canonne-Kamath-Steinke). `epsilon`: finite, >= 0; 0 < `delta` < 1; `orders`: k,
+    finite, > 1.
+
+    A `RenyiFilter` of any one order with its budget is (epsilon, delta)-DP, if the order does not
+    depend on what the steps release. Several orders in one filter must all hold, so that each
+    further one admits less. 0 means that no divergence above 0 at this order implies (epsilon,
+    delta): as a budget it lets free steps pass and nothing else.
+    """
+    alphas = renyi_orders("orders", orders)
+    eps = min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+    tail = probability("delta", delta)
+    overhead, error = _epsilon_overhead(alphas, -math.log(tail))
+    margin = error + _SUM_ERROR * (eps + np.abs(overhead))
+    budgets, left = np.zeros_like(alphas), np.full(alphas.shape, True)
+    for doublings in range(_BISECTIONS):
+        tried = np.maximum(eps - overhead - margin * 2.0**doublings, 0.0)
+        holds = tried * (1.0 + _SUM_ERROR) + (overhead + error) <= eps
+        holds &= _probability_up(_log_deltas(alphas, tried, eps)) <= tail
+        budgets = np.where(left & holds, tried, budgets)
+        left &= ~holds
+        if not left.any():
+            break
+    return budgets
 
 
 def _best_zcdp_budget(eps: float, log_inverse_delta: float) -> float:

@@ -1,9 +1,9 @@
 """The cost of one step for each user, rounded up.
 
-Neighbouring data sets differ by adding or removing one user; both directions are covered. All
+Neighbouring datasets differ by adding or removing one user; both directions are covered. All
 costs are deterministic functions of the norm, so a user who is left out (norm 0) costs nothing.
 
-    mechanism         rho (zCDP)           mu squared (GDP)    Renyi divergence at order a
+    mechanism         rho (zCDP)           mu squared (GDP)    Rényi divergence at order a
     Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
     PoissonGaussian   -                    -                   `accounting.subsampled_gaussian`
     Laplace           (c / scale)^2 / 2    -                   a rho  (bound)
@@ -12,11 +12,12 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
 Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
 eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound. PoissonGaussian: computed
 with exp and log, so that another machine may find a cost that differs in its last digits; all
-other costs are the same bits everywhere.
+other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -60,7 +61,7 @@ def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
 
 
 def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
-    """Return the Renyi divergence of each user at each order, in nats, shape (n, k).
+    """Return the Rényi divergence of each user at each order, in nats, shape (n, k).
 
     `norms`: shape (n,), finite, >= 0; `orders`: shape (k,), > 1, at most 2**40. Each entry is
     the smallest float64 >= order times `zcdp_cost`. For `Laplace` and `PureDP` this is the bound
@@ -106,15 +107,28 @@ def charge_units(
     mechanism = _known(mechanism) if orders is None else _simplified(_known(mechanism))
     if orders is not None and isinstance(mechanism, PoissonGaussian):
         return cost_units(renyi_cost(mechanism, norms, orders))
-    scale = noise_scale(mechanism)
-    if measure == "gdp":
-        scale = _gaussian_only(mechanism).noise_stddev
-    vector = norm_vector("norms", norms)
-    bits = UNIT_BITS if measure == "gdp" else UNIT_BITS - 1
-    charges = square_ratio_ceil(vector, scale, bits, MAX_COST_UNITS)
+    scale, bits = _scale_and_bits(measure, mechanism)
+    charges = square_ratio_ceil(norm_vector("norms", norms), scale, bits, MAX_COST_UNITS)
     if orders is None:
         return charges
     return units_at_orders(charges, renyi_orders("orders", orders))
+
+
+def exact_units(measure: Measure, mechanism: Mechanism, norm: float) -> Fraction:
+    """Return the number of units, not rounded, that a step of `norm` costs in a measure but renyi.
+
+    `charge_units` is its ceiling, as far as it does not saturate. `norm`: finite, >= 0.
+    """
+    scale, bits = _scale_and_bits(measure, _known(mechanism))
+    ratio = Fraction(norm) / Fraction(scale)
+    return ratio * ratio * Fraction(2**bits)
+
+
+def _scale_and_bits(measure: Measure, mechanism: Mechanism) -> tuple[float, int]:
+    """Return (s, b) such that a norm c costs (c / s)^2 2**b units; of zCDP for renyi."""
+    if measure == "gdp":
+        return _gaussian_only(mechanism).noise_stddev, UNIT_BITS
+    return noise_scale(mechanism), UNIT_BITS - 1
 
 
 def _known(mechanism: Mechanism) -> Mechanism:

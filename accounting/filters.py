@@ -1,54 +1,49 @@
 """Individual privacy filters: who is admitted to a step, and with what norm.
 
 A filter is an immutable rule. Its state is an int64 array of spent units (`accounting.units`), one
-row per user, that the caller owns: shape (n,), or (n, k) for a filter of k Renyi orders. Costs are
-rounded up to units and budgets down, so no sequence of admissions, in any order, in any batches,
-exceeds a budget in exact arithmetic. Neighbouring data sets differ by adding or removing one user.
+row per user, that the caller owns: shape (n,), or (n, k) for a filter of k Rényi orders. Costs are
+rounded up to units, so no sequence of admissions, in any order, in any batches, exceeds a budget
+in exact arithmetic. Budgets are taken as the numbers they are, and the last unit is decided on
+these numbers: a cost of exactly the budget is admitted (`accounting.budgets` has the rule and why
+it holds). A budget of 0 admits the steps that cost nothing. Neighbouring datasets differ by adding
+or removing one user.
 
     filter          budget            guarantee when every step's users are the admitted ones
-    RenyiFilter     nats per order    (a, budget)-Renyi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
+    RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rogers`, to compare with
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
-is FZ Alg. 4: a user whose charge does not fit is left out of this step, is charged nothing, and
+is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
 may be admitted to a later, cheaper one.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.budgets import admit_within, exhausted_within, remaining_within
+from accounting.budget_filter import BudgetFilter
+from accounting.budgets import PaysFromRest, Positions
 from accounting.conversions import zcdp_budget
-from accounting.costs import Measure, charge_units
+from accounting.costs import Measure, charge_units, exact_units
 from accounting.errors import InvalidInput
-from accounting.mechanisms import Mechanism, PoissonGaussian, PureDP, noise_scale
+from accounting.mechanisms import Mechanism, PoissonGaussian, noise_scale
 from accounting.order_units import units_within_orders
-from accounting.units import (
-    MAX_BUDGET_UNITS,
-    UNIT_BITS,
-    budget_units,
-    cost_units,
-    from_units_down,
-)
+from accounting.units import UNIT_BITS, split_budget
 from accounting.validation import (
     BoolArray,
     FloatArray,
     IntArray,
-    as_float_array,
-    norm_vector,
-    positive_finite,
+    exact_numbers,
     renyi_orders,
     user_count,
 )
@@ -60,122 +55,36 @@ _SMALLEST_GRANT = 2.0**-1000
 _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 
 
-@dataclass(frozen=True, init=False)
-class BudgetFilter(ABC):
-    """What the filters share. `budget_units`: one budget, or one per order, in units."""
-
-    measure: ClassVar[Measure]
-    budget_units: tuple[int, ...]
-
-    def initial_state(self, n: int) -> IntArray:
-        """Return the state of n users who have spent nothing."""
-        return np.zeros(user_count("n", n), dtype=np.int64)
-
-    def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), admitting whoever can pay `cost` in full.
-
-        `cost`: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
-        squared for GDP), rounded up to units; infinity is never admitted. `admitted`: bool (n,).
-        """
-        return self.admit_units(state, cost_units(cost))
-
-    def admit_units(self, state: IntArray, cost_units: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), as `admit` does, for costs in units."""
-        return admit_within(self.budget_units, state, cost_units)
-
-    def remaining(self, state: IntArray) -> FloatArray:
-        """Return what is left, in the unit of the measure, rounded down; shape of the state."""
-        return from_units_down(remaining_within(self.budget_units, state))
-
-    def exhausted(self, state: IntArray) -> BoolArray:
-        """Return whether nothing is left, at some order at least; bool (n,)."""
-        return exhausted_within(self.budget_units, state)
-
-    def grant(
-        self,
-        state: IntArray,
-        mechanism: Mechanism,
-        norms: npt.ArrayLike,
-        clip_norm: float | None = None,
-    ) -> tuple[IntArray, FloatArray]:
-        """Return (new_state, granted_norms): budget-aware clipping, FZ Alg. 7.
-
-        As `grant_units`, for norms that are first clipped to `clip_norm` (> 0) if it is given.
-        The mechanism must clip every user's contribution to the granted norm.
-        """
-        vector = norm_vector("norms", norms)
-        if clip_norm is not None:
-            vector = np.minimum(vector, positive_finite("clip_norm", clip_norm))
-        return self.grant_units(state, mechanism, vector)[:2]
-
-    def grant_units(
-        self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
-    ) -> tuple[IntArray, FloatArray, IntArray]:
-        """Return (new_state, granted_norms, charged_units): the largest norms that can be paid.
-
-        - A norm whose charge fits is granted as it is and charged what it costs.
-        - Else the granted norm is what the remainder pays for, at most a relative 2**-49 less,
-          and its cost is at most the remainder in exact arithmetic. The whole remainder is
-          charged, so that the user is exhausted. Of several orders, the tightest (the least
-          floor(remaining / order), the first if equal) is charged its whole remainder, and each
-          other what the granted norm costs.
-        - A user with nothing left is granted 0 and charged 0.
-        - For `PoissonGaussian`, the norm is found by bisection, at most a relative 2**-20 less
-          than one that does not fit; the tightest order is the first that this one exceeds.
-
-        Of the other mechanisms every machine grants the same bits: only IEEE-exact operations
-        are used. `norms`: shape (n,), finite, >= 0. `charged_units` has the shape of the state.
-        Raises `InvalidInput` for `PureDP`, which has no norm that could be clipped, and for what
-        the measure does not cover.
-        """
-        if isinstance(mechanism, PureDP):
-            raise InvalidInput(
-                "mechanism", mechanism, "one whose norms can be clipped; use admit for pure DP"
-            )
-        granted = norm_vector("norms", norms).copy()
-        left = remaining_within(self.budget_units, state)
-        if len(left) != granted.size:
-            raise InvalidInput("norms", granted.shape, f"one norm for each of {len(left)} users")
-        charged = self._charge(mechanism, granted)
-        over = charged > left
-        short = np.flatnonzero(over if over.ndim == 1 else over.any(axis=1))
-        if short.size:
-            granted[short], charged[short] = self._last_grant(
-                mechanism, granted[short], left[short]
-            )
-        return state + charged, granted, charged
-
-    @abstractmethod
-    def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
-        """Return the charge of each norm in units, of the shape of the state."""
-
-    def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, left: IntArray
-    ) -> tuple[FloatArray, IntArray]:
-        """Return (norms that `left` units pay for, charges) for `norms` that they do not."""
-        return _norm_within(mechanism, left, self.measure), left
-
-    def _set(self, budgets: Sequence[int]) -> Self:
-        """Store validated budgets; only constructors call this."""
-        for budget in budgets:
-            if isinstance(budget, bool) or not isinstance(budget, (int, np.integer)):
-                raise InvalidInput("budget_units", budget, "an integer")
-            if not 1 <= budget <= MAX_BUDGET_UNITS:
-                raise InvalidInput("budget_units", budget, f"from 1 to {MAX_BUDGET_UNITS} units")
-        object.__setattr__(self, "budget_units", tuple(int(budget) for budget in budgets))
-        return self
-
-
 class _OneBudgetFilter(BudgetFilter):
     """A filter whose state has shape (n,)."""
 
     @classmethod
     def from_units(cls, budget: int) -> Self:
-        """Return the filter with a budget in units, 1 to `MAX_BUDGET_UNITS`."""
+        """Return the filter with a budget in units, 0 to `MAX_BUDGET_UNITS`."""
         return cls.__new__(cls)._set([budget])
+
+    def _set_budget(self, units: int, rest: Fraction) -> None:
+        self._set([units], [rest])
 
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return charge_units(self.measure, mechanism, norms)
+
+    def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest:
+        def pays(edge: Positions) -> BoolArray:
+            distinct, position = np.unique(norms[edge], return_inverse=True)
+            decided = []
+            for norm in distinct.tolist():
+                cost = exact_units(self.measure, mechanism, norm)
+                decided.append(cost - math.ceil(cost) + 1 <= self.budget_rests[0])
+            return np.array(decided, dtype=np.bool_)[position]
+
+        return pays
+
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        granted = _norm_within(mechanism, self._left(spent), self.measure)
+        return granted, self._all_left(spent)
 
 
 class ZcdpFilter(_OneBudgetFilter):
@@ -184,7 +93,7 @@ class ZcdpFilter(_OneBudgetFilter):
     measure = "zcdp"
 
     def __init__(self, rho: float) -> None:
-        self._set([budget_units(positive_finite("rho", rho))])
+        self._set_budget(*split_budget("rho", rho))
 
 
 class GdpFilter(_OneBudgetFilter):
@@ -196,7 +105,7 @@ class GdpFilter(_OneBudgetFilter):
     measure = "gdp"
 
     def __init__(self, mu: float) -> None:
-        self._set([budget_units(Fraction(positive_finite("mu", mu)) ** 2)])
+        self._set_budget(*split_budget("mu", mu, power=2))
 
 
 class ApproxDPFilter(_OneBudgetFilter):
@@ -210,27 +119,28 @@ class ApproxDPFilter(_OneBudgetFilter):
     measure = "approx-dp"
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self._set([budget_units(zcdp_budget(epsilon, delta))])
+        self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
 
 
 @dataclass(frozen=True, init=False)
 class RenyiFilter(BudgetFilter):
-    """Admit while the sum of Renyi divergences is at most the budget at every order.
+    """Admit while the sum of Rényi divergences is at most the budget at every order.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats. The
-    state and the costs have shape (n, k).
+    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats, >= 0. The
+    state and the costs have shape (n, k). Costs that are numbers are decided exactly at each
+    order; those of norms in whole units, in which a charge is rounded up twice.
     """
 
     measure = "renyi"
     orders: tuple[float, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        numbers = as_float_array("budgets", budgets)
-        self._set_orders(orders, [budget_units(budget) for budget in numbers.reshape(-1).tolist()])
+        parts = [split_budget("budgets", budget) for budget in exact_numbers("budgets", budgets)]
+        self._set_orders(orders, [units for units, _ in parts], [rest for _, rest in parts])
 
     @classmethod
     def from_units(cls, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
-        """Return the filter with budgets in units, 1 to `MAX_BUDGET_UNITS`, one per order."""
+        """Return the filter with budgets in units, 0 to `MAX_BUDGET_UNITS`, one per order."""
         return cls.__new__(cls)._set_orders(orders, budgets)
 
     def initial_state(self, n: int) -> IntArray:
@@ -241,9 +151,10 @@ class RenyiFilter(BudgetFilter):
         return charge_units(self.measure, mechanism, norms, self.orders)
 
     def _last_grant(
-        self, mechanism: Mechanism, norms: FloatArray, left: IntArray
+        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
         rows = np.arange(norms.size)
+        left, all_left = self._left(spent), self._all_left(spent)
         if isinstance(mechanism, PoissonGaussian):
             granted, tightest = self._largest_within(mechanism, norms, left)
         else:
@@ -251,9 +162,12 @@ class RenyiFilter(BudgetFilter):
             tightest = payable.argmin(axis=1)
             granted = _norm_within(mechanism, payable[rows, tightest], "zcdp")
         charges = self._charge(mechanism, granted)
-        charges[rows, tightest] = left[rows, tightest]
-        charges[(left == 0).any(axis=1)] = 0
-        return granted, charges
+        charges[rows, tightest] = all_left[rows, tightest]
+        # Whoever has less than a unit left at some order is granted nothing, and pays that.
+        empty = left == 0
+        return granted, np.where(
+            empty.any(axis=1)[:, np.newaxis], np.where(empty, all_left, 0), charges
+        )
 
     def _largest_within(
         self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray
@@ -276,12 +190,14 @@ class RenyiFilter(BudgetFilter):
             tightest[open_rows[~fits]] = over[~fits].argmax(axis=1)
         return low.view(np.float64), tightest
 
-    def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
+    def _set_orders(
+        self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()
+    ) -> Self:
         alphas = renyi_orders("orders", orders)
-        if len(budgets) != alphas.size:
-            raise InvalidInput("budgets", len(budgets), f"one for each of {alphas.size} orders")
+        if not isinstance(budgets, (Sequence, np.ndarray)) or len(budgets) != alphas.size:
+            raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
-        return self._set(budgets)
+        return self._set(budgets, rests)
 
 
 def _norm_within(mechanism: Mechanism, units: IntArray, measure: Measure) -> FloatArray:

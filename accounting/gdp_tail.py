@@ -19,10 +19,11 @@ import math
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from accounting.rounding import split, two_product_error
+from accounting.error_free import split, two_product_error
 from accounting.validation import FloatArray
 
 _SMALL_MU = 0.25
+_LARGEST_MU = 2.0**50
 # Gauss-Legendre of 12 points is exact to rounding on an interval this short.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -71,8 +72,9 @@ def epsilon(mu: FloatArray, log_delta_target: float) -> FloatArray:
     """
     # There Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2, and delta(epsilon) is less.
     result: FloatArray = mu * (math.sqrt(-2.0 * log_delta_target) + 0.5 * mu)
-    # Each entry stops by itself, so that it does not depend on the others.
-    moving = np.arange(mu.size)
+    # Each entry stops by itself, so that it does not depend on the others. Where mu is so large
+    # that x is lost in the rounding of epsilon / mu, this bound is the result.
+    moving = np.flatnonzero(mu < _LARGEST_MU)
     for _ in range(_NEWTON_STEPS):
         level, current = mu[moving], result[moving]
         x = current / level - 0.5 * level

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from accounting.errors import InvalidInput
 from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 from accounting.validation import (
+    DOWN,
     FloatArray,
     IntArray,
     positive_finite,
@@ -46,9 +47,9 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class LecuyerOdometer:
     """A bound on epsilon, at `delta`, that may be read and acted upon at any time.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `delta`: > 0, < 1; `growth`: each rung
-    of the ladder is this many times the one below, > 1, at least 1.01 (2 in the paper; less is
-    finer, and every rung needs its share of delta).
+    `orders`: k orders, > 1, at most 2**40, all different; `delta`: > 0, < 1, rounded down;
+    `growth`: each rung of the ladder is this many times the one below, > 1, at least 1.01 (2 in the
+    paper; less is finer, and every rung needs its share of delta).
 
     The guarantee, for neighbours that differ by adding or removing one user, in either direction
     and whatever the costs depend on: with probability at least 1 - delta the privacy loss is at
@@ -69,11 +70,12 @@ class LecuyerOdometer:
 
     def __init__(self, orders: npt.ArrayLike, delta: float, *, growth: float = 2.0) -> None:
         alphas = renyi_orders("orders", orders).tolist()
-        if positive_finite("growth", growth) < 1.01:
+        factor = positive_finite("growth", growth, DOWN)
+        if factor < 1.01:
             raise InvalidInput("growth", growth, "at least 1.01")
         object.__setattr__(self, "orders", tuple(alphas))
         object.__setattr__(self, "delta", probability("delta", delta))
-        object.__setattr__(self, "growth", float(growth))
+        object.__setattr__(self, "growth", factor)
         ladders = [_ladder(order, len(alphas), self.delta, self.growth) for order in alphas]
         object.__setattr__(self, "_budgets", tuple(budgets for budgets, _ in ladders))
         object.__setattr__(self, "_bounds", tuple(bounds for _, bounds in ladders))
@@ -85,7 +87,7 @@ class LecuyerOdometer:
     def advance(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
         """Return (new_state, bound) after a step.
 
-        `cost`: Renyi divergence at each order, in nats, float64 (n, k), >= 0, rounded up; infinity
+        `cost`: Rényi divergence at each order, in nats, float64 (n, k), >= 0, rounded up; infinity
         makes an order useless from then on. `bound`: epsilon in nats, float64 (n,), rounded up;
         infinite for a user whose costs are above the ladder (131072 nats) at every order.
         """

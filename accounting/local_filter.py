@@ -9,12 +9,12 @@ from typing import cast
 
 import numpy as np
 
-from accounting.costs import charge_units
+from accounting.budget_filter import BudgetFilter
 from accounting.errors import InvalidInput
-from accounting.filters import BudgetFilter, RenyiFilter
 from accounting.mechanisms import Laplace, Mechanism, PureDP
 from accounting.rogers import RogersFilter
-from accounting.validation import IntArray, norm_vector
+from accounting.units import MAX_BUDGET_UNITS
+from accounting.validation import UP, IntArray, norm_vector, real_number, whole_number
 
 
 class LocalFilter:
@@ -34,7 +34,7 @@ class LocalFilter:
     Whether a device answers is visible, and a charge may depend on private data. The guarantee
     covers what is sent if a step that is denied is answered as it would be without this user's
     data: with the noise alone. Silence is as good only when all charges follow from what is public.
-    Neighbouring data sets differ by adding or removing this user's data.
+    Neighbouring datasets differ by adding or removing this user's data.
     """
 
     __slots__ = ("_rule", "_state")
@@ -83,12 +83,16 @@ class LocalFilter:
         `norm`: of this user's contribution, finite, >= 0; what it measures is said by the
         mechanism. The charge is the same, to the unit, as that of the rule over many users.
         """
-        self._state, admitted = self._rule.admit_units(self._state, self._charge(mechanism, norm))
+        if isinstance(self._rule, BudgetFilter):
+            self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
+        else:
+            charge = self._rule.cost_units([_pure_epsilon(mechanism, norm)])
+            self._state, admitted = self._rule.admit_units(self._state, charge)
         return bool(admitted[0])
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
         """As `admit`, for a cost in the unit of the rule, >= 0; one number, or one per order."""
-        self._state, admitted = self._rule.admit(self._state, np.array([cost]))
+        self._state, admitted = self._rule.admit(self._state, [cost])
         return bool(admitted[0])
 
     def grant(self, mechanism: Mechanism, norm: float, clip_norm: float | None = None) -> float:
@@ -102,19 +106,12 @@ class LocalFilter:
         self._state, granted = self._rule.grant(self._state, mechanism, [norm], clip_norm)
         return float(granted[0])
 
-    def _charge(self, mechanism: Mechanism, norm: float) -> IntArray:
-        if isinstance(self._rule, RogersFilter):
-            return self._rule.cost_units([_pure_epsilon(mechanism, norm)])
-        orders = self._rule.orders if isinstance(self._rule, RenyiFilter) else None
-        return charge_units(self._rule.measure, mechanism, [norm], orders)
-
 
 def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:
     """Return `spent` as a state of this shape; the rule checks its range."""
-    numbers = list(spent)
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
-            raise InvalidInput("spent", number, "whole numbers of at least 0, as stored")
+    if not isinstance(spent, Sequence):
+        raise InvalidInput("spent", spent, "a list of whole numbers, as stored")
+    numbers = [whole_number("spent", number, 0, MAX_BUDGET_UNITS) for number in spent]
     if len(numbers) != math.prod(shape):
         raise InvalidInput("spent", len(numbers), f"{math.prod(shape)} numbers for this rule")
     return np.array(numbers, dtype=np.int64).reshape(shape)
@@ -127,9 +124,4 @@ def _pure_epsilon(mechanism: Mechanism, norm: float) -> float:
         return number
     if not isinstance(mechanism, Laplace):
         raise InvalidInput("mechanism", mechanism, "pure DP for this rule: PureDP or Laplace")
-    exact = Fraction(number) / Fraction(mechanism.scale)
-    try:
-        nearest = float(exact)
-    except OverflowError:
-        return math.inf
-    return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
+    return real_number("norm", Fraction(number) / Fraction(mechanism.scale), UP)

@@ -1,7 +1,9 @@
 """The mechanisms whose cost is known: what was run on the data in one step.
 
-Neighbouring data sets differ by adding or removing one user. "Norm" is that user's contribution
-to the released sum in this step, in the norm that the mechanism names.
+Neighbouring datasets differ by adding or removing one user. "Norm" is that user's contribution
+to the released sum in this step, in the norm that the mechanism names. Parameters that float64
+cannot hold are rounded to where the step costs more: noise down, sampling rates up
+(`accounting.validation`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from accounting.errors import InvalidInput
-from accounting.validation import positive_finite, real_number
+from accounting.validation import DOWN, positive_finite, sampling_probability
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Gaussian:
     noise_stddev: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_stddev", positive_finite("noise_stddev", self.noise_stddev))
+        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        object.__setattr__(self, "noise_stddev", noise)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class PoissonGaussian:
     user is in the sample, independently of everything else. Every enrolled user is charged at
     every step, sampled or not (Yu et al., Alg. 1).
 
-    Its cost is a curve over Renyi orders that no rho or mu describes: only `renyi_cost` and the
+    Its cost is a curve over Rényi orders that no rho or mu describes: only `renyi_cost` and the
     measure renyi take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what
     `Gaussian` costs.
     """
@@ -47,10 +50,9 @@ class PoissonGaussian:
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_stddev", positive_finite("noise_stddev", self.noise_stddev))
-        rate = real_number("sampling_rate", self.sampling_rate)
-        if not 0.0 <= rate <= 1.0:
-            raise InvalidInput("sampling_rate", self.sampling_rate, "between 0 and 1")
+        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        object.__setattr__(self, "noise_stddev", noise)
+        rate = sampling_probability("sampling_rate", self.sampling_rate)
         object.__setattr__(self, "sampling_rate", rate)
 
 
@@ -64,7 +66,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", positive_finite("scale", self.scale))
+        object.__setattr__(self, "scale", positive_finite("scale", self.scale, DOWN))
 
 
 @dataclass(frozen=True)

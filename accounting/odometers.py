@@ -4,7 +4,7 @@ The running sum of adaptively chosen costs is not by itself a guarantee at a tim
 the outputs. An odometer climbs rungs of a fixed step D instead: each rung is a privacy filter with
 budget D, and the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5 and Prop. 4.10).
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
-Neighbouring data sets differ by adding or removing one user. For a bound in (epsilon, delta) see
+Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
 `accounting.lecuyer`.
 """
 
@@ -23,9 +23,11 @@ from accounting.errors import InvalidInput
 from accounting.rounding import product_up
 from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units, from_units
 from accounting.validation import (
+    UP,
     FloatArray,
     IntArray,
-    positive_finite,
+    exact_number,
+    real_number,
     renyi_orders,
     unit_array,
     user_count,
@@ -103,7 +105,7 @@ class _Odometer:
         `cost`: float64 (n,), >= 0, in the unit of the bound, rounded up. `bound`: float64 (n,),
         rounded up; infinite after a cost that no budget could pay.
         """
-        columns = np.asarray(state)
+        columns = unit_array("state", state, MAX_RUNGS)
         if columns.ndim != 2 or columns.shape[1] != 2:
             raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
         used, rungs = self._climb(
@@ -120,32 +122,35 @@ class _Odometer:
         # A number of rungs above 2**53 is rounded up to the next float64 first.
         nearest = rungs.astype(np.float64)
         nearest[nearest.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
-        step = Fraction(self.step_units, 2**UNIT_BITS)
-        bound = product_up(_float_up(step), nearest)
+        step = real_number("step", Fraction(self.step_units, 2**UNIT_BITS), UP)
+        bound = product_up(step, nearest)
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 
-    def _set_step(self, step: Fraction) -> int:
-        units: int = math.ceil(step * 2**UNIT_BITS)
-        if units > MAX_BUDGET_UNITS:
-            raise InvalidInput("step", float(step), f"at most {MAX_BUDGET_UNITS >> UNIT_BITS}")
+    def _set_step(self, step: float, power: int) -> int:
+        number = exact_number("step", step)
+        units: int = math.ceil(number**power * 2**UNIT_BITS)
+        if number <= 0 or units > MAX_BUDGET_UNITS:
+            squared = " when squared" if power == 2 else ""
+            allowed = f"greater than 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
+            raise InvalidInput("step", step, allowed)
         object.__setattr__(self, "step_units", units)
         return units
 
 
 @dataclass(frozen=True, init=False)
 class RenyiTracker(_Odometer):
-    """A bound on the Renyi divergence at one order (Feldman and Zrnic, Alg. 5).
+    """A bound on the Rényi divergence at one order (Feldman and Zrnic, Alg. 5).
 
-    `order`: > 1, at most 2**40; `step`: D, in nats, > 0. Costs and bounds are in nats at
-    that order.
+    `order`: > 1, at most 2**40; `step`: D, in nats, > 0, rounded up to units. Costs and bounds are
+    in nats at that order.
     """
 
     order: float
 
     def __init__(self, order: float, step: float) -> None:
         object.__setattr__(self, "order", float(renyi_orders("order", [order])[0]))
-        self._set_step(Fraction(positive_finite("step", step)))
+        self._set_step(step, power=1)
 
 
 @dataclass(frozen=True, init=False)
@@ -163,10 +168,10 @@ class GdpOdometer(_Odometer):
     first_units: tuple[int, ...]
 
     def __init__(self, step: float | Sequence[float]) -> None:
-        steps = list(step) if isinstance(step, (Sequence, np.ndarray)) else [step]
+        steps = np.asarray(step, dtype=object).reshape(-1).tolist()
         if not steps:
             raise InvalidInput("step", step, "one step or more")
-        units = [self._set_step(Fraction(positive_finite("step", one)) ** 2) for one in steps]
+        units = [self._set_step(one, power=2) for one in steps]
         if sum(units) > MAX_BUDGET_UNITS:
             allowed = f"squares of at most {MAX_BUDGET_UNITS >> UNIT_BITS} in all"
             raise InvalidInput("step", steps, allowed)
@@ -208,13 +213,8 @@ class GdpOdometer(_Odometer):
         return bound
 
 
-def _float_up(value: Fraction) -> float:
-    nearest = float(value)
-    return math.nextafter(nearest, math.inf) if Fraction(nearest) < value else nearest
-
-
 def _checked_steps(step: int | Sequence[int] | IntArray) -> IntArray:
-    steps = unit_array("step", np.atleast_1d(np.asarray(step)), MAX_BUDGET_UNITS)
+    steps = np.atleast_1d(unit_array("step", step, MAX_BUDGET_UNITS))
     if steps.ndim != 1 or steps.size == 0 or steps.min() < 1:
         raise InvalidInput("step", step, "1 unit or more, one number or one per order")
     return steps

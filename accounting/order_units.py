@@ -1,21 +1,20 @@
-"""Units at a Renyi order from units of zCDP, and back, exactly.
+"""Units at a Rényi order from units of zCDP, and back, exactly.
 
 A Gaussian step of z units of rho costs ceil(a z) units at order a, in exact arithmetic, so that
 anybody can recompute a state with rational numbers. Orders are float64 and many usual ones, such
 as 1.1, have 53 significant bits; the product is therefore formed from its rounded value and its
 rounding error (see `accounting.rounding`) as long as z is exact in float64 (512 nats), and in
-Python integers above.
+whole numbers of 128 bits above (`accounting.wide`).
 """
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
-from accounting.rounding import split, two_product_error
+from accounting import wide
+from accounting.error_free import mantissas, split, two_product_error
 from accounting.units import MAX_COST_UNITS
 from accounting.validation import FloatArray, IntArray
 
@@ -43,14 +42,9 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
         block = slice(start, start + rows)
         results[block] = _products_up(units[block], orders)
     large = np.flatnonzero(units > _EXACT_INTEGERS)
-    if large.size:
-        exact_orders = [Fraction(order) for order in orders.tolist()]
-        distinct, position = np.unique(units[large], return_inverse=True)
-        decided = [
-            [min(math.ceil(order * value), MAX_COST_UNITS) for order in exact_orders]
-            for value in distinct.tolist()
-        ]
-        results[large] = np.array(decided, dtype=np.int64)[position]
+    for start in range(0, large.size, rows):
+        some = large[start : start + rows]
+        results[some] = _large_products_up(units[some], orders)
     return results
 
 
@@ -63,20 +57,20 @@ def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
     # While limits are exact in float64, rounding is monotone and whole numbers are exact: the
     # rounded quotient may have been carried up to the next whole number, and no further.
     quotients = np.floor(limits / orders).astype(np.int64)
-    for column, order in enumerate(orders.tolist()):
+    for column in range(orders.size):
         candidate = quotients[:, column]  # a view
         limit = limits[:, column]
         one_order = orders[column : column + 1]
         candidate -= units_at_orders(candidate, one_order)[:, 0] > limit
-        large = np.flatnonzero(limit > _EXACT_INTEGERS)
-        exact_order = Fraction(order)
-        for row in large.tolist():
-            candidate[row] = math.floor(int(limit[row]) / exact_order)
+    large = np.nonzero(limits > _EXACT_INTEGERS)
+    for start in range(0, large[0].size, _BLOCK):
+        entries = tuple(axis[start : start + _BLOCK] for axis in large)
+        quotients[entries] = _large_quotients(limits[entries], orders[entries[1]])
     return quotients
 
 
 def _products_up(units: IntArray, orders: FloatArray) -> IntArray:
-    """Return `units_at_orders` for units up to 2**53; above, any number."""
+    """Return `units_at_orders` of one block for units up to 2**53; above, any number."""
     values = units.astype(np.float64)[:, np.newaxis]
     product = values * orders
     error = two_product_error(product, *split(values), *split(orders))
@@ -92,6 +86,36 @@ def _products_up(units: IntArray, orders: FloatArray) -> IntArray:
     results: IntArray = whole.astype(np.int64)
     results += error.astype(np.int64)
     return np.minimum(results, MAX_COST_UNITS, out=results)
+
+
+def _large_products_up(units: IntArray, orders: FloatArray) -> IntArray:
+    """Return `units_at_orders` of one block, for any units."""
+    # The product of rounded numbers is within a relative 2**-51 of the exact one.
+    rounded = units.astype(np.float64)[:, np.newaxis] * orders
+    results = np.full(rounded.shape, MAX_COST_UNITS)
+    open_entries = np.nonzero(rounded < (1.0 + 2.0**-50) * MAX_COST_UNITS)
+    numerators, shifts = _fractions(orders[open_entries[1]])
+    factors = units[open_entries[0]].view(np.uint64)
+    products = wide.shifted_right_up(wide.product(numerators, factors), shifts)
+    results[open_entries] = np.minimum(products, np.uint64(MAX_COST_UNITS)).astype(np.int64)
+    return results
+
+
+def _large_quotients(limits: IntArray, orders: FloatArray) -> IntArray:
+    """Return floor(limit / order) of each pair, shape (m,), for limits of at least one unit."""
+    numerators, shifts = _fractions(orders)
+    nothing = np.zeros_like(numerators)
+    dividend = wide.shifted_left(wide.Wide(nothing, limits.astype(np.uint64)), shifts)
+    # For whole numbers, floor(x / y) is ceil((x + 1) / y) - 1. The last digits of x are 0.
+    one_more = wide.Wide(dividend.high, dividend.low + np.uint64(1))
+    estimates = np.floor(limits / orders).astype(np.int64)
+    return wide.quotient_up(one_more, wide.Wide(nothing, numerators), estimates) - 1
+
+
+def _fractions(orders: FloatArray) -> tuple[wide.UintArray, wide.UintArray]:
+    """Return (m, b) with order == m / 2**b, b from 12 to 52."""
+    numerators, exponents = mantissas(orders)
+    return numerators, (-exponents).astype(np.uint64)
 
 
 def _short_fractions(orders: FloatArray, largest: int) -> tuple[IntArray, IntArray] | None:

@@ -32,7 +32,7 @@ from accounting.validation import (
     FloatArray,
     IntArray,
     nonnegative_array,
-    positive_finite,
+    nonnegative_finite,
     probability,
     unit_array,
     user_count,
@@ -55,8 +55,9 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class RogersFilter:
     """Admit pure DP steps while the condition above holds: (epsilon, delta)-DP.
 
-    `epsilon`: nats, > 0, at most 512; `delta`: > 0, less than 1/e, as the theorem wants it.
-    Neighbouring data sets differ by adding or removing one user; a user who is denied is left out
+    `epsilon`: nats, at most 512, >= 0; 0 admits the steps that cost nothing. `delta`: > 0, less
+    than 1/e, as the theorem wants it. Both are rounded down if float64 cannot hold them.
+    Neighbouring datasets differ by adding or removing one user; a user who is denied is left out
     of the step, is charged nothing, and may be admitted to a later, cheaper one.
 
     The state is an int64 array of shape (n, 2) that the caller owns: spread and drift of each user
@@ -73,7 +74,7 @@ class RogersFilter:
     _prior: float = field(repr=False, compare=False)
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        largest = positive_finite("epsilon", epsilon)
+        largest = nonnegative_finite("epsilon", epsilon)
         if largest > _LARGEST_EPSILON:
             raise InvalidInput("epsilon", epsilon, f"at most {_LARGEST_EPSILON}")
         small = probability("delta", delta)
@@ -82,9 +83,13 @@ class RogersFilter:
         object.__setattr__(self, "epsilon", largest)
         object.__setattr__(self, "delta", small)
         object.__setattr__(self, "_log_inverse_delta", -math.log(small))
-        object.__setattr__(self, "_prior", largest**2 / (28.04 * self._log_inverse_delta))
-        if not self._fits(np.ones((1, 2), dtype=np.int64))[0]:
-            raise InvalidInput("epsilon", epsilon, f"enough for one charge of 2**-{UNIT_BITS}")
+        object.__setattr__(self, "_prior", largest * largest / (28.04 * self._log_inverse_delta))
+        if largest > 0.0:
+            # One unit of spread alone takes more than 2**-22, whatever delta.
+            least = np.ones((1, 2), dtype=np.int64)
+            if largest < 2.0 ** -(UNIT_BITS // 2) or not self._fits(least)[0]:
+                allowed = f"0, or enough for one charge of 2**-{UNIT_BITS}"
+                raise InvalidInput("epsilon", epsilon, allowed)
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing, shape (n, 2)."""
@@ -147,6 +152,8 @@ class RogersFilter:
 
     def _fits(self, total: IntArray) -> BoolArray:
         """Return whether the condition holds, exactly, for units of shape (n, 2)."""
+        if self.epsilon == 0.0:  # H is 0, and the left side 0 for those who spent nothing
+            return np.asarray(~total.any(axis=1))
         bound = self._bound(*_nats(total))
         fits: BoolArray = np.asarray(bound <= self.epsilon * (1.0 - _MARGIN))
         unsure = bound <= self.epsilon * (1.0 + _MARGIN)
@@ -183,6 +190,8 @@ class RogersFilter:
         return False
 
     def _largest_step(self, spent: IntArray) -> FloatArray:
+        if self.epsilon == 0.0:
+            return np.zeros(len(spent))
         # One unit more than is spent stands for the rounding of the step to units.
         spread, drift = _nats(spent + 1)
         low, high = np.zeros(len(spent)), np.full(len(spent), self.epsilon)

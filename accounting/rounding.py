@@ -1,28 +1,36 @@
 """Directed rounding: squares of ratios and products, rounded up to the next float64, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
-are the same on every machine. A product is split into its rounded value and its rounding error
-(Veltkamp and Dekker, "A floating-point technique for extending the available precision", 1971);
-the error decides the direction. Where the error is too small to be sure of its sign, and for
-numbers near the ends of the float64 range, Python integers decide, once for each distinct value.
+are the same on every machine. A product is its rounded value and its rounding error
+(`accounting.error_free`); the error decides the direction. Where the error is too small to be sure
+of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits decide
+(`accounting.wide`), all at once: no value takes longer than another, whatever unit it is in by
+mistake.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
-from functools import lru_cache
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from accounting import wide
+from accounting.error_free import MANTISSA_BITS, mantissas, split, split_one, two_product_error
 from accounting.errors import InvalidInput
-from accounting.validation import BoolArray, FloatArray, IntArray, nonnegative_array
-from accounting.validation import positive_finite as _positive_finite
+from accounting.validation import (
+    DOWN,
+    UP,
+    FloatArray,
+    IntArray,
+    Toward,
+    as_float_array,
+    nonnegative_array,
+    positive_finite,
+)
 
-_SPLITTER: Final = 134217729.0  # 2**27 + 1
 _BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
 # Inside these limits no product, and no rounding error of a product, overflows or underflows.
 _SQUARE_LIMITS: Final = (2.0**-600, 2.0**600)
@@ -30,10 +38,11 @@ _PLAIN_EXPONENTS: Final = 100  # of the divisor, below which it needs no scaling
 _PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
 # The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
 _UNSURE: Final = 2.0**-96
-_EXACT_INTEGERS: Final = 2.0**53
 _INTERVAL: Final = 2.0**-50
-_FEW: Final = 16  # decided one by one sooner than as arrays
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
+_FEW: Final = 128  # decided one by one sooner than as arrays
+
+_Result = TypeVar("_Result", FloatArray, IntArray)
 
 
 def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
@@ -43,9 +52,9 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     rounded up to the smallest positive float64. What is above the largest float64 gives infinity.
     Raises `InvalidInput` outside these ranges.
     """
-    scale = _positive_finite("s", s)
+    scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
-    return _in_blocks(values, lambda block: _square_ratio_block(block, scale))
+    return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
 
 
 def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
@@ -53,12 +62,16 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
 
     `c`, `s` as in `square_ratio_up`; `limit` a power of two from 2**53 to 2**62.
     """
-    scale = _positive_finite("s", s)
+    scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
-    exact_ratio, ratio = _units_per_square(scale, bits)
+
+    def ceilings(block: FloatArray) -> IntArray:
+        return _ceiling_block(block, scale, bits, limit)
+
+    ratio = _power_over_square(scale, bits)
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
-        return _square_ratio_ceil_exact(values, scale, bits, limit)
-    # Three roundings are within a relative 2**-51. Where both ends of an interval that is wider
+        return _in_blocks(values, ceilings, np.int64)
+    # Four roundings are within a relative 2**-51. Where both ends of an interval that is wider
     # than that, and than their own roundings, have one ceiling, it is the exact one.
     with np.errstate(over="ignore", under="ignore"):
         square = values * values
@@ -73,47 +86,12 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     unsure = low != high
     unsure |= tiny
     if unsure.any():
-        unsure &= values != 0.0
-        if np.count_nonzero(unsure) <= _FEW:
-            _decide_exactly(whole, unsure, values, _exact_ceiling(exact_ratio, limit))
+        left = values[unsure]
+        if left.size <= _FEW:
+            whole[unsure] = [_one_ceiling(value, scale, bits, limit) for value in left.tolist()]
         else:
-            whole[unsure] = _square_ratio_ceil_exact(values[unsure], scale, bits, limit)
+            whole[unsure] = _in_blocks(left, ceilings, np.int64)
     return whole
-
-
-def _square_ratio_ceil_exact(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
-    """Return `square_ratio_ceil` of any values, by way of `square_ratio_up`."""
-    # Rounding up to float64 and then to an integer is one rounding up while integers are exact.
-    scaled = square_ratio_up(c, scale)
-    np.minimum(scaled, math.ldexp(float(limit), -bits), out=scaled)
-    np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
-    np.ceil(scaled, out=scaled)
-    whole: IntArray = scaled.astype(np.int64)
-    if scaled.size and scaled.max() > _EXACT_INTEGERS:
-        large = (scaled > _EXACT_INTEGERS) & (scaled < limit)
-        _decide_exactly(whole, large, c, _exact_ceiling(_units_per_square(scale, bits)[0], limit))
-    return whole
-
-
-@lru_cache(maxsize=16)
-def _units_per_square(scale: float, bits: int) -> tuple[Fraction, float]:
-    """Return 2**bits / scale**2, exactly and as the nearest float64."""
-    ratio = Fraction(2) ** bits / Fraction(scale) ** 2
-    try:
-        return ratio, float(ratio)
-    except OverflowError:
-        return ratio, math.inf
-
-
-def _exact_ceiling(ratio: Fraction, limit: int) -> Callable[[float], int]:
-    """Return the function c -> min(ceil(c**2 * ratio), limit) in Python integers."""
-    top, bottom = ratio.as_integer_ratio()
-
-    def exact(value: float) -> int:
-        numerator, denominator = value.as_integer_ratio()
-        return min(-(-(numerator * numerator * top) // (denominator * denominator * bottom)), limit)
-
-    return exact
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
@@ -121,38 +99,54 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
 
     `a`: finite, > 0; `m`: >= 0, infinity allowed, any shape. Raises `InvalidInput` outside.
     """
-    factor = _positive_finite("a", a)
+    factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)
-    return _in_blocks(values, lambda block: _product_block(factor, block))
+    return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
 
 
-def split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return (high, low) of at most 26 bits each, high + low == values; |values| < 2**990."""
-    scaled = _SPLITTER * values
-    high = scaled - values
-    np.subtract(scaled, high, out=high)
-    return high, values - high
+def round_to(
+    values: npt.ArrayLike, kind: npt.DTypeLike, toward: Toward
+) -> npt.NDArray[np.floating[Any]]:
+    """Return `values` as float16, float32 or float64, each the nearest on the side asked for.
 
+    For trainers that compute in a narrower type than the accounting. A norm that was clipped to
+    0.1 in float32 is 0.1 rounded to float32, which is above 0.1: the clip bound that holds for such
+    norms, and that a grid or a check of norms must be given, is
 
-def two_product_error(
-    product: FloatArray,
-    a_high: FloatArray | float,
-    a_low: FloatArray | float,
-    b_high: FloatArray | float,
-    b_low: FloatArray | float,
-) -> FloatArray:
-    """Return a * b - product exactly, for a = a_high + a_low and b likewise (see `split`).
+        clip = float(round_to(0.1, np.float32, "up"))
 
-    `product` is fl(a * b), with no overflow or underflow in any partial product. The arguments
-    broadcast against one another to the shape of `product`.
+    A granted norm must not grow when it becomes float32: clip to
+
+        limits = round_to(granted, np.float32, "down")
+
+    `values`: real numbers of any shape. Raises `InvalidInput` for NaN, another type or side.
     """
-    error: FloatArray = np.asarray(a_high * b_high)
-    term = np.empty_like(error)
-    np.subtract(error, product, out=error)
-    for left, right in ((a_high, b_low), (a_low, b_high), (a_low, b_low)):
-        np.multiply(left, right, out=term)
-        np.add(error, term, out=error)
-    return error
+    if toward not in (UP, DOWN):
+        raise InvalidInput("toward", toward, "up or down")
+    exact = as_float_array("values", values, toward)
+    if np.isnan(exact).any():
+        raise InvalidInput("values", math.nan, "numbers throughout")
+    try:
+        narrow = np.dtype(kind)
+    except TypeError:
+        raise InvalidInput("kind", kind, "float16, float32 or float64") from None
+    if narrow.kind != "f" or narrow.itemsize > 8:
+        raise InvalidInput("kind", kind, "float16, float32 or float64")
+    with np.errstate(over="ignore", under="ignore"):
+        nearest: npt.NDArray[np.floating[Any]] = exact.astype(narrow)
+        wrong = nearest < exact if toward == UP else nearest > exact
+        end = np.array(math.inf if toward == UP else -math.inf, dtype=narrow)
+        return np.where(wrong, np.nextafter(nearest, end), nearest)
+
+
+def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
+    """Return `square_ratio_ceil` of one number, in integers of any length."""
+    (top, bottom), (divisor_top, divisor_bottom) = (
+        value.as_integer_ratio(),
+        scale.as_integer_ratio(),
+    )
+    dividend, divisor = (top * divisor_bottom) ** 2 << bits, (bottom * divisor_top) ** 2
+    return min(-(-dividend // divisor), limit)
 
 
 def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
@@ -160,12 +154,6 @@ def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
     if array.size and array.max() == math.inf:
         raise InvalidInput(argument, math.inf, "finite throughout")
     return array
-
-
-def _split_one(value: float) -> tuple[float, float]:
-    scaled = _SPLITTER * value
-    high = scaled - (scaled - value)
-    return high, value - high
 
 
 def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
@@ -178,7 +166,7 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
             # Scaling both by the same power of two is exact and leaves the ratio as it is.
             x, scale = np.ldexp(c, -exponent), math.ldexp(scale, -exponent)
         divisor = scale * scale
-        high, low = _split_one(scale)
+        high, low = split_one(scale)
         divisor_error = ((high * high - divisor) + 2.0 * high * low) + low * low
         square = x * x
         square_error = two_product_error(square, *(2 * split(x)))
@@ -187,7 +175,7 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
         quotient = square / divisor
         back = quotient * divisor
         residual = square - back
-        residual -= two_product_error(back, *split(quotient), *_split_one(divisor))
+        residual -= two_product_error(back, *split(quotient), *split_one(divisor))
         residual += square_error
         residual -= quotient * divisor_error
         residual /= divisor
@@ -203,8 +191,22 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
         up: FloatArray = (nearest.view(np.int64) + (rest > 0.0)).view(np.float64)
     if unsure.any():
         unsure &= c != 0.0
-        _decide_exactly(up, unsure, c, _exact_square_ratio(scale_given))
+        up[unsure] = _exact_square_ratios(c[unsure], scale_given)
     return up
+
+
+def _ceiling_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` for one flat block."""
+    # Rounding up to float64 and then to an integer is one rounding up while integers are exact.
+    scaled = _square_ratio_block(c, scale)
+    np.minimum(scaled, math.ldexp(float(limit), -bits), out=scaled)
+    np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
+    np.ceil(scaled, out=scaled)
+    whole: IntArray = scaled.astype(np.int64)
+    large = np.flatnonzero((scaled > 2.0**MANTISSA_BITS) & (scaled < limit))
+    if large.size:
+        whole[large] = _whole_ceilings(c[large], scale, bits, limit)
+    return whole
 
 
 def _product_block(factor: float, m: FloatArray) -> FloatArray:
@@ -216,64 +218,84 @@ def _product_block(factor: float, m: FloatArray) -> FloatArray:
         if scaled:
             factor = math.ldexp(factor, -exponent)
         product = factor * m
-        error = two_product_error(product, *_split_one(factor), *split(m))
+        error = two_product_error(product, *split_one(factor), *split(m))
         up: FloatArray = (product.view(np.int64) + (error > 0.0)).view(np.float64)
         outside = (m < _PRODUCT_LIMITS[0]) | (m > _PRODUCT_LIMITS[1])
         if scaled:
             up = np.ldexp(up, exponent)
             outside |= up < _PRODUCT_LIMITS[0]
     if outside.any():
-        outside &= m != 0.0
-        exact_factor = Fraction(factor_given)
-        _decide_exactly(up, outside, m, lambda value: _exact_product(exact_factor, value))
+        up[outside] = m[outside]  # 0 and infinity stay what they are
+        outside &= (m != 0.0) & (m != math.inf)
+        up[outside] = _exact_products(factor_given, m[outside])
     return up
 
 
-def _exact_square_ratio(scale: float) -> Callable[[float], float]:
-    """Return the function c -> smallest float64 >= (c / scale)**2 in Python integers."""
-    numerator, denominator = scale.as_integer_ratio()
-
-    def exact(value: float) -> float:
-        top, bottom = value.as_integer_ratio()
-        return _fraction_up((top * denominator) ** 2, (bottom * numerator) ** 2)
-
-    return exact
-
-
-def _exact_product(factor: Fraction, value: float) -> float:
-    if value == math.inf:
-        return math.inf
-    product = factor * Fraction(value)
-    return _fraction_up(product.numerator, product.denominator)
-
-
-def _fraction_up(numerator: int, denominator: int) -> float:
-    """Return the smallest float64 >= numerator / denominator; both > 0."""
-    try:
-        nearest = numerator / denominator  # correctly rounded by Python
-    except OverflowError:
-        return math.inf
-    top, bottom = nearest.as_integer_ratio()
-    return math.nextafter(nearest, math.inf) if top * denominator < numerator * bottom else nearest
+def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
+    """Return `square_ratio_up` for a flat array of numbers above 0."""
+    tops, exponents = mantissas(c)
+    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
+    root = tops.astype(np.float64) / bottoms.astype(np.float64)
+    square = root * root
+    # As many digits as a mantissa has, or one more where rounding leaves open which of the two.
+    digits = 51 + np.searchsorted([-2.0, -1.0, -0.5, -0.25], -square * (1.0 - _INTERVAL))
+    quotient = wide.quotient_up(
+        wide.shifted_left(wide.product(tops, tops), digits.astype(np.uint64)),
+        wide.product(bottoms, bottoms),
+        np.ldexp(square, digits).astype(np.int64),
+    )
+    quotient += (quotient > 2**MANTISSA_BITS) & (quotient % 2 == 1)
+    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
 
 
-def _decide_exactly(
-    results: FloatArray | IntArray,
-    where: BoolArray,
-    values: FloatArray,
-    exact: Callable[[float], float],
-) -> None:
-    """Overwrite `results[where]` by `exact` of each distinct value there."""
-    distinct, position = np.unique(values[where], return_inverse=True)
-    decided = np.array([exact(value) for value in distinct.tolist()], dtype=results.dtype)
-    results[where] = decided[position]
+def _whole_ceilings(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` of a flat array, for results above 2**53 and up to `limit`."""
+    tops, exponents = mantissas(c)
+    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
+    shift = 2 * (exponents - divisor_exponents) + bits
+    root = tops.astype(np.float64) / bottoms.astype(np.float64)
+    # The square of the root lies between 1/4 and 4, so that the shift is not negative.
+    return wide.quotient_up(
+        wide.shifted_left(wide.product(tops, tops), shift.astype(np.uint64)),
+        wide.product(bottoms, bottoms),
+        np.ldexp(root * root, shift).astype(np.int64),
+    )
 
 
-def _in_blocks(values: FloatArray, kernel: Callable[[FloatArray], FloatArray]) -> FloatArray:
+def _exact_products(factor: float, m: FloatArray) -> FloatArray:
+    """Return `product_up` for a flat array of finite numbers above 0."""
+    left, left_exponents = mantissas(m)
+    right, right_exponents = mantissas(np.full_like(m, factor))
+    product = wide.product(left, right)
+    surplus = 52 + (product.high >= 2**41)  # digits that a mantissa has no room for
+    digits = wide.shifted_right_up(product, surplus.astype(np.uint64))
+    return _scaled_up(digits, left_exponents + right_exponents + surplus)
+
+
+def _scaled_up(digits: npt.NDArray[np.integer], exponents: IntArray) -> FloatArray:
+    """Return the smallest float64 >= digits 2**exponents; `digits` are exact in float64."""
+    exact = digits.astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = np.ldexp(exact, exponents)
+        lost = np.ldexp(scaled, -exponents) < exact  # among subnormal numbers
+        return np.where(lost, np.nextafter(scaled, math.inf), scaled)
+
+
+def _power_over_square(scale: float, bits: int) -> float:
+    """Return 2**bits / scale**2, to a relative 2**-52; 0 or infinity far from 1."""
+    square = scale * scale
+    if not _SQUARE_LIMITS[0] < square < _SQUARE_LIMITS[1]:
+        return 0.0 if square > 1.0 else math.inf
+    return math.ldexp(1.0, bits) / square
+
+
+def _in_blocks(
+    values: FloatArray, kernel: Callable[[FloatArray], _Result], kind: type[np.generic]
+) -> _Result:
     """Apply an elementwise kernel to flat blocks of `values`; the result has their shape."""
     flat = values.reshape(-1)
-    results = np.empty_like(flat)
+    results = np.empty(flat.size, dtype=kind)
     for start in range(0, flat.size, _BLOCK):
         block = slice(start, start + _BLOCK)
         results[block] = kernel(flat[block])
-    return results.reshape(values.shape)
+    return cast(_Result, results.reshape(values.shape))

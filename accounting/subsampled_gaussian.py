@@ -1,4 +1,4 @@
-"""Renyi divergence of the Poisson-sampled Gaussian, in both directions, at any order above 1.
+"""Rényi divergence of the Poisson-sampled Gaussian, in both directions, at any order above 1.
 
 With mu = norm / noise_stddev, P = N(0, 1) and the sampled mixture M = (1-q) N(0, 1) + q N(mu, 1),
 the privacy loss of M against P at y is l = log(1 + q (e^v - 1)), v = mu (y - mu / 2). Whoever is
@@ -17,7 +17,7 @@ convergent trapezoidal rule", 2014); the step is chosen for an error below e^-38
 
 Where the divergence is that of the largest losses alone, Minkowski's inequality in L_a(P),
 |1 - q + q e^v|_a <= 1 - q + q |e^v|_a, is the divergence to the last digit. Everywhere it is a
-bound of both directions, since D_a(P || M) <= D_a(M || P) (Mironov, Talwar and Zhang, "Renyi
+bound of both directions, since D_a(P || M) <= D_a(M || P) (Mironov, Talwar and Zhang, "Rényi
 differential privacy of the sampled Gaussian mechanism", 2019, Thm 5).
 """
 
@@ -71,7 +71,7 @@ def poisson_gaussian_divergence(
     orders: npt.ArrayLike,
     direction: Direction = "remove",
 ) -> FloatArray:
-    """Return the Renyi divergence of each user at each order, in nats, rounded up; shape (n, k).
+    """Return the Rényi divergence of each user at each order, in nats, rounded up; shape (n, k).
 
     `norms`: shape (n,), L2, finite, >= 0; `orders`: shape (k,), > 1, at most 2**40; `direction`:
     "remove" for the mixture against the Gaussian, which is the larger one, "add" for the reverse.

@@ -1,7 +1,7 @@
 """Budget and spend as whole numbers of one small unit, so that addition is exact.
 
 A unit is 2**-44 of the measure in which a dataset is accounted: nats of rho (zCDP), mu squared
-(GDP), or Renyi divergence in nats at an order. Costs are rounded up to units and budgets down, so
+(GDP), or Rényi divergence in nats at an order. Costs are rounded up to units and budgets down, so
 no sequence of admissions exceeds the budget in exact arithmetic, sums do not depend on the order
 of the steps, and every IEEE machine computes the same state.
 
@@ -23,8 +23,9 @@ from accounting.errors import InvalidInput
 from accounting.validation import (
     FloatArray,
     IntArray,
+    Number,
+    exact_number,
     nonnegative_array,
-    real_number,
     unit_array,
 )
 
@@ -51,20 +52,32 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
     return scaled.astype(np.int64)
 
 
-def budget_units(budget: float | Fraction) -> int:
+def budget_units(budget: Number) -> int:
     """Return floor(budget * 2**44), exactly.
 
-    `budget`: a finite number in the unit of the measure (mu squared for GDP). Raises
-    `InvalidInput` if the floor is below 1 unit or above `MAX_BUDGET_UNITS`.
+    `budget`: in the unit of the measure (mu squared for GDP), without rounding if it is a
+    `Fraction` or `Decimal`. Raises `InvalidInput` above `MAX_BUDGET_UNITS`, below 0, and for a
+    budget above 0 of which less than one unit would be left.
     """
-    number = budget if isinstance(budget, Fraction) else real_number("budget", budget)
-    if math.isfinite(number):
-        units: int = math.floor(Fraction(number) * 2**UNIT_BITS)
-        if 1 <= units <= MAX_BUDGET_UNITS:
-            return units
-    raise InvalidInput(
-        "budget", budget, f"from 2**-{UNIT_BITS} to {MAX_BUDGET_UNITS >> UNIT_BITS}, both included"
-    )
+    units, rest = split_budget("budget", budget)
+    if units == 0 and rest > 0:
+        raise InvalidInput("budget", budget, f"0, or at least one unit, which is 2**-{UNIT_BITS}")
+    return units
+
+
+def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fraction]:
+    """Return budget**power as (whole units, the rest in units, which is less than 1), exactly.
+
+    Raises `InvalidInput` below 0, and if the power is above `MAX_BUDGET_UNITS`.
+    """
+    number = exact_number(argument, budget)
+    units = number**power * 2**UNIT_BITS
+    if number < 0 or units > MAX_BUDGET_UNITS:
+        squared = " when squared" if power == 2 else ""
+        allowed = f"at least 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
+        raise InvalidInput(argument, budget, allowed)
+    whole = math.floor(units)
+    return whole, units - whole
 
 
 def from_units(units: npt.ArrayLike) -> FloatArray:

@@ -16,13 +16,11 @@ To charge users one by one, ask for their norms first and leave out those who ar
 
     mechanism = Gaussian(noise_stddev)
     state, admitted = rule.admit(state, zcdp_cost(mechanism, mean_norms(values, upper)))
-    release = release_mean(
-        values[admitted], upper, noise_stddev=noise_stddev, generator=generator
-    )
+    release = release_mean(values[admitted], upper, noise_stddev=noise_stddev)
 
 The norms, and who was admitted, are data about users; the release objects may be published. Values
 are rounded to a grid and the noise is sampled exactly (`exact_noise`), so floating point does not
-weaken the guarantee. `generator` must be unpredictable: whoever knows its seed knows the noise.
+weaken the guarantee. Its bits come from the operating system unless a generator is given.
 """
 
 from __future__ import annotations
@@ -41,11 +39,12 @@ from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
 from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
 from accounting.validation import (
+    DOWN,
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
-    user_count,
+    whole_number,
 )
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
@@ -120,7 +119,7 @@ def release_mean(
     values: npt.ArrayLike,
     upper: float,
     *,
-    generator: np.random.Generator,
+    generator: np.random.Generator | None = None,
     noise_stddev: float | None = None,
     rho: float | None = None,
 ) -> MeanRelease:
@@ -136,7 +135,8 @@ def release_mean(
         values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`,
             which biases the mean down. Rounded to 2**-30 `upper` or finer.
         upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: the source of all randomness.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: absolute, in the units of the values.
         rho: instead of it, the zCDP cost of a user at 0 or `upper`, in nats.
 
@@ -181,7 +181,7 @@ def release_quantiles(
     quantiles: npt.ArrayLike,
     upper: float,
     *,
-    generator: np.random.Generator,
+    generator: np.random.Generator | None = None,
     noise_stddev: float | None = None,
     rho: float | None = None,
     levels: int = 1024,
@@ -198,7 +198,8 @@ def release_quantiles(
         values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`.
         quantiles: fractions strictly between 0 and 1, shape (k,), k >= 1.
         upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: the source of all randomness.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: of the counter, in users.
         rho: instead of it, the zCDP cost of a user in the lowest level, in nats.
         levels: from 2 to 2**14; the resolution is upper / levels, its price logarithmic.
@@ -304,14 +305,11 @@ def _checked_values(values: npt.ArrayLike) -> FloatArray:
 
 
 def _checked_upper(upper: float) -> float:
-    bound = positive_finite("upper", upper)
+    bound = positive_finite("upper", upper, DOWN)
     if not 1.0 / _LARGEST_UPPER <= bound <= _LARGEST_UPPER:
         raise InvalidInput("upper", upper, "from 2**-300 to 2**300")
     return bound
 
 
 def _checked_levels(levels: int) -> int:
-    number = user_count("levels", levels)
-    if not 2 <= number <= _MAX_LEVELS:
-        raise InvalidInput("levels", levels, "from 2 to 2**14")
-    return number
+    return whole_number("levels", levels, 2, _MAX_LEVELS)

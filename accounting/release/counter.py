@@ -19,7 +19,7 @@ from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, BinaryTree, Factorisation, SquareRoot
 from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
 from accounting.rounding import product_up
-from accounting.validation import FloatArray, norm_vector, user_count
+from accounting.validation import FloatArray, norm_vector, whole_number
 
 CounterMethod: TypeAlias = Literal["square-root", "binary-tree"]
 COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)
@@ -40,8 +40,8 @@ class ContinualCounter:
 
     Args:
         horizon: the largest number of steps, at least 1; there is no answer after that.
-        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
-            the counter may be copied, or restored to an earlier state, once an answer is out.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         noise_stddev: standard deviation of the noise z below, in the units of the counts.
         rho: instead of `noise_stddev`, the zCDP cost of a user with `max_contribution`, in nats.
         method: how the running sums A = L R are factored; R x + z is released, and L (R x + z) is
@@ -61,28 +61,25 @@ class ContinualCounter:
 
     The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
-    holds the counts themselves: it is as sensitive as they are. Raises `InvalidInput` for
-    arguments outside what is said here.
+    holds the counts themselves: it is as sensitive as they are. It may not be copied, or restored
+    to an earlier state, once an answer is out: two answers to one step are two releases. Raises
+    `InvalidInput` for arguments outside what is said here.
     """
 
     def __init__(
         self,
         horizon: int,
         *,
-        generator: np.random.Generator,
+        generator: np.random.Generator | None = None,
         noise_stddev: float | None = None,
         rho: float | None = None,
         method: CounterMethod = "square-root",
         max_contribution: int = 1,
     ) -> None:
-        self.horizon = user_count("horizon", horizon)
-        if not 1 <= self.horizon <= MAX_HORIZON:
-            raise InvalidInput("horizon", horizon, "from 1 to 2**62 steps")
+        self.horizon = whole_number("horizon", horizon, 1, MAX_HORIZON)
         if method not in COUNTER_METHODS:
             raise InvalidInput("method", method, f"one of {', '.join(COUNTER_METHODS)}")
-        contribution = user_count("max_contribution", max_contribution)
-        if not 1 <= contribution <= MAX_TOTAL:
-            raise InvalidInput("max_contribution", max_contribution, "from 1 to 2**36")
+        contribution = whole_number("max_contribution", max_contribution, 1, MAX_TOTAL)
         self._noise = ExactNoise(generator)
         self._factors: Factorisation = (
             SquareRoot(self.horizon) if method == "square-root" else BinaryTree(self.horizon)
@@ -113,9 +110,7 @@ class ContinualCounter:
         Shape (n,), for the mechanism of `cost()`. No step is dearer than the first. Time
         O(horizon - step) for square-root.
         """
-        position = user_count("step", step)
-        if not 1 <= position <= self.horizon:
-            raise InvalidInput("step", step, f"from 1 to the horizon, {self.horizon}")
+        position = whole_number("step", step, 1, self.horizon)
         amounts = norm_vector("contributions", contributions)
         return product_up(root_up(self._factors.squared_norm(position)), amounts)
 
@@ -126,9 +121,7 @@ class ContinualCounter:
         2**36. The answer is unbiased, so it may be negative or fall. Raises `InvalidInput` for
         other counts and after `horizon` steps; nothing has been drawn or changed then.
         """
-        number = user_count("count", count)
-        if self._total + number > MAX_TOTAL:
-            raise InvalidInput("count", count, "at most 2**36, all steps together")
+        number = whole_number("count", count, 0, MAX_TOTAL - self._total)
         if self._step >= self.horizon:
             raise InvalidInput("step", self._step + 1, f"at most the horizon, {self.horizon}")
         step = self._step + 1
@@ -145,9 +138,7 @@ class ContinualCounter:
         In the units of the counts; exact but for the rounding of the noise to the grid, a relative
         2**-45.
         """
-        position = user_count("step", step)
-        if not 1 <= position <= self.horizon:
-            raise InvalidInput("step", step, f"from 1 to the horizon, {self.horizon}")
+        position = whole_number("step", step, 1, self.horizon)
         return self.noise_stddev * self._factors.error_weight(position)
 
 

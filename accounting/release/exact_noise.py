@@ -10,12 +10,17 @@ for differential privacy", 2012). Here sums are integers, in units of a grid, an
   same in zCDP, but it is not Gaussian DP.)
 - `ExactNoise.laplace` is the discrete Laplace distribution: P(x) in proportion to exp(-|x| / b).
 
-What remains of the real world is the generator: its bits are taken to be independent and fair.
+What remains of the real world are the bits, which are taken to be independent and fair. They come
+from the operating system (`os.urandom`, a cryptographic source), every one of them, unless a numpy
+generator is given. Whoever knows the seed of that one knows the noise, and so may, in time, whoever
+sees enough exact outputs: it is for tests and for experiments that must be repeated.
+
 How long a draw takes depends on the draw; whoever can time it learns something about it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
@@ -29,15 +34,17 @@ _DIGIT_BITS: Final = 32  # bits by which a uniform deviate is refined while a co
 
 
 class ExactNoise:
-    """Draws exact noise from the bits of `generator`.
+    """Draws exact noise, from bits of the operating system or of a seeded `generator`.
 
-    Bits are taken from the generator in blocks, so two objects on one generator draw different
-    bits. A copy of this object (pickle, fork) draws the same noise as the original.
+    Bits are taken in blocks. Of the operating system's, what a draw leaves over is thrown away: a
+    copy of this object, a fork of the process, or a snapshot of it that is resumed twice draws
+    noise of its own. From one generator two objects draw different bits, and a copy with its
+    generator draws the same noise as the original.
     """
 
-    def __init__(self, generator: np.random.Generator) -> None:
-        if not isinstance(generator, np.random.Generator):
-            raise InvalidInput("generator", generator, "a numpy.random.Generator")
+    def __init__(self, generator: np.random.Generator | None = None) -> None:
+        if not isinstance(generator, np.random.Generator | None):
+            raise InvalidInput("generator", generator, "a numpy.random.Generator, or None")
         self._generator = generator
         self._pool = b""
         self._used = 0
@@ -66,8 +73,10 @@ class ExactNoise:
             low = (2 * top * (k * scale + x.digits) + bottom * scale) // (2 * bottom * scale)
             high = (2 * top * (k * scale + x.digits + 1) + bottom * scale) // (2 * bottom * scale)
             if low == high:
-                return sign * low
+                break
             x.refine()
+        self._forget()
+        return sign * low
 
     def laplace(self, scale: Fraction) -> int:
         """Return an integer x with probability in proportion to exp(-|x| / `scale`).
@@ -85,7 +94,9 @@ class ExactNoise:
             magnitude = (remainder + top * whole) // bottom
             negative = self._bits(1)
             if not (negative and magnitude == 0):
-                return -magnitude if negative else magnitude
+                break
+        self._forget()
+        return -magnitude if negative else magnitude
 
     def _exp_minus_half(self) -> bool:
         return self._exp_minus(1, 2)
@@ -138,11 +149,18 @@ class ExactNoise:
         """Return a uniform integer of this many bits."""
         size = (bits + 7) // 8
         if self._used + size > len(self._pool):
-            self._pool = self._generator.bytes(max(_POOL_BYTES, size))
+            source = os.urandom if self._generator is None else self._generator.bytes
+            self._pool = source(max(_POOL_BYTES, size))
             self._used = 0
         taken = self._pool[self._used : self._used + size]
         self._used += size
         return int.from_bytes(taken, "little") >> (8 * size - bits)
+
+    def _forget(self) -> None:
+        """Throw away what is left of a block of the operating system's."""
+        if self._generator is None:
+            self._pool = b""
+            self._used = 0
 
 
 class _Uniform:

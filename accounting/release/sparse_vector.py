@@ -18,7 +18,14 @@ from accounting.mechanisms import PureDP
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.stated_cost import StatedCost
 from accounting.rounding import product_up
-from accounting.validation import FloatArray, norm_vector, positive_finite, probability, user_count
+from accounting.validation import (
+    DOWN,
+    FloatArray,
+    norm_vector,
+    positive_finite,
+    probability,
+    whole_number,
+)
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)
@@ -48,9 +55,9 @@ class SparseVector:
     Args:
         threshold: an integer, public. To learn when a count falls to t or below, ask for its
             negative with threshold -t.
-        epsilon: the whole cost in nats, from 2**-40 to 2**40.
-        generator: the source of all randomness. Its seed must be unpredictable, and neither it nor
-            this object may be copied or restored to an earlier state.
+        epsilon: the whole cost in nats, from 2**-40 to 2**40, rounded down.
+        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
+            Without it, the operating system's source.
         positives: c, at least 1.
         sensitivity: D, an integer >= 1: the most that one user changes any query.
         monotone: promise that one user more changes all queries in the same direction, or not at
@@ -60,8 +67,9 @@ class SparseVector:
             towards one with higher queries it shifts the threshold by D and the positives by at
             most D.
 
-    The cost is fixed when the object is made: charge it before the first query. Raises
-    `InvalidInput` for other arguments.
+    The cost is fixed when the object is made: charge it before the first query. The object may not
+    be copied, or restored to an earlier state: it counts the positives that are still paid for.
+    Raises `InvalidInput` for other arguments.
     """
 
     def __init__(
@@ -69,17 +77,17 @@ class SparseVector:
         threshold: int,
         epsilon: float,
         *,
-        generator: np.random.Generator,
+        generator: np.random.Generator | None = None,
         positives: int = 1,
         sensitivity: int = 1,
         monotone: bool = False,
     ) -> None:
-        self.threshold = _integer("threshold", threshold)
-        self.epsilon = positive_finite("epsilon", epsilon)
+        self.threshold = whole_number("threshold", threshold, -_LARGEST_COUNT, _LARGEST_COUNT)
+        self.epsilon = positive_finite("epsilon", epsilon, DOWN)
         if not _EPSILONS[0] <= self.epsilon <= _EPSILONS[1]:
             raise InvalidInput("epsilon", epsilon, "from 2**-40 to 2**40")
-        self.positives = _at_least_one("positives", positives)
-        self.sensitivity = _at_least_one("sensitivity", sensitivity)
+        self.positives = whole_number("positives", positives, 1, _LARGEST_COUNT)
+        self.sensitivity = whole_number("sensitivity", sensitivity, 1, _LARGEST_COUNT)
         if not isinstance(monotone, bool):
             raise InvalidInput("monotone", monotone, "True or False")
         self.monotone = monotone
@@ -123,7 +131,7 @@ class SparseVector:
         `value`: an integer within 2**53. Raises `InvalidInput` for other values, and after
         `positives` answers were True; nothing has been drawn then.
         """
-        number = _integer("value", value)
+        number = whole_number("value", value, -_LARGEST_COUNT, _LARGEST_COUNT)
         if self._remaining == 0:
             allowed = f"fewer than {self.positives}: this cost pays for no further answer"
             raise InvalidInput("positives", self.positives, allowed)
@@ -139,23 +147,8 @@ class SparseVector:
         Among the first `queries` answers, all at least this far above the threshold are then True
         and all further below it than this are False. Union bound over the tails of the noise.
         """
-        number = _at_least_one("queries", queries)
+        number = whole_number("queries", queries, 1, _LARGEST_COUNT)
         failure = probability("beta", beta)
         return float(self._threshold_scale) * math.log(2.0 / failure) + float(
             self._query_scale
         ) * math.log(2.0 * number / failure)
-
-
-def _integer(argument: str, value: int) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise InvalidInput(argument, value, "an integer")
-    if abs(int(value)) > _LARGEST_COUNT:
-        raise InvalidInput(argument, value, "an integer within 2**53")
-    return int(value)
-
-
-def _at_least_one(argument: str, value: int) -> int:
-    number = user_count(argument, value)
-    if not 1 <= number <= _LARGEST_COUNT:
-        raise InvalidInput(argument, value, "an integer from 1 to 2**53")
-    return number

@@ -13,7 +13,6 @@ from accounting.calibration import noise_for_norm_budget
 from accounting.costs import zcdp_cost
 from accounting.errors import InvalidInput
 from accounting.mechanisms import Gaussian, Mechanism
-from accounting.validation import positive_finite
 
 _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 
@@ -47,11 +46,12 @@ def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> 
     if rho is not None:
         return Gaussian(noise_for_norm_budget(norm * norm, rho))
     assert noise_stddev is not None
-    if not 2.0**-_SCALE_BITS <= positive_finite("noise_stddev", noise_stddev) <= 2.0**_SCALE_BITS:
+    mechanism = Gaussian(noise_stddev)
+    if not 2.0**-_SCALE_BITS <= mechanism.noise_stddev <= 2.0**_SCALE_BITS:
         raise InvalidInput(
             "noise_stddev", noise_stddev, f"within 2**-{_SCALE_BITS} and its inverse"
         )
-    return Gaussian(noise_stddev)
+    return mechanism
 
 
 def root_up(square: Fraction) -> float:

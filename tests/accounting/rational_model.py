@@ -31,6 +31,19 @@ def renyi_units(norm: float, scale: float, order: float) -> int:
     return min(math.ceil(Fraction(order) * zcdp_units(norm, scale)), CAP)
 
 
+def fits(spent: list[int], costs: list[Fraction], budgets: list[Fraction]) -> bool:
+    """Whether a step fits at every order: `spent` in units, costs and budgets exact."""
+    return all(
+        cost == 0 or units * UNIT + cost <= budget
+        for units, cost, budget in zip(spent, costs, budgets, strict=True)
+    )
+
+
+def largest_float_at_most(value: Fraction) -> float:
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)
+
+
 def is_smallest_float_at_least(result: float, exact: Fraction) -> bool:
     if exact == 0:
         return result == 0.0

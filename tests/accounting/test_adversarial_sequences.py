@@ -10,18 +10,22 @@ import mpmath
 import numpy as np
 import pytest
 import rational_model as exact
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import (
     ApproxDPFilter,
     BudgetFilter,
+    ContinualCounter,
     Gaussian,
     GdpFilter,
     GdpOdometer,
     RenyiFilter,
     RenyiTracker,
+    SparseVector,
     ZcdpFilter,
+    charge_units,
+    cost_units,
     zcdp_budget,
 )
 from accounting.lecuyer import LecuyerOdometer
@@ -32,10 +36,14 @@ ORDERS = [2.0, 3.5, 32.0]
 # What each filter promises, as exact numbers in its own unit.
 FILTERS: list[tuple[BudgetFilter, list[Fraction]]] = [
     (ZcdpFilter(0.3), [Fraction(0.3)]),
+    (ZcdpFilter(1.0), [Fraction(1)]),
+    (ZcdpFilter(Fraction(1, 3)), [Fraction(1, 3)]),
+    (ZcdpFilter(2.0**-44 * 1.75), [Fraction(7, 2**46)]),
+    (ZcdpFilter(0.0), [Fraction(0)]),
     (GdpFilter(0.7), [Fraction(0.7) ** 2]),
     (ApproxDPFilter(1.0, 1e-5), [Fraction(zcdp_budget(1.0, 1e-5))]),
     (RenyiFilter(ORDERS, [0.3, 0.7, 9.0]), [Fraction(0.3), Fraction(0.7), Fraction(9.0)]),
-    (RenyiFilter([1.1], [0.3]), [Fraction(0.3)]),
+    (RenyiFilter(ORDERS, [0.25, Fraction(1, 3), 0.0]), [Fraction(1, 4), Fraction(1, 3), 0]),
 ]
 every_filter = pytest.mark.parametrize(
     ("rule", "budgets"), FILTERS, ids=lambda value: type(value).__name__
@@ -51,6 +59,8 @@ MOVES: list[Callable[[float, float], float]] = [
     lambda left, budget: math.nextafter(left, 0.0),
     lambda left, budget: left / 2,
     lambda left, budget: left / 3,
+    lambda left, budget: left - math.floor(left * 2.0**44) * 2.0**-44,  # the rest alone
+    lambda left, budget: math.floor(left * 2.0**44) * 2.0**-44,  # all but the rest
     lambda left, budget: left - 2.0**-44,
     lambda left, budget: left + 2.0**-45,
     lambda left, budget: 2.0 * left,
@@ -88,6 +98,126 @@ def test_no_adaptive_sequence_exceeds_a_budget(
                 for total, budget in zip(spent, budgets, strict=True)
             )
         assert all(total <= budget for total, budget in zip(spent, budgets, strict=True))
+
+
+@every_filter
+@settings(max_examples=60)
+@given(data=st.data(), choices=moves)
+def test_the_exact_numbers_decide(
+    rule: BudgetFilter, budgets: list[Fraction], data: st.DataObject, choices: list[int]
+) -> None:
+    state, units = rule.initial_state(1), [0] * len(budgets)
+    for choice in choices:
+        exactly_left = [max(b - s * exact.UNIT, 0) for s, b in zip(units, budgets, strict=True)]
+        left = rule.remaining(state).reshape(-1).tolist()
+        assert left == [exact.largest_float_at_most(number) for number in exactly_left]
+        assert rule.exhausted(state)[0] == (0.0 in left)
+        aim = data.draw(st.integers(0, len(budgets) - 1))
+        costs = [max(MOVES[choice](left[aim], float(budgets[aim])), 0.0)] * len(budgets)
+        if data.draw(st.booleans()):  # at this order alone
+            costs = [cost if order == aim else 0.0 for order, cost in enumerate(costs)]
+        state, admitted = rule.admit(state, np.array(costs).reshape(state.shape))
+        exact_costs = [Fraction(min(cost, 2.0**20)) for cost in costs]
+        assert bool(admitted[0]) == exact.fits(units, exact_costs, budgets)
+        if admitted[0]:
+            units = [s + exact.units(c) for s, c in zip(units, exact_costs, strict=True)]
+        assert state.reshape(-1).tolist() == units
+
+
+@every_filter
+@settings(max_examples=60)
+@given(data=st.data(), choices=st.lists(st.integers(0, 4), max_size=12))
+def test_no_mixture_of_float_unit_and_norm_costs_exceeds_a_budget(
+    rule: BudgetFilter, budgets: list[Fraction], data: st.DataObject, choices: list[int]
+) -> None:
+    factors = [Fraction(a) for a in getattr(rule, "orders", [2.0 if rule.measure == "gdp" else 1])]
+    state, spent = rule.initial_state(1), [Fraction(0)] * len(budgets)
+    for choice in choices:
+        left = rule.remaining(state).reshape(-1).tolist()
+        move = MOVES[data.draw(st.integers(0, len(MOVES) - 1))]
+        wanted = min(max(move(min(left), float(max(budgets))), 0.0), 1e9)
+        if choice == 0:
+            costs = [Fraction(wanted)] * len(budgets)
+            state, admitted = rule.admit(state, np.full(state.shape, wanted))
+        elif choice == 1:  # of a cost that is known by its whole units alone, the most it can be
+            units = cost_units(np.full(state.shape, wanted))
+            costs = [Fraction(number) * exact.UNIT for number in units.reshape(-1).tolist()]
+            state, admitted = rule.admit_units(state, units)
+        else:
+            norm = math.sqrt(2.0 * wanted)
+            admitted = np.array([True])
+            if choice == 2:
+                state, granted = rule.grant(state, Gaussian(1.0), [norm])
+                norm = float(granted[0])
+            else:
+                state, admitted = rule.admit_norms(state, Gaussian(1.0), [norm])
+            costs = [factor * exact.rho(norm, 1.0) for factor in factors]
+        if admitted[0]:
+            spent = [total + cost for total, cost in zip(spent, costs, strict=True)]
+        assert all(total <= budget for total, budget in zip(spent, budgets, strict=True))
+        # What is recorded is never less than what was spent.
+        recorded = [Fraction(int(number)) * exact.UNIT for number in state.reshape(-1)]
+        assert all(total <= number for total, number in zip(spent, recorded, strict=True))
+
+
+@pytest.mark.parametrize("budget", [0.3, 0.1, 1e-30, 2.0**-44, 1 / 3, 131071.9999999, 131072.0])
+def test_a_single_cost_of_exactly_the_budget_is_admitted_and_nothing_after_it(
+    budget: float,
+) -> None:
+    for rule in (ZcdpFilter(budget), RenyiFilter([2.0], [budget])):
+        start = rule.initial_state(1)
+        cost = np.full(start.shape, budget)
+        above = np.full(start.shape, math.nextafter(budget, math.inf))
+        assert rule.remaining(start).reshape(-1).tolist() == [budget]
+        assert not rule.admit(start, above)[1][0]
+        state, admitted = rule.admit(start, cost)
+        assert admitted[0]
+        assert rule.exhausted(state)[0]
+        assert rule.remaining(state).reshape(-1).tolist() == [0.0]
+        assert not rule.admit(state, np.full(start.shape, 5e-324))[1][0]
+        assert rule.admit(state, np.zeros(start.shape))[1][0]
+        assert rule.admit_units(state, np.zeros(start.shape, dtype=np.int64))[1][0]
+        assert not rule.admit_units(state, np.ones(start.shape, dtype=np.int64))[1][0]
+
+
+@pytest.mark.parametrize("mu", [0.3, 0.7, Fraction(1, 3), 362.0])
+def test_a_single_step_of_exactly_mu_is_admitted(mu: float | Fraction) -> None:
+    """With noise 3 and norm 3 mu, where that is a float64; mu squared is no float64."""
+    rule, start = GdpFilter(mu), np.zeros(1, dtype=np.int64)
+    noise, norm = (3.0, 1.0) if isinstance(mu, Fraction) else (1.0, mu)
+    state, admitted = rule.admit_norms(start, Gaussian(noise), [norm])
+    assert admitted[0]
+    assert rule.exhausted(state)[0]
+    state, granted = rule.grant(start, Gaussian(noise), [norm])
+    assert granted.tolist() == [norm]
+    assert rule.exhausted(state)[0]
+    larger = math.nextafter(norm, math.inf)
+    assert not rule.admit_norms(start, Gaussian(noise), [larger])[1][0]
+    assert rule.grant(start, Gaussian(noise), [larger])[1][0] < norm
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ZcdpFilter(0.0),
+        ZcdpFilter.from_units(0),
+        GdpFilter(0.0),
+        RenyiFilter([2.0, 3.0], [0.0, 0.0]),
+        RenyiFilter([2.0, 3.0], [0.0, 1.0]),
+        RenyiFilter.from_units([2.0], [0]),
+    ],
+)
+def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else(rule: BudgetFilter) -> None:
+    state = rule.initial_state(2)
+    for cost in (5e-324, 1.0, math.inf):
+        assert not rule.admit(state, np.full(state.shape, cost))[1].any()
+    assert rule.admit(state, np.zeros(state.shape))[1].all()
+    assert rule.admit_norms(state, Gaussian(1.0), [0.0, 1e-300])[1].tolist() == [True, False]
+    assert rule.exhausted(state).all()
+    new_state, granted, charged = rule.grant_units(state, Gaussian(1.0), [0.0, 1.0])
+    np.testing.assert_array_equal(new_state, state)
+    assert granted.tolist() == [0.0, 0.0]
+    assert not charged.any()
 
 
 @every_filter
@@ -189,6 +319,54 @@ def test_a_batch_of_many_blocks_is_decided_user_by_user(
     assert new_state.tolist() == [
         spent + cost if spent + cost <= 1000 else spent for spent, cost in pairs
     ]
+
+
+# --------------------------------------------------------------------------------- concurrency
+
+
+@every_filter
+@settings(max_examples=40)
+@given(
+    runs=st.lists(st.lists(exact.usual_norm, max_size=6), min_size=2, max_size=3), data=st.data()
+)
+def test_runs_that_interleave_spend_one_budget_in_any_order(
+    rule: BudgetFilter, budgets: list[Fraction], runs: list[list[float]], data: st.DataObject
+) -> None:
+    """Each run sees what all of them released, and asks for a step that depends on it."""
+    factors = [Fraction(a) for a in getattr(rule, "orders", [2.0 if rule.measure == "gdp" else 1])]
+    turns = data.draw(st.permutations([i for i, run in enumerate(runs) for _ in run]))
+    waiting = [list(run) for run in runs]
+    state, spent = rule.initial_state(1), [Fraction(0)] * len(budgets)
+    for turn in turns:
+        norm = waiting[turn].pop() * (0.5 if rule.exhausted(state)[0] else 1.0)
+        state, admitted = rule.admit_norms(state, Gaussian(4.0), [norm])
+        if admitted[0]:
+            cost = exact.rho(norm, 4.0)
+            spent = [total + factor * cost for total, factor in zip(spent, factors, strict=True)]
+        assert all(total <= budget for total, budget in zip(spent, budgets, strict=True))
+
+
+def test_interactive_releases_are_charged_in_full_before_their_first_answer() -> None:
+    """A counter and a sparse vector, asked in turns with the steps of a run."""
+    rule = ZcdpFilter(1.0)
+    counter = ContinualCounter(8, rho=0.25)
+    sparse = SparseVector(3, 0.5)
+    stated, state, charged = (counter.cost(), sparse.cost()), rule.initial_state(1), []
+    for cost in stated:
+        charged.append(charge_units("zcdp", cost.mechanism, [cost.norm]))
+        state, admitted = rule.admit_units(state, charged[-1])
+        assert admitted[0]
+    for step in range(8):
+        counter.add(1)
+        sparse.above(step - 100)
+        state, admitted = rule.admit_norms(state, Gaussian(4.0), [1.0])
+        assert admitted[0]
+        charged.append(charge_units("zcdp", Gaussian(4.0), [1.0]))
+        # What the answers cost is what was stated before the first.
+        assert (counter.cost(), sparse.cost()) == stated
+        assert state[0] == sum(int(units[0]) for units in charged)
+    assert stated[0].rho <= 0.25
+    assert stated[1].rho == 0.125
 
 
 # -------------------------------------------------------------------------------------- Rogers

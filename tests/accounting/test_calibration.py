@@ -59,6 +59,16 @@ def test_calibrated_noise_is_enough_and_hardly_more(norm_budget: float, rho: flo
     assert exact.rho(1.0, noise) > 0
 
 
+@pytest.mark.parametrize("norm_budget", [5e-324, 1e-320, 2.0**-1022, 1e-300, 1e300, 1.7e308])
+@pytest.mark.parametrize("rho", [2.0**-44, 1e-9, 0.3, 131072.0])
+def test_noise_is_enough_for_budgets_at_the_ends_of_the_float_range(
+    norm_budget: float, rho: float
+) -> None:
+    noise = noise_for_norm_budget(norm_budget, rho)
+    assert 0.0 < noise < math.inf
+    assert Fraction(norm_budget) / (2 * Fraction(noise) ** 2) <= Fraction(rho)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_budgets_that_are_none_are_refused(bad: float) -> None:
     with pytest.raises(InvalidInput, match="norm_budget"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import InvalidInput
-from accounting.calibration import noise_for_epsilon
+from accounting.calibration import epsilon_of, noise_for_epsilon
 from accounting.mechanisms import PoissonGaussian
 from accounting.reports.pld import PldReport
 
@@ -123,4 +124,75 @@ def test_wrong_input_is_refused_by_name(argument: str, value: float) -> None:
     arguments: dict[str, float] = {"epsilon": 1.0, "delta": DELTA, "steps": 10, argument: value}
     with pytest.raises(InvalidInput, match=argument) as caught:
         noise_for_epsilon(**arguments)
+    assert caught.value.argument == argument
+
+
+# ------------------------------------------------------------------------- epsilon of a given noise
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "published"), [(1.0, 0.01, 1000, 1.828), (0.65, 0.01, 2000, 7.751)]
+)
+def test_epsilon_of_dp_sgd_is_the_published_one(
+    noise: float, rate: float, steps: int, published: float
+) -> None:
+    epsilon = epsilon_of(noise, rate, steps, DELTA)
+    assert published - 1e-3 < epsilon < published + 1e-3
+    scaled = epsilon_of(3.0 * noise, rate, steps, DELTA, clip_norm=3.0)
+    assert scaled == pytest.approx(epsilon, rel=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.floats(0.1, 100.0), st.integers(1, 10**6), st.floats(-40.0, -0.1), st.floats(1e-3, 1e3))
+def test_epsilon_without_sampling_is_above_the_exact_one_and_hardly_more(
+    multiplier: float, steps: int, log_delta: float, norm: float
+) -> None:
+    delta, noise = math.exp(log_delta), multiplier * norm
+    epsilon = epsilon_of(noise, 1.0, steps, delta, norm)
+    with mpmath.workdps(60):
+        mu = mpmath.sqrt(steps) * mpf(norm) / mpf(noise)
+        assert gaussian_delta(mu, epsilon) <= delta
+        if epsilon > 0.0:
+            assert gaussian_delta(mu, epsilon * (1.0 - 1e-9)) > delta * (1.0 - 1e-9)
+
+
+def test_epsilon_of_a_noise_for_epsilon_is_within_the_target() -> None:
+    for rate in (1.0, 0.01):
+        noise = noise_for_epsilon(2.0, DELTA, 500, rate, clip_norm=0.5)
+        assert 1.99 < epsilon_of(noise, rate, 500, DELTA, clip_norm=0.5) <= 2.0
+
+
+def test_no_steps_and_nobody_sampled_cost_nothing() -> None:
+    assert epsilon_of(1.0, 0.5, 0, DELTA) == epsilon_of(1.0, 0.0, 1000, DELTA) == 0.0
+
+
+def test_numbers_between_floats_cost_more_not_less() -> None:
+    third = Fraction(1, 3)
+    exact = epsilon_of(third, 1.0, 7, DELTA, clip_norm=third)
+    assert exact >= epsilon_of(1.0, 1.0, 7, DELTA)
+    assert epsilon_of(1.0, Fraction(1) - Fraction(1, 2**80), 7, DELTA) == epsilon_of(
+        1.0, 1.0, 7, DELTA
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("noise_stddev", 0.0),
+        ("noise_stddev", math.nan),
+        ("sampling_rate", 1.5),
+        ("sampling_rate", -0.1),
+        ("steps", -1),
+        ("steps", 2.5),
+        ("steps", 2**46 + 1),
+        ("delta", 0.0),
+        ("delta", 1.0),
+        ("clip_norm", 0.0),
+        ("clip_norm", math.inf),
+    ],
+)
+def test_wrong_input_for_an_epsilon_is_refused_by_name(argument: str, value: float) -> None:
+    usual = {"noise_stddev": 1.0, "sampling_rate": 0.5, "steps": 10, "delta": DELTA}
+    with pytest.raises(InvalidInput) as caught:
+        epsilon_of(**{**usual, argument: value})
     assert caught.value.argument == argument

@@ -22,6 +22,7 @@ from accounting import (
     gdp_budget,
     gdp_to_delta,
     gdp_to_epsilon,
+    renyi_budgets,
     renyi_to_delta,
     renyi_to_epsilon,
     zcdp_budget,
@@ -267,6 +268,43 @@ def test_an_array_gives_what_each_of_its_numbers_gives_alone(convert: Convert) -
 
 
 # ---------------------------------------------------------------------------------------- budgets
+
+
+@given(
+    st.lists(st.floats(-12.0, 12.0).map(lambda x: 1.0 + 10.0**x), min_size=1, max_size=6),
+    st.one_of(st.just(0.0), st.floats(-9.0, 4.0).map(lambda x: 10.0**x)),
+    st.floats(-300.0, -0.001).map(lambda x: 10.0**x),
+)
+def test_renyi_budgets_are_the_largest_that_imply_epsilon_and_delta_by_themselves(
+    orders: list[float], epsilon: float, delta: float
+) -> None:
+    orders = sorted(set(orders))
+    budgets = renyi_budgets(epsilon, delta, orders)
+    assert budgets.shape == (len(orders),)
+    for order, budget in zip(orders, budgets.tolist(), strict=True):
+        assert renyi_to_epsilon([order], [budget], delta) <= epsilon
+        assert renyi_to_delta([order], [budget], epsilon) <= delta
+        with mpmath.workdps(60):
+            a = mpf(order)
+            overhead = mpmath.log1p(-1 / a) - (mpmath.log(mpf(delta)) + mpmath.log(a)) / (a - 1)
+            largest, scale = mpf(epsilon) - overhead, mpf(epsilon) + abs(overhead)
+            assert budget <= max(largest, 0)
+            size = (abs(mpmath.log(mpf(delta))) + mpmath.log(a)) / (a - 1) - mpmath.log1p(-1 / a)
+            # What rounding takes, in epsilon and in delta.
+            slack = 1e-12 * (scale + size) + 1e-14 / (a - 1)
+            assert budget >= largest - slack
+
+
+def test_a_renyi_filter_of_one_order_with_its_budget_is_the_filter_of_the_target() -> None:
+    """The best of the orders admits nearly as many steps as the best real order, of zCDP."""
+    epsilon, delta, rho = 1.0, 1e-5, 1e-4
+    orders = np.arange(2.0, 64.0)
+    budgets = renyi_budgets(epsilon, delta, orders)
+    steps = np.floor(budgets / (orders * rho))
+    assert (
+        0.998 * zcdp_budget(epsilon, delta) / rho < steps.max() < zcdp_budget(epsilon, delta) / rho
+    )
+    assert budgets[0] == 0.0  # order 2 alone says nothing at this delta
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6, 1e-3, 1.0, 30.0, 1e4])

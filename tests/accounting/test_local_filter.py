@@ -41,9 +41,11 @@ def test_a_device_decides_and_charges_as_the_rule_does_for_many_users(
     rule: BudgetFilter, norms: list[float], noise: float
 ) -> None:
     device, state = LocalFilter(rule), rule.initial_state(1)
+    orders = getattr(rule, "orders", None)
     for norm in norms:
-        charge = charge_units(rule.measure, Gaussian(noise), [norm], getattr(rule, "orders", None))
-        state, admitted = rule.admit_units(state, charge)
+        before, charge = state, charge_units(rule.measure, Gaussian(noise), [norm], orders)
+        state, admitted = rule.admit_norms(state, Gaussian(noise), [norm])
+        np.testing.assert_array_equal(state, before + charge if admitted[0] else before)
         assert device.admit(Gaussian(noise), norm) == admitted[0]
         assert device.spent == state.reshape(-1).tolist()
         assert np.array_equal(device.remaining, rule.remaining(state)[0])
@@ -103,6 +105,33 @@ def test_a_device_restarted_from_what_it_stored_goes_on_as_if_it_had_not(
         assert restarted.spent == steady.spent
     assert True in decisions
     assert repr(restarted) == f"LocalFilter({rule!r}, spent={steady.spent})"
+
+
+@pytest.mark.parametrize(
+    "rule", [ZcdpFilter(0.0), RenyiFilter([2.0], [0.0]), RogersFilter(0.0, 1e-5)]
+)
+def test_a_device_without_a_budget_answers_what_is_free(rule: BudgetFilter | RogersFilter) -> None:
+    device = LocalFilter(rule)
+    assert not device.admit(PureDP(), 1e-300)
+    assert device.admit(PureDP(), 0.0)
+    assert device.exhausted
+    assert LocalFilter(rule, device.spent).spent == device.spent
+
+
+def test_a_device_pays_a_cost_of_exactly_its_budget_and_can_be_restored_after_it() -> None:
+    for rule, mechanism, norm in (
+        (GdpFilter(0.3), Gaussian(1.0), 0.3),
+        (GdpFilter(Fraction(1, 3)), Gaussian(3.0), 1.0),
+    ):
+        device = LocalFilter(rule)
+        assert device.admit(mechanism, norm)
+        assert device.exhausted
+        assert LocalFilter(rule, json.loads(json.dumps(device.spent))).exhausted
+    device = LocalFilter(ZcdpFilter(0.3))
+    assert device.remaining == 0.3
+    assert device.admit_cost(0.3)
+    assert device.remaining == 0.0
+    assert not device.admit_cost(5e-324)
 
 
 def test_a_rogers_device_takes_pure_dp_and_laplace_steps_only() -> None:

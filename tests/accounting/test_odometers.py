@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -302,3 +303,14 @@ def test_steps_that_are_none_are_refused(bad: float) -> None:
         GdpOdometer(bad)
     with pytest.raises(InvalidInput, match="order"):
         RenyiTracker(1.0, 1.0)
+
+
+def test_a_step_is_taken_exactly_and_rounded_up_to_units() -> None:
+    assert RenyiTracker(2.0, Fraction(1, 3)).step_units == 2**44 // 3 + 1
+    assert RenyiTracker(2.0, Decimal("0.3")).step_units == 3 * 2**44 // 10 + 1
+    assert GdpOdometer(Fraction(1, 3)).step_units == 2**44 // 9 + 1
+    for bad in (0, -1, Decimal("NaN"), 10**400, 1e200):
+        with pytest.raises(InvalidInput, match="step"):
+            RenyiTracker(2.0, bad)
+        with pytest.raises(InvalidInput, match="step"):
+            GdpOdometer([0.5, bad])

@@ -286,7 +286,7 @@ def test_noise_of_any_size_is_drawn(method: CounterMethod, noise_stddev: float) 
         ("horizon", {"horizon": 2**22 + 1}),
         ("horizon", {"horizon": 2**62 + 1, "method": "binary-tree"}),
         ("method", {"method": "tree"}),
-        ("generator", {"generator": None}),
+        ("generator", {"generator": 3}),
         ("noise_stddev", {"noise_stddev": 0.0}),
         ("noise_stddev", {"noise_stddev": math.nan}),
         ("noise_stddev", {"noise_stddev": math.inf}),

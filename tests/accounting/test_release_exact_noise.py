@@ -3,14 +3,23 @@ or fewer if the sampler is right."""
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from accounting import InvalidInput
+from accounting import (
+    ContinualCounter,
+    InvalidInput,
+    SparseVector,
+    release_mean,
+    release_quantiles,
+)
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
 from accounting.validation import IntArray
@@ -88,7 +97,71 @@ def test_objects_on_one_generator_draw_different_noise() -> None:
     assert len(set(draws)) == 200
 
 
-@pytest.mark.parametrize("bad", [None, 7, np.random.RandomState(0), np.random.PCG64(0)])
+@pytest.mark.parametrize("bad", [7, "os", np.random.RandomState(0), np.random.PCG64(0)])
 def test_what_is_no_generator_is_refused(bad: object) -> None:
     with pytest.raises(InvalidInput, match="generator"):
         ExactNoise(bad)
+
+
+# ------------------------------------------------------------------- the operating system's source
+
+
+def fed(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[int]:
+    """Let a seeded generator play the operating system; the sizes of the blocks it gave."""
+    generator, sizes = np.random.default_rng(seed), []
+
+    def urandom(size: int) -> bytes:
+        sizes.append(size)
+        return generator.bytes(size)
+
+    monkeypatch.setattr(exact_noise.os, "urandom", urandom)
+    return sizes
+
+
+def test_by_default_every_bit_comes_from_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = fed(monkeypatch, 16)
+    noise = ExactNoise()
+    draws = np.array([noise.rounded_normal(Fraction(22, 7)) for _ in range(20_000)])
+    assert normal_pvalue(draws, 22 / 7) > FALSE_POSITIVES
+    assert len(sizes) >= 20_000  # a block a draw, and more when one is not enough
+    monkeypatch.setattr(exact_noise.os, "urandom", lambda size: pytest.fail("no other source"))
+    with pytest.raises(pytest.fail.Exception):
+        noise.laplace(Fraction(1))
+
+
+def test_what_is_left_of_a_block_is_used_for_no_other_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed(monkeypatch, 17)
+    noise = ExactNoise()
+    noise.rounded_normal(Fraction(1))
+    copies = [copy.deepcopy(noise), pickle.loads(pickle.dumps(noise)), noise]
+    draws = [one.rounded_normal(Fraction(2) ** 60) for one in copies for _ in range(2)]
+    assert len(set(draws)) == len(draws)
+
+
+def test_a_copy_with_its_seeded_generator_repeats_the_noise() -> None:
+    noise = ExactNoise(np.random.default_rng(18))
+    noise.rounded_normal(Fraction(1))
+    twin = copy.deepcopy(noise)
+    assert twin.rounded_normal(Fraction(2) ** 60) == noise.rounded_normal(Fraction(2) ** 60)
+
+
+def test_releases_draw_from_the_operating_system_unless_a_generator_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    releases: list[Callable[..., object]] = [
+        lambda **given: release_mean([0.5], 1.0, rho=1.0, **given).estimate,
+        lambda **given: release_quantiles([0.5], [0.5], 1.0, rho=1.0, levels=4, **given).count,
+        lambda **given: ContinualCounter(4, rho=1.0, **given).add(1),
+        lambda **given: SparseVector(0, 1.0, **given).above(0),
+    ]
+    for release in releases:
+        sizes = fed(monkeypatch, 19)
+        release()
+        assert sizes
+        sizes.clear()
+        assert release(generator=np.random.default_rng(1)) == release(
+            generator=np.random.default_rng(1)
+        )
+        assert not sizes

@@ -267,7 +267,7 @@ def test_values_that_are_no_integers_are_refused_and_leave_no_trace() -> None:
         ("epsilon", {"epsilon": math.nan}),
         ("epsilon", {"epsilon": math.inf}),
         ("epsilon", {"epsilon": 2.0**-41}),
-        ("generator", {"generator": None}),
+        ("generator", {"generator": 3}),
         ("positives", {"positives": 0}),
         ("positives", {"positives": 1.0}),
         ("sensitivity", {"sensitivity": 0}),

@@ -246,7 +246,19 @@ def test_arguments_are_never_changed() -> None:
     np.testing.assert_array_equal(cost, copies[1])
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 512.1, 1e-9])
+def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else() -> None:
+    rule = RogersFilter(0.0, 1e-5)
+    state = rule.initial_state(2)
+    assert rule.admit(state, [0.0, 0.0])[1].all()
+    for cost in (5e-324, 0.1, math.inf):
+        new_state, admitted = rule.admit(state, [cost, cost])
+        assert not admitted.any()
+        np.testing.assert_array_equal(new_state, state)
+    assert rule.exhausted(state).all()
+    assert rule.remaining(state).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 512.1, 1e-9, 1e-200, 5e-324])
 def test_epsilon_that_is_none_is_refused(bad: float) -> None:
     with pytest.raises(InvalidInput, match="epsilon"):
         RogersFilter(bad, 1e-5)

@@ -9,9 +9,9 @@ import rational_model as exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import InvalidInput, cost_units
+from accounting import Gaussian, InvalidInput, NormGrid, ZcdpFilter, cost_units, rounding
 from accounting.order_units import units_at_orders, units_within_orders
-from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
+from accounting.rounding import product_up, round_to, square_ratio_ceil, square_ratio_up
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 ADVERSARIAL = [
@@ -132,6 +132,40 @@ def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s:
     assert result.tolist() == [min(units, 2**62) for units in expected]
 
 
+BATCH = 500  # too many to be decided one by one
+WRONG_UNITS = [1e-3, 3.3e-3, 2.0**-4, 1.0, 1e-200, 2.0**900]
+
+
+@pytest.mark.parametrize("scale", WRONG_UNITS)
+@pytest.mark.parametrize("digits", [4, 53])
+def test_no_norm_of_a_batch_is_decided_by_itself_and_all_are_exact(
+    scale: float, digits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise in the wrong unit: costs up to 2**62 units, all of them beside whole numbers."""
+
+    def alone(*_: object) -> int:
+        pytest.fail("decided one by one")
+
+    monkeypatch.setattr(rounding, "_one_ceiling", alone)
+    rng = np.random.default_rng(digits)
+    ratios = 2.0 ** rng.uniform(-25.0, 10.0, BATCH)
+    cut = 2.0 ** (np.floor(np.log2(ratios)) - digits)
+    c = np.concatenate([np.rint(ratios / cut) * cut, np.arange(0.0, 200.0)]) * scale
+    expected = [exact.zcdp_units(value, scale) for value in c.tolist()]
+    assert square_ratio_ceil(c, scale, 43, 2**62).tolist() == expected
+    check_square_ratios(c.tolist(), scale)
+    orders = [math.nextafter(1.0, 2.0), 1.1, 2.0, 2.7, 511.3, 2.0**40]
+    units = units_at_orders(np.array(expected), np.array(orders))
+    assert units.tolist() == [
+        [min(math.ceil(Fraction(a) * z), 2**62) for a in orders] for z in expected
+    ]
+    limits = np.minimum(units + rng.integers(-1, 2, units.shape), 2**62).clip(0)
+    assert units_within_orders(limits, np.array(orders)).tolist() == [
+        [math.floor(limit / Fraction(a)) for limit, a in zip(row, orders, strict=True)]
+        for row in limits.tolist()
+    ]
+
+
 unit_numbers = st.one_of(
     st.integers(0, 100), st.integers(0, 2**45), st.integers(2**52, 2**54), st.integers(0, 2**62)
 )
@@ -177,3 +211,50 @@ def test_scales_that_are_none_are_refused(bad: float) -> None:
         square_ratio_up([1.0], bad)
     with pytest.raises(InvalidInput, match="a is"):
         product_up(bad, [1.0])
+
+
+# ------------------------------------------------------------------------------- narrower types
+
+NARROW = [np.float16, np.float32, np.float64]
+any_number = st.floats(allow_nan=False)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@given(values=st.lists(any_number, max_size=10))
+def test_round_to_gives_the_nearest_number_of_the_type_on_each_side(
+    kind: type[np.floating], values: list[float]
+) -> None:
+    up, down = round_to(values, kind, "up"), round_to(values, kind, "down")
+    assert up.dtype == down.dtype == kind
+    for value, high, low in zip(values, up, down, strict=True):
+        assert float(low) <= value <= float(high)
+        with np.errstate(over="ignore", under="ignore"):
+            assert low == high or np.nextafter(low, kind(np.inf)) == high
+
+
+@pytest.mark.parametrize("clip", [0.1, 1.0, 1 / 3, 12.7])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_norms_clipped_in_a_narrow_type_are_within_the_clip_rounded_up(
+    clip: float, kind: type[np.floating]
+) -> None:
+    norms = np.minimum(np.linspace(0.0, 20.0, 500).astype(kind), kind(clip))
+    bound = float(round_to(clip, kind, "up"))
+    assert norms.max() <= bound
+    grid = NormGrid(bound, 100)
+    assert (grid.round_up(norms) >= norms).all()
+    rule = ZcdpFilter(100.0)
+    _, granted = rule.grant(rule.initial_state(500), Gaussian(4.0), norms, clip_norm=clip)
+    limits = round_to(granted, kind, "down")
+    assert (limits.astype(np.float64) <= granted).all()
+    assert granted.max() <= clip
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.longdouble, np.complex64, "f5", object, 7])
+def test_types_to_round_to_that_are_none_are_refused(kind: object) -> None:
+    with pytest.raises(InvalidInput, match="kind"):
+        round_to([1.0], kind, "up")
+
+
+def test_sides_to_round_to_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="toward"):
+        round_to([1.0], np.float32, "nearest")

@@ -324,7 +324,9 @@ def test_a_huge_norm_saturates_and_a_tiny_one_costs_a_unit() -> None:
     assert (charges[2] == MAX_COST_UNITS).all()
 
 
-RULE = RenyiFilter([1.5, 2.0, 8.0, 64.0], [0.5, 0.6, 3.0, 40.0])
+RULE = RenyiFilter.from_units(
+    [1.5, 2.0, 8.0, 64.0], RenyiFilter([1.5, 2.0, 8.0, 64.0], [0.5, 0.6, 3.0, 40.0]).budget_units
+)
 
 
 @given(

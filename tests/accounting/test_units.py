@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -56,10 +57,17 @@ def test_budget_units_are_the_exact_floor(budget: float) -> None:
 
 def test_a_third_written_as_a_fraction_is_rounded_down() -> None:
     assert budget_units(Fraction(1, 3)) == 2**44 // 3
+    assert budget_units(Decimal("0.3")) == 3 * 2**44 // 10
+    assert budget_units(np.longdouble(1) / 3) == 2**44 // 3
+
+
+def test_a_budget_of_nothing_is_no_units() -> None:
+    assert budget_units(0) == budget_units(-0.0) == budget_units(Fraction(0)) == 0
 
 
 @pytest.mark.parametrize(
-    "budget", [0.0, -1.0, 2.0**-45, math.nan, math.inf, math.nextafter(2.0**17, 1e9), True, "1"]
+    "budget",
+    [-1.0, 2.0**-45, 5e-324, math.nan, math.inf, math.nextafter(2.0**17, 1e9), 1e200, True, "1"],
 )
 def test_budget_outside_the_range_is_refused(budget: float) -> None:
     with pytest.raises(InvalidInput, match="budget"):
