@@ -8,8 +8,8 @@ holds is not proven to be enough when costs are chosen adaptively).
 A budget is B units and a rest of less than one, 0 <= r < 1. A cost is c units, charged as
 ceil(c) whole ones; s is what is spent, in whole units.
 
-    in whole units    s + ceil(c) <= B            for charges that are all that is known of a cost
-    exactly           s + c <= B + r, or c = 0    for costs that are numbers themselves
+    in whole units    s + ceil(c) <= B, or c = 0   for charges that are all one knows of a cost
+    exactly           s + c <= B + r, or c = 0     for costs that are numbers themselves
 
 Both keep the sum of the costs of all admitted steps at B + r or less, in any mixture and order:
 
