@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import faust
+from aiokafka.errors import NoOffsetForPartitionError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -94,6 +95,8 @@ class ClaimingConsumer(driver.Consumer):
             return fetched
         except self.consumer_stopped_errors:
             raise
+        except NoOffsetForPartitionError:
+            return {}  # a fetch from before a rebalance: the claim has not said yet where to start
         except Exception as error:
             end_process(f"cannot read the log: {error!r}", error)
 
