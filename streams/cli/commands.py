@@ -18,7 +18,6 @@ from streams.config import Config, redact
 from streams.normal_form import normal_form
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import RunIsClosed
 from streams.status import DatasetStatus, read_datasets, read_partitions
 
 
@@ -93,18 +92,13 @@ def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
 def run_close(options: argparse.Namespace, config: Config) -> int:
     """End a run for good; one that is closed stays so."""
     with Turnstile(config=config) as turnstile:
-        try:
-            run = turnstile.run(options.dataset, options.name)
-        except RunIsClosed:
-            pass
-        else:
-            if run.attempt == 1:  # nobody but this command has ever opened it
-                note(
-                    f"turnstile: there was no run {options.name!r} of dataset "
-                    f"{options.dataset!r}: check its name. Nothing was closed"
-                )
-                return Exit.REFUSED
-            run.close()
+        found = turnstile.close_run(options.dataset, options.name)
+    if not found:
+        note(
+            f"turnstile: there was no run {options.name!r} of dataset {options.dataset!r}: check "
+            "its name. Nothing was closed"
+        )
+        return Exit.REFUSED
     show({"dataset": options.dataset, "run": options.name, "closed": True}, options.json)
     return Exit.OK
 

@@ -25,7 +25,7 @@ from streams.sdk.connecting import (
 from streams.sdk.datasets import create, policy_from, withdraw
 from streams.sdk.errors import Refusal, Unusable
 from streams.sdk.followers import Halt, Reading, Since, follow_decisions, follow_odometer, halts_of
-from streams.sdk.opening import open_run
+from streams.sdk.opening import close_run, open_run
 from streams.sdk.replies import Replies, Waiting
 from streams.sdk.run import Run
 from streams.sdk.witness import Witness
@@ -196,6 +196,23 @@ class Turnstile:
         deadline = self.deadline(timeout)
         check_partitions(self.config, self.partitions)
         return open_run(self, dataset, name, released=released, deadline=deadline)
+
+    def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:
+        """End a run for good, as ``Run.close`` does, without charging it again first.
+
+        It completes a closing that reached only some partitions, and fences a trainer that is at
+        work on the run.
+
+        Returns:
+            Whether there was such a run; if not, nothing was closed.
+
+        Raises:
+            InvalidCharge: a name that no dataset or run can have.
+            Fenced: a trainer opened the run meanwhile; try again.
+            Refusal: the dataset does not exist.
+            DecisionTimeout: not all partitions answered; try again.
+        """
+        return close_run(self, dataset, name, self.deadline(timeout))
 
     def halts(
         self,

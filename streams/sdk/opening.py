@@ -5,6 +5,8 @@
 3. Where attempts differ, because an opening before this one came half-way, the lower ones are
    asked again, for the highest. If another trainer has come between, all begins again.
 4. What the partitions decided last, and what was released, say which step comes next.
+
+Closing a run needs no policy and no agreement: whoever still has it open is asked to close it.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from streams.schemas import VERSION, OpenRun, Reason, RunOpened, encode
+from streams.schemas import VERSION, Answer, CloseRun, OpenRun, Reason, RunOpened, encode
 from streams.sdk.arguments import check_names
 from streams.sdk.asking import Asks, Deadline
 from streams.sdk.datasets import check_agreement
-from streams.sdk.errors import Fenced, InvalidCharge, PartitionsDisagree
+from streams.sdk.errors import Fenced, InvalidCharge, PartitionsDisagree, Refusal, RunIsClosed
 from streams.sdk.run import Run
 
 _OPENINGS = 10
@@ -57,17 +59,57 @@ def open_run(
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
 
 
+def close_run(asks: Asks, dataset: str, name: str, deadline: Deadline) -> bool:
+    """End a run for good in every partition, also one that an earlier call closed in some.
+
+    Returns:
+        Whether there was such a run; if not, nothing was closed.
+
+    Raises:
+        InvalidCharge: a name that no dataset or run can have.
+        Fenced: a trainer opened the run meanwhile; try again.
+        Refusal: the dataset does not exist.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(dataset, name)
+    opened = {}
+    for partition, reply in _next_attempts(asks, dataset, name, uuid4().hex, deadline).items():
+        if isinstance(reply, RunOpened):
+            opened[partition] = reply.attempt
+        elif isinstance(reply, Refusal) and not isinstance(reply, RunIsClosed):
+            raise reply
+    if len(opened) == asks.partitions and set(opened.values()) == {1}:
+        return False  # nobody but this call has ever opened it
+    token = uuid4().hex
+    requests = {
+        partition: encode(
+            CloseRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token)
+        )
+        for partition, attempt in opened.items()
+    }
+    asks.ask(token, requests, deadline)
+    return True
+
+
+def _open_request(dataset: str, name: str, token: str, attempt: int) -> bytes:
+    return encode(OpenRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token))
+
+
+def _next_attempts(
+    asks: Asks, dataset: str, name: str, token: str, deadline: Deadline
+) -> dict[int, Answer | Refusal]:
+    """What every partition says when it is asked for its next attempt."""
+    request = _open_request(dataset, name, token, 0)
+    return asks.survey(token, dict.fromkeys(range(asks.partitions), request), deadline)
+
+
 def _open_everywhere(
     asks: Asks, dataset: str, name: str, deadline: Deadline
 ) -> dict[int, RunOpened] | None:
     """The answers of all partitions under one attempt; None if another trainer came between."""
-
-    def request(token: str, attempt: int) -> bytes:
-        return encode(OpenRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token))
-
     # Step 1.
     token = uuid4().hex
-    replies = asks.survey(token, dict.fromkeys(range(asks.partitions), request(token, 0)), deadline)
+    replies = _next_attempts(asks, dataset, name, token, deadline)
     # Step 2.
     check_agreement(dataset, replies, asks.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
@@ -81,7 +123,8 @@ def _open_everywhere(
         if min(lower.values()) >= attempt:
             token, attempt = uuid4().hex, 0  # beyond what can be asked for: one by one
         try:
-            answers = asks.ask(token, dict.fromkeys(lower, request(token, attempt)), deadline)
+            request = _open_request(dataset, name, token, attempt)
+            answers = asks.ask(token, dict.fromkeys(lower, request), deadline)
         except Fenced:
             return None
         opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}

@@ -11,7 +11,7 @@ from streams.schemas import Answer, Decision, Policy, Reason, Rejected, Request,
 from streams.sdk.asking import Deadline
 from streams.sdk.datasets import create, policy_from, withdraw
 from streams.sdk.errors import Refusal, refusal_of
-from streams.sdk.opening import open_run
+from streams.sdk.opening import close_run, open_run
 from streams.sdk.replies import Waiting
 from streams.sdk.run import Run
 from streams.sdk.witness import Witness
@@ -76,6 +76,10 @@ class Partitions:
     def open(self, name: str = "r", dataset: str = "d", released: int | None = None) -> Run:
         """As ``Turnstile.run``."""
         return open_run(self, dataset, name, released=released, deadline=NOW)
+
+    def close(self, name: str = "r", dataset: str = "d") -> bool:
+        """As ``Turnstile.close_run``."""
+        return close_run(self, dataset, name, NOW)
 
     def hear(self, decision: Decision) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""

@@ -211,9 +211,36 @@ def test_a_closed_run_says_so() -> None:
         service.open()
 
 
+@pytest.mark.parametrize("lost", ["deaf", "mute"])
+def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    setattr(service, lost, {0, 2})
+    with pytest.raises(DecisionTimeout):
+        run.close()
+    setattr(service, lost, set())
+    with pytest.raises(RunIsClosed):
+        service.open()  # which says nothing of the others
+    assert service.close()
+    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert service.close(), "again is fine"
+
+
+def test_only_a_run_that_there_is_can_be_closed() -> None:
+    service = Partitions()
+    with pytest.raises(Refusal, match="unknown-dataset"):
+        service.close()
+    service.create()
+    assert not service.close("typo")
+    assert not any(ledger.runs["d", "typo"].closed for ledger in service.ledgers)
+
+
 @pytest.mark.parametrize("name", ["", "with space", "new\nline", "x" * 129, "-first"])
 @pytest.mark.parametrize(
-    "call", [Partitions.open, lambda s, n: s.open("r", n), Partitions.withdraw]
+    "call",
+    [Partitions.open, lambda s, n: s.open("r", n), Partitions.withdraw, Partitions.close],
 )
 def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
     name: str, call: Callable[[Partitions, str], object]
