@@ -22,21 +22,19 @@ it may have been answered or not, and is never answered again. A step that was i
 been answered by anyone, because its charge did not return and its attempt is fenced; it is
 completed with the same users and contributions, or abandoned. An answerer that writes down the step
 of an answer before the answer leaves can say so (``released=``): then a step that was decided and
-not answered is handed back too. So do not store noise or a generator's state, and do not answer
-from a copy of a process (``fork``, a snapshot that is resumed twice): a copied generator draws the
-same noise for different sums.
+not answered is handed back too. Do not answer from a copy of a process (``fork``, a snapshot that
+is resumed twice): each copy would answer the same step, with noise of its own.
 
 Contributions are rounded towards zero to a grid that is fine beside the noise, and summed as
 integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). An
 answer is therefore an exact Gaussian mechanism, rounded: the gaps between doubles give nothing away
-(Mironov, "On significance of the least significant bits for differential privacy", 2012). What
-remains is the generator, and how long an answer takes.
+(Mironov, "On significance of the least significant bits for differential privacy", 2012). Its bits
+come from the operating system. What remains is how long an answer takes.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -126,15 +124,6 @@ class ChargedUsers:
     decision: Charged
 
 
-def unpredictable_generator() -> np.random.Generator:
-    """A new generator whose seed nobody can guess: 256 bits from the operating system.
-
-    The seed is cryptographic, the generator (Philox) is not: it passes statistical tests but
-    promises nothing against someone who sees many exact outputs.
-    """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(secrets.randbits(256))))
-
-
 class QueryAnswerer:
     """Answers linear queries on a run, each with Gaussian noise. Not to be shared between threads.
 
@@ -142,8 +131,8 @@ class QueryAnswerer:
         run: charges the steps; its dataset fixes the guarantee, whatever the noise is.
         noise_stddev: in the units of the contributions; see ``calibrated``.
         clip_norm: contributions with a larger L2 norm are scaled down to it before the charge.
-        noise: draws the noise. Anything predictable, such as a seeded generator in a test, gives
-            no privacy at all.
+        noise: draws the noise; None for the operating system. Any generator has a seed, and
+            whoever knows it knows the noise: for tests.
     """
 
     def __init__(
@@ -167,7 +156,7 @@ class QueryAnswerer:
         self.clip_norm = clip_norm
         self.last_charge: ChargedUsers | None = None
         self._run = run
-        self._noise = ExactNoise(unpredictable_generator() if noise is None else noise)
+        self._noise = ExactNoise(noise)
         self._answered = -1
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from fractions import Fraction
 
@@ -22,7 +23,6 @@ from streams.queries import (
     QueryAnswerer,
     clip_rows,
     row_norms,
-    unpredictable_generator,
 )
 from streams.sdk.errors import DecisionTimeout, InvalidCharge
 from tests.demo.in_memory import InMemoryRun
@@ -243,9 +243,11 @@ def test_noise_of_coordinates_and_of_answers_is_not_repeated() -> None:
     assert len(np.unique(values)) == values.size
 
 
-def test_generators_that_nobody_seeded_differ() -> None:
-    draws = {float(unpredictable_generator().normal()) for _ in range(20)}
-    assert len(draws) == 20
+def test_a_copied_answerer_draws_noise_of_its_own() -> None:
+    original = QueryAnswerer(InMemoryRun(1e4), noise_stddev=1.0)
+    original.answer(["a"], [1.0])
+    copies = [copy.deepcopy(original) for _ in range(20)]
+    assert len({float(each.answer(["a"], [1.0]).value) for each in copies}) == 20
 
 
 def test_sum_does_not_depend_on_the_order_of_users() -> None:

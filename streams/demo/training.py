@@ -22,7 +22,8 @@ and takes most of the advantage away (FZ section 5.1 finds the same), but findin
 budget too.
 
 The noise of a demo comes from a seed, so that its figures can be reproduced. A noise that can be
-reproduced hides nothing: a trainer on private data uses ``queries.unpredictable_generator``.
+reproduced hides nothing: a trainer on private data draws it from the operating system, as
+``accounting.release.ExactNoise`` does.
 """
 
 from __future__ import annotations
