@@ -182,8 +182,10 @@ class Ledger(State):
             if not is_same_policy(stored, policy, request.v):
                 detail = (
                     f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
-                    "a policy never changes: create a dataset with another name"
+                    "a policy never changes"
                 )
+                if request.v == 1:  # which forgot what comes of it; later clients say it
+                    detail += ": create a dataset with another name"
                 raise Refused(Reason.POLICY_CHANGED, detail)
         return DatasetCreated(
             v=request.v,
