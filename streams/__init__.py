@@ -1,24 +1,34 @@
-"""The streaming side of dp-turnstile: the SDK, the wire, the worker."""
+"""The streaming side of dp-turnstile: the SDK, the wire, the worker.
 
-from streams.sdk.client import Turnstile
-from streams.sdk.decisions import StepDecision
-from streams.sdk.errors import (
-    ConflictingDecisions,
-    DatasetInUse,
-    DecisionTimeout,
-    Fenced,
-    InvalidCharge,
-    PartitionsDisagree,
-    PolicyChanged,
-    Refusal,
-    RunIsClosed,
-    ServiceUnavailable,
-    StepContentChanged,
-    TurnstileError,
-    Unusable,
-)
-from streams.sdk.followers import Halt
-from streams.sdk.run import Run
+What is named here comes from ``streams.sdk``, and is imported when it is asked for: whoever needs
+the records alone (``streams.schemas``) needs neither Kafka nor scipy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streams.sdk.client import Turnstile
+    from streams.sdk.decisions import StepDecision
+    from streams.sdk.errors import (
+        ConflictingDecisions,
+        DatasetInUse,
+        DecisionTimeout,
+        Fenced,
+        InvalidRequest,
+        PartitionsDisagree,
+        PolicyChanged,
+        RequestRejected,
+        RunIsClosed,
+        ServiceUnavailable,
+        StepContentChanged,
+        TurnstileError,
+        Unusable,
+    )
+    from streams.sdk.followers import Halt
+    from streams.sdk.run import Run
 
 __all__ = [
     "ConflictingDecisions",
@@ -26,10 +36,10 @@ __all__ = [
     "DecisionTimeout",
     "Fenced",
     "Halt",
-    "InvalidCharge",
+    "InvalidRequest",
     "PartitionsDisagree",
     "PolicyChanged",
-    "Refusal",
+    "RequestRejected",
     "Run",
     "RunIsClosed",
     "ServiceUnavailable",
@@ -39,3 +49,18 @@ __all__ = [
     "TurnstileError",
     "Unusable",
 ]
+
+_HOMES = {
+    "Halt": "streams.sdk.followers",
+    "Run": "streams.sdk.run",
+    "StepDecision": "streams.sdk.decisions",
+    "Turnstile": "streams.sdk.client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOMES.get(name, "streams.sdk.errors")), name)
+    globals()[name] = found
+    return found

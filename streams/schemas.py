@@ -1,7 +1,7 @@
 """Every record that crosses Kafka, and nothing else: the one place that defines the wire.
 
 A record is MessagePack, or JSON when its first byte is ``{``. ``decode_request`` is the edge:
-what it returns has the right types, ranges and lengths; what it refuses raises ``Refused`` with
+what it returns has the right types, ranges and lengths; what it refuses raises ``Rejection`` with
 the reason that the rejects topic will carry. ``deploy/asyncapi.yaml`` describes the same records
 and a test holds the two together.
 
@@ -35,7 +35,6 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from accounting.units import MAX_BUDGET_UNITS
 from streams.normal_form import first_irregular, normal_form
 
 VERSION = 2
@@ -71,7 +70,8 @@ AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_BUDGET_UNITS)]
+BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
+"""Units of ``accounting.units``, and as many as a filter takes."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
@@ -108,7 +108,7 @@ class Reason(StrEnum):
 MAX_DETAIL = 500
 
 
-class Refused(Exception):
+class Rejection(Exception):
     """A record that is not applied: its reason for programs, its detail for people.
 
     The detail is cut to ``MAX_DETAIL`` characters: it may quote the record, which may be long.
@@ -305,7 +305,7 @@ MAX_CHARGE_USERS = 2**19
 """More users in one charge are refused, however small their encoding: an answer has to fit too."""
 
 MAX_WRITE_BYTES = 256 * 1024 * 1024
-"""What a charge may make a worker write, as ``streams.writes`` counts it; not in version 1."""
+"""What a charge may make a worker write (see ``streams.ledger.writes``); not in version 1."""
 
 _LAST_ATTEMPT_OF_1 = 2**53
 
@@ -322,18 +322,18 @@ def decode_request(value: bytes | None) -> Request:
     """Read a request from the bytes of a Kafka record.
 
     Raises:
-        Refused: MALFORMED, TOO_LARGE or UNSUPPORTED_VERSION.
+        Rejection: MALFORMED, TOO_LARGE or UNSUPPORTED_VERSION.
     """
     if value is None:
-        raise Refused(Reason.MALFORMED, "the record has no value (a tombstone)")
+        raise Rejection(Reason.MALFORMED, "the record has no value (a tombstone)")
     if len(value) > MAX_REQUEST_BYTES:
         detail = f"{len(value)} bytes; a request has at most {MAX_REQUEST_BYTES}"
-        raise Refused(Reason.TOO_LARGE, detail)
+        raise Rejection(Reason.TOO_LARGE, detail)
     try:
         request = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
-        raise Refused(Reason.MALFORMED, str(error)) from error
+        raise Rejection(Reason.MALFORMED, str(error)) from error
     _check_version(request.v)
     if request.v == 1:
         _check_features(request)
@@ -345,7 +345,7 @@ def decode_request(value: bytes | None) -> Request:
 def _check_version(version: int) -> None:
     if not OLDEST <= version <= VERSION:
         detail = f"version {version}; this worker reads versions {OLDEST} to {VERSION}"
-        raise Refused(Reason.UNSUPPORTED_VERSION, detail)
+        raise Rejection(Reason.UNSUPPORTED_VERSION, detail)
 
 
 def _check_features(request: Request) -> None:
@@ -361,7 +361,7 @@ def _check_features(request: Request) -> None:
             feature = "user_ids"
         case _:
             return
-    raise Refused(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
+    raise Rejection(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
 
 
 def _check_content(request: Request) -> None:
@@ -370,14 +370,14 @@ def _check_content(request: Request) -> None:
         return
     for name, packed in (("users", request.users), ("norms", request.norms)):
         if isinstance(packed, bytes) and len(packed) % 8:
-            raise Refused(Reason.MALFORMED, uneven(name, packed), request)
+            raise Rejection(Reason.MALFORMED, uneven(name, packed), request)
     user = None if isinstance(request.users, bytes) else first_irregular(request.users)
     if user is not None:
         detail = (
             f"user {user!a} is not in normal form, in which it is "
             f"{normal_form(user)!a}: one name must not have two budgets"
         )
-        raise Refused(Reason.MALFORMED, detail, request)
+        raise Rejection(Reason.MALFORMED, detail, request)
 
 
 def uneven(name: str, packed: bytes) -> str:

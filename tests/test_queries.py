@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from accounting.release import ExactNoise
-from streams.queries import (
+from streams.queries.answerer import (
     AnsweredTwice,
     QueryAnswerer,
     clip_rows,
     row_norms,
 )
-from streams.sdk.errors import DecisionTimeout, InvalidCharge
+from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from tests.demo.in_memory import InMemoryRun
 
 
@@ -195,20 +195,20 @@ def test_contributions_that_cannot_be_answered_are_refused_before_the_charge(
     contributions: object,
 ) -> None:
     run = InMemoryRun(1.0)
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         quiet(run).answer(["a", "b"], contributions)
     assert run.seen == []
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.inf, math.nan])
 def test_clip_norm_must_be_a_norm(clip_norm: float) -> None:
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         QueryAnswerer(InMemoryRun(1.0), noise_stddev=1.0, clip_norm=clip_norm)
 
 
 @pytest.mark.parametrize(("delta", "dimension"), [(0.0, 1), (1.0, 1), (math.nan, 1), (0.1, 0)])
 def test_error_bound_needs_a_probability_and_a_dimension(delta: float, dimension: int) -> None:
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         quiet(InMemoryRun(1.0)).error_bound(delta, dimension)
 
 
@@ -279,7 +279,7 @@ def test_answers_lie_on_the_grid_so_that_their_last_digits_tell_nothing() -> Non
 
 @pytest.mark.parametrize("stddev", [1e-200, 1e200])
 def test_noise_without_a_grid_is_refused(stddev: float) -> None:
-    with pytest.raises(InvalidCharge, match="noise_stddev"):
+    with pytest.raises(InvalidRequest, match="noise_stddev"):
         QueryAnswerer(InMemoryRun(1.0), noise_stddev=stddev)
 
 
@@ -288,7 +288,7 @@ def test_contributions_too_large_beside_the_noise_are_refused_before_the_charge(
     size: float,
 ) -> None:
     run = InMemoryRun(1.0)
-    with pytest.raises(InvalidCharge, match="noise"):
+    with pytest.raises(InvalidRequest, match="noise"):
         QueryAnswerer(run, noise_stddev=1.0).answer(["a", "b"], [size, size])
     assert run.seen == []
 

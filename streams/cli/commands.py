@@ -16,9 +16,9 @@ from accounting.units import from_units_down
 from streams.cli.output import Exit, note, show
 from streams.config import Config, redact
 from streams.normal_form import normal_form
+from streams.operations.status import DatasetStatus, read_datasets, read_partitions
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
-from streams.status import DatasetStatus, read_datasets, read_partitions
 
 
 def up(options: argparse.Namespace, config: Config) -> int:

@@ -16,7 +16,7 @@ from streams.cli.output import Exit, note
 from streams.config import Config
 from streams.local import LocalStack
 from streams.local.signals import STOPPING
-from streams.status import Unavailable, read_owners
+from streams.operations.status import Unavailable, read_owners
 
 _READY_WITHIN = 60.0
 _POLL = 0.1

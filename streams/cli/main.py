@@ -14,15 +14,15 @@ from streams.cli.publish import UnusableInput
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.local.errors import LocalStackError
+from streams.operations.status import Unavailable
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
-    InvalidCharge,
-    Refusal,
+    InvalidRequest,
+    RequestRejected,
     ServiceUnavailable,
     TurnstileError,
 )
-from streams.status import Unavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {name: getattr(options, name, None) for name in SETTINGS if name != "config"}
     try:
         return handler(options, Config.load(options.config, **given))
-    except (ConfigurationError, InvalidCharge, DemoError, UnusableInput) as error:
+    except (ConfigurationError, InvalidRequest, DemoError, UnusableInput) as error:
         return _fail(Exit.USAGE, error)
-    except Refusal as error:
+    except RequestRejected as error:
         return _fail(Exit.REFUSED, error)
     except (ServiceUnavailable, DecisionTimeout, LocalStackError, Unavailable) as error:
         return _fail(Exit.UNAVAILABLE, error)

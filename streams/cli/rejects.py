@@ -12,9 +12,9 @@ import numpy as np
 
 from streams.cli.output import Exit, show
 from streams.config import Config
-from streams.packing import unpack_norms, unpack_users
-from streams.schemas import Refused, Rejected
+from streams.schemas import Rejected, Rejection
 from streams.sdk.followers import follow_rejects
+from streams.wire.packing import unpack_norms, unpack_users
 
 
 def rejects(options: argparse.Namespace, config: Config) -> int:
@@ -59,7 +59,7 @@ def decoded(record: bytes) -> Any:
         return None  # one stray byte is a number in MessagePack
     for name, unpack in (("users", unpack_users), ("norms", unpack_norms)):
         if isinstance(content.get(name), bytes):
-            with suppress(Refused):  # no whole number of them: they stay bytes
+            with suppress(Rejection):  # no whole number of them: they stay bytes
                 content[name] = np.asarray(unpack(content[name])).tolist()
     return content
 

@@ -28,7 +28,7 @@ from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost
 from accounting.mechanisms import Gaussian
 from streams.demo.purchases import Purchases
 from streams.demo.training import Progress, worst_case_steps
-from streams.queries import Charges, QueryAnswerer
+from streams.queries.answerer import Charges, QueryAnswerer
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
 from accounting.mechanisms import Gaussian
 from streams.demo.images import CLASSES, FEATURE_NORM, Images
-from streams.queries import Charges
+from streams.queries.answerer import Charges
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.validation import nonnegative_finite
+from streams.ledger.policies import mechanism_of
 from streams.normal_form import normal_form
-from streams.policies import mechanism_of
-from streams.schemas import MechanismName, Name, Policy, Refused, User
+from streams.schemas import MechanismName, Name, Policy, Rejection, User
 from streams.sdk.columns import Ids, check_strings, read_numbers, read_rows, strings_of
-from streams.sdk.errors import InvalidCharge
+from streams.sdk.errors import InvalidRequest
 
 
 def check_distinct(ids: Ids) -> None:
     """Refuse ids of which one appears twice.
 
     Raises:
-        InvalidCharge: with the first such id.
+        InvalidRequest: with the first such id.
     """
     if isinstance(ids, np.ndarray):
         in_order = np.sort(ids)
@@ -34,14 +34,14 @@ def check_distinct(ids: Ids) -> None:
         seen: set[User] = set()
         twice = [user for user in ids if user in seen or seen.add(user)]  # type: ignore[func-returns-value]
     if twice:
-        raise InvalidCharge(f"user {twice[0]!r} appears twice in one step: add its norms up first")
+        raise InvalidRequest(f"user {twice[0]!r} appears twice in one step: add its norms up first")
 
 
 def in_normal_form(ids: Ids) -> Ids:
     """The ids as the log knows them: a name that can be written in two ways is one user.
 
     Raises:
-        InvalidCharge: an id is too long in that form.
+        InvalidRequest: an id is too long in that form.
     """
     if isinstance(ids, np.ndarray) or "".join(strings_of(ids)).isascii():
         return ids
@@ -54,13 +54,13 @@ def check_names(*names: str) -> None:
     """Refuse what cannot be the name of a dataset or of a run: no record could carry it.
 
     Raises:
-        InvalidCharge: with what is allowed.
+        InvalidRequest: with what is allowed.
     """
     for name in names:
         try:
             msgspec.convert(name, Name)
         except msgspec.ValidationError as error:
-            raise InvalidCharge(
+            raise InvalidRequest(
                 f"{name!r} cannot name a dataset or run: it takes 1 to 128 letters, digits, dots, "
                 "dashes and underscores, a letter or digit first"
             ) from error
@@ -70,15 +70,15 @@ def check_kinds(ids: Ids, policy: Policy) -> None:
     """Refuse ids of a kind that the dataset does not have.
 
     Raises:
-        InvalidCharge: with what is allowed.
+        InvalidRequest: with what is allowed.
     """
     allowed = policy.user_ids
     kinds = {int} if isinstance(ids, np.ndarray) else set(map(type, ids))
     wrong = {"integer": str, "string": int}.get(str(allowed))
     if len(ids) and wrong in kinds:
-        raise InvalidCharge(f"the users of dataset {policy.dataset!r} have {allowed} ids only")
+        raise InvalidRequest(f"the users of dataset {policy.dataset!r} have {allowed} ids only")
     if allowed == "one-kind" and len(kinds) > 1:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"users have integer and string ids, but dataset {policy.dataset!r} has one kind: 1 "
             "and '1' would be two users with a budget each. Convert them to one kind, or create "
             "datasets whose users really have both with user_ids='mixed'"
@@ -95,11 +95,11 @@ def read_norms(
     the norms, for the check and for the request.
 
     Raises:
-        InvalidCharge: not one finite norm per user, or one above the clip norm.
+        InvalidRequest: not one finite norm per user, or one above the clip norm.
     """
     values, narrow = read_numbers("norms", norms)
     if values.shape != (users,):
-        raise InvalidCharge(f"norms has shape {values.shape}; with {users} users it is ({users},)")
+        raise InvalidRequest(f"norms has shape {values.shape}; with {users} users it is ({users},)")
     limit = np.inf
     if clip_norm is not None:
         limit = clip_norm = _rounded_up(read_clip_norm(clip_norm), narrow)
@@ -112,7 +112,9 @@ def read_norms(
                 f", and at most clip_norm = {clip_norm}: clip to a little less than clip_norm, so "
                 "that no rounding exceeds it, or give a larger clip_norm"
             )
-        raise InvalidCharge(f"norm {values[position]} at position {position}; it must be {allowed}")
+        raise InvalidRequest(
+            f"norm {values[position]} at position {position}; it must be {allowed}"
+        )
     return values, clip_norm
 
 
@@ -120,12 +122,12 @@ def read_clip_norm(clip_norm: float) -> float:
     """A bound for norms.
 
     Raises:
-        InvalidCharge: not finite, or negative.
+        InvalidRequest: not finite, or negative.
     """
     try:
         return nonnegative_finite("clip_norm", clip_norm)
     except InvalidInput as error:
-        raise InvalidCharge(str(error)) from error
+        raise InvalidRequest(str(error)) from error
 
 
 def read_mechanism(
@@ -134,10 +136,10 @@ def read_mechanism(
     """The name of a mechanism and its scale, if the policy's measure can charge it.
 
     Raises:
-        InvalidCharge: with what can be charged.
+        InvalidRequest: with what can be charged.
     """
     if (noise_stddev is None) == (mechanism is None):
-        raise InvalidCharge("give either noise_stddev or mechanism")
+        raise InvalidRequest("give either noise_stddev or mechanism")
     name: MechanismName
     try:
         match Gaussian(noise_stddev) if mechanism is None else mechanism:  # type: ignore[arg-type]
@@ -148,18 +150,18 @@ def read_mechanism(
             case PureDP():
                 name, scale = "pure-dp", 1.0
             case PoissonGaussian():
-                raise InvalidCharge(
+                raise InvalidRequest(
                     "Poisson-sampled steps cannot be charged through the service; charge them as "
                     "Gaussian, which never costs less, or account them with "
                     "accounting.RenyiFilter"
                 )
             case _:
-                raise InvalidCharge(f"mechanism is {mechanism!r}; give one of accounting's")
+                raise InvalidRequest(f"mechanism is {mechanism!r}; give one of accounting's")
         mechanism_of(name, scale, policy)
     except InvalidInput as error:
-        raise InvalidCharge(str(error)) from error
-    except Refused as refused:
-        raise InvalidCharge(refused.detail) from refused
+        raise InvalidRequest(str(error)) from error
+    except Rejection as refused:
+        raise InvalidRequest(refused.detail) from refused
     return name, scale
 
 
@@ -169,21 +171,21 @@ def read_contributions(contributions: object, users: int) -> NDArray[np.float64]
     The columns of a frame are coordinates, in their order.
 
     Raises:
-        InvalidCharge: anything else, or a sum that float64 cannot hold.
+        InvalidRequest: anything else, or a sum that float64 cannot hold.
     """
     rows = read_rows("contributions", contributions)
     if rows.ndim not in (1, 2) or len(rows) != users:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"contributions has shape {rows.shape}; with {users} users it is ({users},) or "
             f"({users}, d)"
         )
     if rows.ndim == 2 and rows.shape[1] == 0:
-        raise InvalidCharge("contributions has no coordinates")
+        raise InvalidRequest("contributions has no coordinates")
     if not np.isfinite(rows).all():
-        raise InvalidCharge("contributions must be finite; leave out users who have none")
+        raise InvalidRequest("contributions must be finite; leave out users who have none")
     # Sums of this size stay finite, so that nothing can fail after the charge.
     if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
-        raise InvalidCharge("contributions are too large for their sum to be a float64")
+        raise InvalidRequest("contributions are too large for their sum to be a float64")
     return rows
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Protocol
 
 from streams.schemas import Answer
-from streams.sdk.errors import InvalidCharge, Refusal
+from streams.sdk.errors import InvalidRequest, RequestRejected
 from streams.sdk.witness import Witness
 
 
@@ -35,10 +35,10 @@ class Deadline:
         """A deadline so many seconds from now.
 
         Raises:
-            InvalidCharge: nothing that can be waited for.
+            InvalidRequest: nothing that can be waited for.
         """
         if not 0 <= seconds <= threading.TIMEOUT_MAX:
-            raise InvalidCharge(f"timeout is {seconds}; it must be finite seconds, at least 0")
+            raise InvalidRequest(f"timeout is {seconds}; it must be finite seconds, at least 0")
         return cls(seconds, monotonic() + seconds)
 
     def left(self) -> float:
@@ -62,13 +62,13 @@ class Asks(Protocol):
         """Send each partition its request; the answers by partition.
 
         Raises:
-            Refusal: of the partition that refused first; others may have agreed.
+            RequestRejected: of the partition that refused first; others may have agreed.
             DecisionTimeout: not all answered in time.
         """
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | Refusal]:
+    ) -> dict[int, Answer | RequestRejected]:
         """The same, but waits for every partition, whether it agrees or refuses.
 
         Raises:

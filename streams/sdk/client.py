@@ -12,7 +12,6 @@ from typing import Any
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.kafka_clients import new_producer
 from streams.normal_form import normal_form
 from streams.schemas import Answer, Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.asking import Deadline
@@ -23,13 +22,14 @@ from streams.sdk.connecting import (
     wait_for_topics,
 )
 from streams.sdk.datasets import create, policy_from, withdraw
-from streams.sdk.errors import Refusal, Unusable
+from streams.sdk.errors import RequestRejected, Unusable
 from streams.sdk.followers import Halt, Reading, Since, follow_decisions, follow_odometer, halts_of
 from streams.sdk.opening import close_run, open_run
 from streams.sdk.replies import Replies, Waiting
 from streams.sdk.run import Run
 from streams.sdk.witness import Witness
-from streams.topics import NORMS
+from streams.topics.clients import new_producer
+from streams.topics.topics import NORMS
 
 
 class Turnstile:
@@ -130,7 +130,7 @@ class Turnstile:
             The policy as the partitions hold it.
 
         Raises:
-            InvalidCharge: arguments that make no policy.
+            InvalidRequest: arguments that make no policy.
             PolicyChanged: the dataset exists under another policy.
             DecisionTimeout: not all partitions answered; try again.
         """
@@ -154,7 +154,7 @@ class Turnstile:
         """Take back a dataset that nobody has used, half-made or not; fine if there is none.
 
         Raises:
-            InvalidCharge: a name that no dataset can have.
+            InvalidRequest: a name that no dataset can have.
             DatasetInUse: a run of it was opened.
             DecisionTimeout: not all partitions answered; try again.
         """
@@ -185,12 +185,12 @@ class Turnstile:
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidCharge: a name that no dataset or run can have, or ``released`` is not the last
+            InvalidRequest: a name that no dataset or run can have, or ``released`` is not the last
                 step that was decided, nor the one before it.
             PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
                 added; nothing can be charged.
             RunIsClosed: the run was closed.
-            Refusal: the dataset does not exist.
+            RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self.deadline(timeout)
@@ -207,9 +207,9 @@ class Turnstile:
             Whether there was such a run; if not, nothing was closed.
 
         Raises:
-            InvalidCharge: a name that no dataset or run can have.
+            InvalidRequest: a name that no dataset or run can have.
             Fenced: a trainer opened the run meanwhile; try again.
-            Refusal: the dataset does not exist.
+            RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
         return close_run(self, dataset, name, self.deadline(timeout))
@@ -287,11 +287,11 @@ class Turnstile:
     ) -> dict[int, Answer]:
         """Publish requests and wait for all answers, for the parts of the SDK; see ``Asks``."""
         replies = self._exchange(key, requests, Waiting(frozenset(requests)), deadline)
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, Refusal)}
+        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | Refusal]:
+    ) -> dict[int, Answer | RequestRejected]:
         """The same, but refusals are replies like others; see ``Asks``."""
         waiting = Waiting(frozenset(requests), to_the_end=True)
         return self._exchange(key, requests, waiting, deadline)
@@ -302,7 +302,7 @@ class Turnstile:
 
     def _exchange(
         self, key: Hashable, requests: Mapping[int, bytes], waiting: Waiting, deadline: Deadline
-    ) -> dict[int, Answer | Refusal]:
+    ) -> dict[int, Answer | RequestRejected]:
         self._check_usable()
         if not requests:
             return {}

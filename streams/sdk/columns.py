@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from accounting import InvalidInput
 from accounting.validation import as_float_array
 from streams.schemas import User
-from streams.sdk.errors import InvalidCharge
+from streams.sdk.errors import InvalidRequest
 
 Ids: TypeAlias = NDArray[np.int64] | list[User]
 """Ids in the caller's order: int64 if all are integers, else a list of str and int."""
@@ -32,20 +32,20 @@ def read_users(users: object) -> Ids:
     """User ids, spelled as the caller spells them.
 
     Raises:
-        InvalidCharge: they are no ids, or have no order.
+        InvalidRequest: they are no ids, or have no order.
     """
     elements = _elements("users", users)
     if isinstance(elements, list):
         return _ids(elements)
     if elements.dtype.kind == "f":
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"users are {elements.dtype} numbers, which are no ids. Where ids are missing, tables "
             "make floats of integers: leave those rows out and convert with astype('int64')"
         )
     if elements.ndim != 1:
-        raise InvalidCharge(f"users has shape {elements.shape}; it must be one-dimensional")
+        raise InvalidRequest(f"users has shape {elements.shape}; it must be one-dimensional")
     if len(elements) and int(elements.max()) > _LARGEST:
-        raise InvalidCharge(f"user {elements.max()} does not fit in a signed 64-bit integer")
+        raise InvalidRequest(f"user {elements.max()} does not fit in a signed 64-bit integer")
     return elements.astype(np.int64)
 
 
@@ -53,7 +53,7 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
     """Real numbers as float64, and their type if it is a narrower one.
 
     Raises:
-        InvalidCharge: they are no numbers, or have no order.
+        InvalidRequest: they are no numbers, or have no order.
     """
     elements = _elements(argument, values)
     array = _array_of(argument, elements) if isinstance(elements, list) else elements
@@ -61,14 +61,14 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
     try:
         return as_float_array(argument, array), array.dtype if narrow else None
     except InvalidInput as error:
-        raise InvalidCharge(str(error)) from error
+        raise InvalidRequest(str(error)) from error
 
 
 def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
     """Numbers as ``read_numbers`` does, or a pandas or polars frame: its columns, in their order.
 
     Raises:
-        InvalidCharge: as ``read_numbers``.
+        InvalidRequest: as ``read_numbers``.
     """
     kind = type(values)
     columns: list[Any]
@@ -79,11 +79,11 @@ def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
     elif hasattr(kind, "items"):  # by position: labels may appear twice
         columns = [column for _, column in values.items()]
     else:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"{argument} is a {kind.__name__}: give a pandas or polars frame, or an array"
         )
     if not columns:
-        raise InvalidCharge(f"{argument} has no columns")
+        raise InvalidRequest(f"{argument} has no columns")
     return np.column_stack([read_numbers(argument, column)[0] for column in columns])
 
 
@@ -91,18 +91,22 @@ def check_strings(users: list[str]) -> None:
     """Refuse strings that are too long or too short for ids, or no text.
 
     Raises:
-        InvalidCharge: with the first such string.
+        InvalidRequest: with the first such string.
     """
     lengths = set(map(len, users))
     if all(1 <= length <= _LONGEST_ID for length in lengths) and "".join(users).isascii():
         return
     for user in users:
         if not 1 <= len(user) <= _LONGEST_ID:
-            raise InvalidCharge(f"user {user!r} has {len(user)} characters, not 1 to {_LONGEST_ID}")
+            raise InvalidRequest(
+                f"user {user!r} has {len(user)} characters, not 1 to {_LONGEST_ID}"
+            )
         try:
             user.encode()
         except UnicodeEncodeError as error:
-            raise InvalidCharge(f"user {user!r} is no text that UTF-8 can hold: {error}") from error
+            raise InvalidRequest(
+                f"user {user!r} is no text that UTF-8 can hold: {error}"
+            ) from error
 
 
 def strings_of(ids: list[User]) -> list[str]:
@@ -119,29 +123,29 @@ def _elements(argument: str, values: object) -> NDArray[Any] | list[Any]:
     """What was given in its order: an array of integers or floats, else a list."""
     kind = type(values).__name__
     if isinstance(values, Set | Mapping):
-        raise InvalidCharge(f"{argument} is a {kind}, which has no positions: give a list")
+        raise InvalidRequest(f"{argument} is a {kind}, which has no positions: give a list")
     if isinstance(values, str | bytes | bytearray | memoryview):
-        raise InvalidCharge(f"{argument} is {values!r}: give a list")
+        raise InvalidRequest(f"{argument} is {values!r}: give a list")
     if _is_frame(values):
-        raise InvalidCharge(f"{argument} is a {kind}: give one column of it, as frame['name']")
+        raise InvalidRequest(f"{argument} is a {kind}: give one column of it, as frame['name']")
     if hasattr(values, "__array__"):
         return _array(argument, values)
     if isinstance(values, Sequence):
         return values if isinstance(values, list) else list(values)
-    raise InvalidCharge(f"{argument} is a {kind}: give a list or an array")
+    raise InvalidRequest(f"{argument} is a {kind}: give a list or an array")
 
 
 def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidCharge(f"{argument} has masked values: leave those users out")
+        raise InvalidRequest(f"{argument} has masked values: leave those users out")
     try:
         array = np.asarray(values)
     except Exception as error:  # whatever the library of this column raises
-        raise InvalidCharge(f"{argument} cannot be read as an array: {error}") from error
+        raise InvalidRequest(f"{argument} cannot be read as an array: {error}") from error
     if array.dtype.kind in "iuf":
         return array
     if array.ndim != 1:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"{argument} is {array.dtype} of shape {array.shape}: give an array of numbers"
         )
     # Not through numpy: its strings of fixed width lose the zeros at their ends.
@@ -169,7 +173,7 @@ def _integers(users: list[int]) -> NDArray[np.int64]:
         return np.array(users, dtype=np.int64)
     except OverflowError:
         outside = next(user for user in users if not _LEAST <= user <= _LARGEST)
-        raise InvalidCharge(f"user {outside} does not fit in a signed 64-bit integer") from None
+        raise InvalidRequest(f"user {outside} does not fit in a signed 64-bit integer") from None
 
 
 def _plain_id(position: int, user: object) -> User:
@@ -177,7 +181,7 @@ def _plain_id(position: int, user: object) -> User:
         return str.__str__(user)
     if isinstance(user, int | np.integer) and not isinstance(user, bool):
         return int(user)
-    raise InvalidCharge(f"user {user!r} at position {position} {_fault(user)} an int or str")
+    raise InvalidRequest(f"user {user!r} at position {position} {_fault(user)} an int or str")
 
 
 def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
@@ -194,19 +198,19 @@ def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
     try:
         return np.asarray(elements)
     except ValueError as error:
-        raise InvalidCharge(f"{argument} are not vectors of one length: {error}") from error
+        raise InvalidRequest(f"{argument} are not vectors of one length: {error}") from error
 
 
 def _check_numbers(argument: str, numbers: list[Any]) -> None:
     kinds = set(map(type, numbers))
     if not all(map(_is_number, kinds)):
         position, bad = next((i, x) for i, x in enumerate(numbers) if not _is_number(type(x)))
-        raise InvalidCharge(f"{argument}: {bad!r} at position {position} {_fault(bad)} a number")
+        raise InvalidRequest(f"{argument}: {bad!r} at position {position} {_fault(bad)} a number")
     integers = {kind for kind in kinds if issubclass(kind, int | np.integer)}
     if integers and integers != kinds:  # numpy would round them to float64
         large = next((x for x in numbers if type(x) in integers and abs(int(x)) > 2**53), None)
         if large is not None:
-            raise InvalidCharge(f"{argument}: {large} is not exact in float64: give floats")
+            raise InvalidRequest(f"{argument}: {large} is not exact in float64: give floats")
 
 
 def _is_number(kind: type) -> bool:

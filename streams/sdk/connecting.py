@@ -11,14 +11,14 @@ from time import monotonic, sleep
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.kafka_clients import new_admin
 from streams.sdk.errors import (
     DecisionTimeout,
     PartitionsDisagree,
     ServiceUnavailable,
     TurnstileError,
 )
-from streams.topics import TopicsUnavailable, partition_count
+from streams.topics.clients import new_admin
+from streams.topics.topics import TopicsUnavailable, partition_count
 
 _TOPICS_POLL = 0.2
 

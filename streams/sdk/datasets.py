@@ -21,8 +21,7 @@ from msgspec.structs import asdict
 
 from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
 from accounting.units import from_units_down
-from streams.partitioner import partitions_of
-from streams.policies import check_policy
+from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,
     Answer,
@@ -32,7 +31,7 @@ from streams.schemas import (
     OnExhaustion,
     Policy,
     Reason,
-    Refused,
+    Rejection,
     RunOpened,
     UserIds,
     WithdrawDataset,
@@ -40,7 +39,8 @@ from streams.schemas import (
 )
 from streams.sdk.arguments import check_names
 from streams.sdk.asking import Asks, Deadline
-from streams.sdk.errors import InvalidCharge, PartitionsDisagree, PolicyChanged, Refusal
+from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
+from streams.wire.partitioner import partitions_of
 
 _ODOMETER_STEPS = 8
 
@@ -61,11 +61,11 @@ def policy_from(
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
     Raises:
-        InvalidCharge: the arguments make no policy.
+        InvalidRequest: the arguments make no policy.
     """
     given = budget is not None, epsilon is not None or delta is not None
     if given == (True, True) or given == (False, False):
-        raise InvalidCharge("give either budget, or epsilon and delta")
+        raise InvalidRequest("give either budget, or epsilon and delta")
     try:
         if budget is None:
             budget = _budget_from(measure, epsilon, delta)
@@ -91,9 +91,9 @@ def policy_from(
         )
         check_policy(policy)
     except (msgspec.ValidationError, InvalidInput, TypeError) as error:
-        raise InvalidCharge(f"no policy can be made of this: {error}") from error
-    except Refused as refused:
-        raise InvalidCharge(refused.detail) from refused
+        raise InvalidRequest(f"no policy can be made of this: {error}") from error
+    except Rejection as refused:
+        raise InvalidRequest(refused.detail) from refused
     return policy
 
 
@@ -138,7 +138,9 @@ def withdraw(asks: Asks, name: str, deadline: Deadline) -> None:
         asks.ask(token, dict.fromkeys(somewhere, request), deadline)
 
 
-def check_agreement(dataset: str, replies: Mapping[int, Answer | Refusal], partitions: int) -> None:
+def check_agreement(
+    dataset: str, replies: Mapping[int, Answer | RequestRejected], partitions: int
+) -> None:
     """Check that all partitions hold a dataset under one policy, made for that many partitions.
 
     Args:
@@ -148,9 +150,9 @@ def check_agreement(dataset: str, replies: Mapping[int, Answer | Refusal], parti
 
     Raises:
         PartitionsDisagree: they do not; the dataset cannot be charged.
-        Refusal: it does not exist, or what a partition refused for other reasons.
+        RequestRejected: it does not exist, or what a partition refused for other reasons.
     """
-    refusals = {p: reply for p, reply in replies.items() if isinstance(reply, Refusal)}
+    refusals = {p: reply for p, reply in replies.items() if isinstance(reply, RequestRejected)}
     for refusal in refusals.values():
         if refusal.reason is not Reason.UNKNOWN_DATASET:
             raise refusal
@@ -212,14 +214,14 @@ def _terms(policy: Policy) -> str:
 
 def _budget_from(measure: Measure, epsilon: float | None, delta: float | None) -> float:
     if epsilon is None or delta is None:
-        raise InvalidCharge("epsilon and delta belong together: give both")
+        raise InvalidRequest("epsilon and delta belong together: give both")
     match measure:
         case "zcdp" | "approx-dp":
             return zcdp_budget(epsilon, delta)
         case "gdp":
             return gdp_budget(epsilon, delta)
         case _:
-            raise InvalidCharge("measure renyi needs budget, one number per order, and orders")
+            raise InvalidRequest("measure renyi needs budget, one number per order, and orders")
 
 
 def _numbers(value: float | Sequence[float]) -> list[float]:
@@ -229,6 +231,6 @@ def _numbers(value: float | Sequence[float]) -> list[float]:
 def _units(number: float, measure: Measure, name: str) -> int:
     """Whole units, rounded down; mu counts by its square."""
     if not 0 < number < math.inf:
-        raise InvalidCharge(f"{name} is {number}; it must be finite and positive")
+        raise InvalidRequest(f"{name} is {number}; it must be finite and positive")
     exact = Fraction(number)
     return budget_units(exact * exact if measure == "gdp" else exact)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.packing import unpack_bits
 from streams.schemas import Answer, Charge, Decision
 from streams.sdk.errors import ConflictingDecisions
+from streams.wire.packing import unpack_bits
 
 
 @dataclass(frozen=True, eq=False)

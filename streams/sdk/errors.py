@@ -12,7 +12,7 @@ class TurnstileError(Exception):
     """Base of all errors of the SDK. After any of them nothing may be released."""
 
 
-class InvalidCharge(TurnstileError, ValueError):
+class InvalidRequest(TurnstileError, ValueError):
     """The caller's arguments cannot be charged. Nothing was published."""
 
 
@@ -21,7 +21,7 @@ class Unusable(TurnstileError, RuntimeError):
     is in use by another thread, or its attempt has failed. Nothing was published."""
 
 
-class Refusal(TurnstileError):
+class RequestRejected(TurnstileError):
     """The request was refused; it changed no budget where it was refused.
 
     Attributes:
@@ -46,12 +46,12 @@ class Refusal(TurnstileError):
         self.detail = detail
         self.partition = partition
 
-    def __reduce__(self) -> tuple[type[Refusal], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
         """Pickle by the parts, so that the error survives a process boundary."""
         return type(self), (self.reason, self.detail, self.partition, self.current_attempt)
 
 
-class PolicyChanged(Refusal):
+class PolicyChanged(RequestRejected):
     """The dataset exists under another policy, which never changes."""
 
 
@@ -63,23 +63,23 @@ class PartitionsDisagree(PolicyChanged):
         super().__init__(Reason.POLICY_CHANGED, detail, partition)
         self.args = (detail,)  # nobody refused: the detail says it all
 
-    def __reduce__(self) -> tuple[type[Refusal], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
         return type(self), (self.detail, self.partition)
 
 
-class DatasetInUse(Refusal):
+class DatasetInUse(RequestRejected):
     """The dataset cannot be withdrawn: a run of it was opened."""
 
 
-class Fenced(Refusal):
+class Fenced(RequestRejected):
     """A newer attempt of this run is at work. This one must stop."""
 
 
-class RunIsClosed(Refusal):
+class RunIsClosed(RequestRejected):
     """The run was closed, which is for good."""
 
 
-class StepContentChanged(Refusal):
+class StepContentChanged(RequestRejected):
     """The step was decided for other users or norms. Nothing was charged for these."""
 
 
@@ -96,7 +96,7 @@ class ConflictingDecisions(TurnstileError):
     writes to `halts`, or something is badly wrong. Nothing may go on."""
 
 
-_KINDS: dict[Reason, type[Refusal]] = {
+_KINDS: dict[Reason, type[RequestRejected]] = {
     Reason.POLICY_CHANGED: PolicyChanged,
     Reason.DATASET_IN_USE: DatasetInUse,
     Reason.OLDER_ATTEMPT: Fenced,
@@ -140,7 +140,7 @@ ADVICE: dict[Reason, str] = {
 """What to do about a refusal."""
 
 
-def refusal_of(rejected: Rejected) -> Refusal:
+def refusal_of(rejected: Rejected) -> RequestRejected:
     """The exception of a rejected request."""
-    kind = _KINDS.get(rejected.reason, Refusal)
+    kind = _KINDS.get(rejected.reason, RequestRejected)
     return kind(rejected.reason, rejected.detail, rejected.partition, rejected.current_attempt)

@@ -17,15 +17,15 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
 from streams.config import Config
-from streams.kafka_clients import new_reader
-from streams.packing import unpack_bits, unpack_users
 from streams.schemas import Answer, Decision, OdometerCheckpoint, Rejected, User, decode_answer
 from streams.sdk.connecting import reaching_kafka
 from streams.sdk.decisions import is_whole
-from streams.sdk.errors import InvalidCharge, ServiceUnavailable, Unusable
+from streams.sdk.errors import InvalidRequest, ServiceUnavailable, Unusable
 from streams.sdk.replies import UNREADABLE
 from streams.sdk.witness import Witness
-from streams.topics import HALTS, ODOMETER, REJECTS
+from streams.topics.clients import new_reader
+from streams.topics.topics import HALTS, ODOMETER, REJECTS
+from streams.wire.packing import unpack_bits, unpack_users
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -87,9 +87,9 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.since not in get_args(Since):
-            raise InvalidCharge(f"since is {self.since!r}; it must be one of {get_args(Since)}")
+            raise InvalidRequest(f"since is {self.since!r}; it must be one of {get_args(Since)}")
         if self.idle_timeout is not None and not self.idle_timeout >= 0:
-            raise InvalidCharge(f"idle_timeout is {self.idle_timeout}; it must be seconds")
+            raise InvalidRequest(f"idle_timeout is {self.idle_timeout}; it must be seconds")
 
 
 def follow_records(topic: str, reading: Reading) -> Iterator[Followed]:

@@ -9,11 +9,11 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from streams.packing import pack_users, select_users
-from streams.partitioner import partitions_of
 from streams.schemas import Policy, Users
 from streams.sdk.arguments import check_distinct, check_kinds, in_normal_form
 from streams.sdk.columns import Ids
+from streams.wire.packing import pack_users, select_users
+from streams.wire.partitioner import partitions_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def lay_out(ids: Ids, policy: Policy) -> Layout:
     """Find the partition of each user.
 
     Raises:
-        InvalidCharge: an id appears twice, or is of a kind that the dataset does not have.
+        InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
     # A dataset of version 1 knows names as they are written.
     known = ids if policy.user_ids is UNSET else in_normal_form(ids)

@@ -22,7 +22,13 @@ from streams.schemas import VERSION, Answer, CloseRun, OpenRun, Reason, RunOpene
 from streams.sdk.arguments import check_names
 from streams.sdk.asking import Asks, Deadline
 from streams.sdk.datasets import check_agreement
-from streams.sdk.errors import Fenced, InvalidCharge, PartitionsDisagree, Refusal, RunIsClosed
+from streams.sdk.errors import (
+    Fenced,
+    InvalidRequest,
+    PartitionsDisagree,
+    RequestRejected,
+    RunIsClosed,
+)
 from streams.sdk.run import Run
 
 _OPENINGS = 10
@@ -38,10 +44,10 @@ def open_run(
     """A new attempt of a run, which fences every earlier one.
 
     Raises:
-        InvalidCharge: a name that no dataset or run can have, or ``released`` does not fit.
+        InvalidRequest: a name that no dataset or run can have, or ``released`` does not fit.
         PartitionsDisagree: the dataset cannot be charged.
         RunIsClosed: the run was closed.
-        Refusal: the dataset does not exist.
+        RequestRejected: the dataset does not exist.
         Fenced: other trainers keep opening this run.
         DecisionTimeout: not all partitions answered; try again.
     """
@@ -49,7 +55,7 @@ def open_run(
     if released is not None and (
         not isinstance(released, int | np.integer) or isinstance(released, bool) or released < -1
     ):
-        raise InvalidCharge(f"released is {released!r}; it must be a step, or -1 for none yet")
+        raise InvalidRequest(f"released is {released!r}; it must be a step, or -1 for none yet")
     for attempts in range(_OPENINGS):
         sleep(uniform(0.0, _PAUSE) if attempts else 0.0)
         opened = _open_everywhere(asks, dataset, name, deadline)
@@ -66,9 +72,9 @@ def close_run(asks: Asks, dataset: str, name: str, deadline: Deadline) -> bool:
         Whether there was such a run; if not, nothing was closed.
 
     Raises:
-        InvalidCharge: a name that no dataset or run can have.
+        InvalidRequest: a name that no dataset or run can have.
         Fenced: a trainer opened the run meanwhile; try again.
-        Refusal: the dataset does not exist.
+        RequestRejected: the dataset does not exist.
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(dataset, name)
@@ -76,7 +82,7 @@ def close_run(asks: Asks, dataset: str, name: str, deadline: Deadline) -> bool:
     for partition, reply in _next_attempts(asks, dataset, name, uuid4().hex, deadline).items():
         if isinstance(reply, RunOpened):
             opened[partition] = reply.attempt
-        elif isinstance(reply, Refusal) and not isinstance(reply, RunIsClosed):
+        elif isinstance(reply, RequestRejected) and not isinstance(reply, RunIsClosed):
             raise reply
     if len(opened) == asks.partitions and set(opened.values()) == {1}:
         return False  # nobody but this call has ever opened it
@@ -97,7 +103,7 @@ def _open_request(dataset: str, name: str, token: str, attempt: int) -> bytes:
 
 def _next_attempts(
     asks: Asks, dataset: str, name: str, token: str, deadline: Deadline
-) -> dict[int, Answer | Refusal]:
+) -> dict[int, Answer | RequestRejected]:
     """What every partition says when it is asked for its next attempt."""
     request = _open_request(dataset, name, token, 0)
     return asks.survey(token, dict.fromkeys(range(asks.partitions), request), deadline)
@@ -144,13 +150,13 @@ def _next_step(name: str, opened: Mapping[int, RunOpened], released: int | None)
     if released is None:
         return newest if everywhere < newest else newest + 1
     if released > everywhere:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"released is {released}, but {everywhere} is the last step of run {name!r} that all "
             "partitions have decided (-1 is none): what was released was charged elsewhere or not "
             "at all. Release nothing more before you know where"
         )
     if released < newest - 1:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"released is {released}, but step {newest} of run {name!r} was charged, after steps "
             f"{released + 1} to {newest - 1} were decided: only the last step can be handed back. "
             f"If those are lost, go on with released={newest - 1}; they stay charged"

@@ -11,21 +11,21 @@ import msgspec
 from kafka import TopicPartition
 
 from streams.config import Config
-from streams.kafka_clients import new_reader
 from streams.schemas import (
     Answer,
     Charge,
     Decision,
-    Refused,
     Rejected,
+    Rejection,
     Request,
     decode_answer,
     decode_request,
 )
 from streams.sdk.asking import Deadline, step_key
-from streams.sdk.errors import DecisionTimeout, Refusal, ServiceUnavailable, refusal_of
+from streams.sdk.errors import DecisionTimeout, RequestRejected, ServiceUnavailable, refusal_of
 from streams.sdk.witness import Witness
-from streams.topics import HALTS, REJECTS
+from streams.topics.clients import new_reader
+from streams.topics.topics import HALTS, REJECTS
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -45,15 +45,15 @@ class Waiting:
     def __init__(self, partitions: frozenset[int], *, to_the_end: bool = False) -> None:
         self._partitions = partitions
         self._to_the_end = to_the_end
-        self._replies: dict[int, Answer | Refusal] = {}
+        self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
         self._done = threading.Event()
 
-    def result(self, deadline: Deadline) -> dict[int, Answer | Refusal]:
+    def result(self, deadline: Deadline) -> dict[int, Answer | RequestRejected]:
         """The reply of every partition.
 
         Raises:
-            Refusal: of the first partition that refused, unless all are waited for.
+            RequestRejected: of the first partition that refused, unless all are waited for.
             DecisionTimeout: some did not reply in time.
             Exception: whatever else ended the wait.
         """
@@ -74,12 +74,12 @@ class Waiting:
         self._failure = self._failure or error
         self._done.set()
 
-    def reply(self, partition: int, reply: Answer | Refusal) -> None:
+    def reply(self, partition: int, reply: Answer | RequestRejected) -> None:
         """Take what one partition says; its first reply counts."""
         if partition not in self._partitions:
             return
         self._replies.setdefault(partition, reply)
-        if isinstance(reply, Refusal) and not self._to_the_end:
+        if isinstance(reply, RequestRejected) and not self._to_the_end:
             self.fail(reply)
         if self._replies.keys() == self._partitions:
             self._done.set()
@@ -177,7 +177,7 @@ class Replies:
         if witness is not None:
             witness.see(decision)
 
-    def _deliver(self, key: Hashable, partition: int, reply: Answer | Refusal) -> None:
+    def _deliver(self, key: Hashable, partition: int, reply: Answer | RequestRejected) -> None:
         with self._lock:
             waiting = self._waiting.get(key)
         if waiting is not None:
@@ -199,5 +199,5 @@ def rejected_key(rejected: Rejected) -> Hashable:
     try:
         # A worker that could not read the request, because it is older, cannot name the sender.
         return _key_of(decode_request(rejected.record))
-    except Refused:
+    except Rejection:
         return None

@@ -26,7 +26,6 @@ from msgspec import UNSET
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Mechanism
-from streams.packing import charge_digest, pack_norms
 from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
@@ -47,14 +46,15 @@ from streams.sdk.columns import read_users
 from streams.sdk.decisions import Part, StepDecision, check_decision, step_decision
 from streams.sdk.errors import (
     ConflictingDecisions,
-    InvalidCharge,
-    Refusal,
+    InvalidRequest,
+    RequestRejected,
     RunIsClosed,
     StepContentChanged,
     TurnstileError,
     Unusable,
 )
 from streams.sdk.layout import Layout, lay_out
+from streams.wire.packing import charge_digest, pack_norms
 
 
 class Run:
@@ -123,12 +123,12 @@ class Run:
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
-            InvalidCharge: these arguments cannot be charged; nothing was published.
+            InvalidRequest: these arguments cannot be charged; nothing was published.
             DecisionTimeout: call again with the same arguments.
             StepContentChanged: the step that was handed back had other content; nothing was
                 charged.
             Fenced: a newer attempt of this run is at work.
-            Refusal: a worker refused; open the run again.
+            RequestRejected: a worker refused; open the run again.
             ConflictingDecisions: somebody else writes to `halts`; nothing may go on.
         """
         with self._in_use():
@@ -153,9 +153,9 @@ class Run:
         it must not be released, and counts as released for ``Turnstile.run``.
 
         Raises:
-            InvalidCharge: this attempt has published the step itself.
+            InvalidRequest: this attempt has published the step itself.
             DecisionTimeout: call again.
-            Refusal: as ``charge``.
+            RequestRejected: as ``charge``.
         """
         with self._in_use():
             deadline = self._asks.deadline(timeout)
@@ -166,7 +166,7 @@ class Run:
                 self._decide(dict.fromkeys(undecided, empty), deadline)
                 self._go_on()
             elif self._published:
-                raise InvalidCharge(self._still_published())
+                raise InvalidRequest(self._still_published())
 
     def close(self, timeout: float | None = None) -> None:
         """End the run for good: it can never be charged or opened again. Doing it again is fine.
@@ -176,7 +176,7 @@ class Run:
         Raises:
             DecisionTimeout: not all partitions answered; call again.
             Fenced: a newer attempt of this run is at work.
-            Refusal: a worker refused.
+            RequestRejected: a worker refused.
         """
         with self._in_use(to_close=True):
             if self._closed:
@@ -212,7 +212,7 @@ class Run:
             try:
                 self._witness.check()
                 yield
-            except (Refusal, ConflictingDecisions) as error:
+            except (RequestRejected, ConflictingDecisions) as error:
                 # Other content for a step that was handed back changes nothing.
                 if not (self._decided and isinstance(error, StepContentChanged)):
                     self._failed = error
@@ -246,7 +246,7 @@ class Run:
         records = {partition: _record(partition, part) for partition, part in parts.items()}
         digests = {partition: charge_digest(part.charge) for partition, part in parts.items()}
         if any(self._published.get(p, digest) != digest for p, digest in digests.items()):
-            raise InvalidCharge(self._still_published())
+            raise InvalidRequest(self._still_published())
         key = step_key(self.dataset, self.name, self.attempt, self.step)
         decisions: dict[int, Decision] = {}
         for somewhere in (parts.keys() & self._decided, parts.keys() - self._decided):
@@ -278,17 +278,17 @@ def _record(partition: int, part: Part) -> bytes:
     """The record of a charge.
 
     Raises:
-        InvalidCharge: it is too large.
+        InvalidRequest: it is too large.
     """
     count = len(part.positions)
     if count > MAX_CHARGE_USERS:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"partition {partition} has {count} users, more than {MAX_CHARGE_USERS}: "
             "charge fewer users a step, or use more partitions"
         )
     record = encode(part.charge)
     if len(record) > MAX_REQUEST_BYTES:
-        raise InvalidCharge(
+        raise InvalidRequest(
             f"the users of partition {partition} take {len(record)} bytes, more than "
             f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
         )

@@ -15,9 +15,9 @@ from typing import Any
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.redis_store import RedisStore, StoreUnavailable
 from streams.schemas import MAX_REQUEST_BYTES
-from streams.topics import NORMS, Topics, TopicsUnavailable
+from streams.store.redis_store import RedisStore, StoreUnavailable
+from streams.topics.topics import NORMS, Topics, TopicsUnavailable
 from streams.worker.batches import bound_fetches
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.partitions import Partitions

@@ -29,8 +29,8 @@ from typing import Any
 import aiokafka
 
 from streams.config import Config
-from streams.ledger import Output
-from streams.topics import ODOMETER
+from streams.ledger.ledger import Output
+from streams.topics.topics import ODOMETER
 from streams.worker.publisher import MAX_BATCH_BYTES, send_in_batches
 
 WAITING_BYTES = 32 * 1024 * 1024

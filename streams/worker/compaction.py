@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from streams.holding import Holding, Verdict
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
+from streams.store.holding import Holding, Verdict
 
 COMPACT_BYTES = 16 * 1024 * 1024
 """Changes are compacted when there are this many bytes of them, and ..."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from streams.stops import Stop, Stops
 from streams.worker.exits import end_process
 from streams.worker.intake import Intake
 from streams.worker.log_reader import Missing
+from streams.worker.stops import Stop, Stops
 
 logger = logging.getLogger("turnstile.worker")
 

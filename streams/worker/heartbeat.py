@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from streams.schemas import encode
-from streams.vital_signs import Kept, Pulse
+from streams.store.vital_signs import Kept, Pulse
 from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds

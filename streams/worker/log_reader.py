@@ -23,7 +23,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 
 from streams.config import Config
-from streams.topics import NORMS
+from streams.topics.topics import NORMS
 from streams.worker.batches import EXPANDED_BYTES, UnreadBatch, records_of
 
 _FETCH_WAIT_MS = 500

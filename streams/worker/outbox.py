@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streams.ledger import Channel, Output
+from streams.ledger.ledger import Channel, Output
 from streams.schemas import encode
-from streams.snapshot import outbox_name
+from streams.store.snapshot import outbox_name
 
 logger = logging.getLogger("turnstile.worker")
 

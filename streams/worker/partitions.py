@@ -27,12 +27,11 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from streams.config import Config
-from streams.holding import Holding, Verdict
-from streams.ledger import LayoutMismatch, ledger_of
-from streams.redis_store import Claimed, RedisStore
-from streams.snapshot import Damaged, Meta
-from streams.stops import Stop, Stops, written_for_others
-from streams.topics import Topics, TopicsSeen, TopicsUnavailable
+from streams.ledger.ledger import LayoutMismatch, ledger_of
+from streams.store.holding import Holding, Verdict
+from streams.store.redis_store import Claimed, RedisStore
+from streams.store.snapshot import Damaged, Meta
+from streams.topics.topics import Topics, TopicsSeen, TopicsUnavailable
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.exits import end_process
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
@@ -40,6 +39,7 @@ from streams.worker.intake import Record
 from streams.worker.log_reader import LogReader, Missing, NoRecord
 from streams.worker.processor import Processor, State
 from streams.worker.publisher import Publisher
+from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
 

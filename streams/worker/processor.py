@@ -33,17 +33,17 @@ from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 
-from streams.chain import Chain
-from streams.holding import Holding, Verdict
-from streams.ledger import LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import LayoutMismatch, Ledger, Output
 from streams.schemas import encode
-from streams.snapshot import Snapshot
-from streams.stops import Stop, Stops, written_for_others
+from streams.store.holding import Holding, Verdict
+from streams.store.snapshot import Snapshot
+from streams.wire.chain import Chain
 from streams.worker.compaction import Compaction
 from streams.worker.exits import end_process
 from streams.worker.gaps import Gaps, Proof
 from streams.worker.intake import Intake, Record, size_of
 from streams.worker.outbox import Answers, Odometer, Outbox, parcels_of
+from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -170,7 +170,7 @@ class Processor:
         async with self._lock:
             first = self.intake.position
             if self.state is State.RUNNING and await self._gaps.at_the_end(end):
-                changes = encode(self.ledger.take_delta())
+                changes = encode(self.ledger.take_changes())
                 await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
 
     @asynccontextmanager
@@ -233,7 +233,7 @@ class Processor:
                 break
         if not records:
             return None
-        changes = encode(self.ledger.take_delta())
+        changes = encode(self.ledger.take_changes())
         return Batch(first, self.intake.position, self.ledger.chain, records, outputs, changes)
 
     async def _commit(self, batch: Batch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import aiokafka
 
 from streams.config import Config
-from streams.ledger import Channel, Output
+from streams.ledger.ledger import Channel, Output
 from streams.schemas import MAX_REQUEST_BYTES
 
 MAX_BATCH_BYTES = 512 * 1024

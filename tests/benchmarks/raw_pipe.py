@@ -16,9 +16,9 @@ import msgspec
 import redis.asyncio
 
 from streams.config import Config
-from streams.ledger import Channel
+from streams.ledger.ledger import Channel
 from streams.schemas import MAX_REQUEST_BYTES, encode
-from streams.topics import NORMS, ODOMETER
+from streams.topics.topics import NORMS, ODOMETER
 from streams.worker.outbox import UNPUBLISHED_PARCELS
 from streams.worker.processor import BATCH_RECORDS
 from streams.worker.publisher import Publisher, send_in_batches

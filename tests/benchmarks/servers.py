@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
 from streams.local import Child, LocalStack
-from streams.topics import HALTS, ensure_topics
+from streams.topics.topics import HALTS, ensure_topics
 
 _POLL = 0.02
 

@@ -15,7 +15,7 @@ from streams.config import Config
 from streams.local import LocalStack
 from streams.local.workers import Worker
 from streams.sdk.client import Turnstile
-from streams.topics import HALTS, NORMS, ensure_topics
+from streams.topics.topics import HALTS, NORMS, ensure_topics
 from tests.benchmarks.servers import alter_topic, resident_bytes
 
 POPULATION = 65_536

@@ -10,8 +10,7 @@ from kafka import KafkaProducer
 from numpy.typing import NDArray
 
 from accounting import Gaussian, charge_units
-from streams.ledger import Channel, Ledger, Output
-from streams.packing import pack_norms, pack_users
+from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Charge,
@@ -21,6 +20,7 @@ from streams.schemas import (
     Request,
     encode,
 )
+from streams.wire.packing import pack_norms, pack_users
 
 USERS_PER_STEP = 4096
 BUDGET_STEPS = 1000
@@ -115,7 +115,7 @@ class Workload:
         self.next += 1
         if any(output.channel is Channel.REJECTS for output in outputs):
             raise AssertionError(f"the workload is wrong: {outputs}")
-        return Applied(value, encode(self._ledger.take_delta()), outputs)
+        return Applied(value, encode(self._ledger.take_changes()), outputs)
 
 
 def produce(kafka: str, topic: str, records: Sequence[Applied]) -> None:

@@ -85,7 +85,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KafkaTimeoutError("nobody listens there")
 
     for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
-        monkeypatch.setattr(f"streams.kafka_clients.{client}", unavailable)
+        monkeypatch.setattr(f"streams.topics.clients.{client}", unavailable)
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr("streams.sdk.client.sleep", lambda _: None, raising=False)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")

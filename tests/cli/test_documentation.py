@@ -8,7 +8,7 @@ import pytest
 
 from streams.cli.main import main
 from streams.cli.output import Exit
-from streams.topics import HALTS, NORMS, REJECTS, SETTINGS
+from streams.topics.topics import HALTS, NORMS, REJECTS, SETTINGS
 from tests.readme import README, TOP
 
 DOCUMENTS = sorted(

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, ZcdpFilter, zcdp_cost
 from streams.schemas import User
-from streams.sdk.errors import DecisionTimeout, InvalidCharge
+from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import StepDecision
 
 
@@ -48,7 +48,7 @@ class InMemoryRun:
         ids: list[User] = users.tolist() if isinstance(users, np.ndarray) else list(users)
         values = np.asarray(norms, dtype=np.float64)
         if len(set(ids)) != len(ids) or values.shape != (len(ids),):
-            raise InvalidCharge("users must be distinct, with a norm each")
+            raise InvalidRequest("users must be distinct, with a norm each")
         assert clip_norm is None or not len(values) or values.max() <= clip_norm
         self.seen.append(Seen(ids, values, noise_stddev))
         state = np.array([self.units.get(user, 0) for user in ids], dtype=np.int64)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from streams.config import Config
-from streams.topics import SETTINGS
+from streams.topics.topics import SETTINGS
 
 TOP = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((TOP / "docker-compose.yml").read_text())

@@ -94,7 +94,7 @@ def test_the_command_runs_from_the_wheel_alone(python: Path, folder: Path) -> No
     script = """
 import accounting, streams
 from importlib.resources import files
-from streams.redis_store import RedisStore
+from streams.store.redis_store import RedisStore
 assert accounting.__file__.startswith({0!r}) and streams.__file__.startswith({0!r})
 assert files("streams").joinpath("asyncapi.yaml").read_text().startswith("asyncapi:")
 RedisStore("redis://localhost", "")

@@ -29,7 +29,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.partitioner.default import murmur2
 
 from streams.config import Config
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
 from tests.pipeline.auditor_requests import (
     NOT_GIVEN,
     POLICY,

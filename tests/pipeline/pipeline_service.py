@@ -16,12 +16,12 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
-from streams.ledger import Ledger, ledger_of
+from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.redis_store import RedisStore, key_of
+from streams.operations.status import read_partitions
 from streams.sdk.client import Turnstile
-from streams.snapshot import Snapshot
-from streams.status import read_partitions
+from streams.store.redis_store import RedisStore, key_of
+from streams.store.snapshot import Snapshot
 
 _SETTLES_WITHIN = 60.0
 

@@ -14,9 +14,9 @@ from auditor import compare, compare_chain
 from msgspec.structs import replace
 from pipeline_service import Service
 
-from streams.accounts import AccountsDelta
-from streams.chain import genesis
-from streams.ledger import Ledger
+from streams.ledger.accounts import AccountsChanges
+from streams.ledger.ledger import Ledger
+from streams.wire.chain import genesis
 
 Records = dict[str, list[tuple[int, int, bytes]]]
 
@@ -101,7 +101,7 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     accounts = ledgers[0].datasets["d"]
     _, spent = accounts.spent_units()
-    delta = AccountsDelta(
+    delta = AccountsChanges(
         dataset="d",
         new_users=b"",
         first_new_slot=len(accounts),

@@ -19,7 +19,13 @@ from auditor import home
 from pipeline_service import Service
 
 from accounting import Gaussian, Laplace, PureDP
-from streams.sdk.errors import Fenced, InvalidCharge, PolicyChanged, Refusal, TurnstileError
+from streams.sdk.errors import (
+    Fenced,
+    InvalidRequest,
+    PolicyChanged,
+    RequestRejected,
+    TurnstileError,
+)
 from streams.sdk.run import Run
 
 NAN, INF = math.nan, math.inf
@@ -326,7 +332,7 @@ def test_a_mechanism_that_the_policy_cannot_charge_is_rejected(
 ) -> None:
     lane = open_lane(shared, name, **policy)
     lane.assert_rejected("invalid-mechanism", lane.charge(mechanism=mechanism))
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         lane.run.charge([1], [0.5], mechanism=Laplace(1.0) if mechanism == "laplace" else PureDP())
     lane.service.publish(0, lane.charge())
     assert lane.service.audit().runs[0][name, lane.run.name].step == 1
@@ -402,7 +408,7 @@ def test_a_bad_policy_creates_nothing(lane: Lane, reason: str, change: dict[str,
 
 
 def test_a_run_of_an_unknown_dataset_is_refused(lane: Lane) -> None:
-    with pytest.raises(Refusal, match="unknown-dataset"):
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
         lane.service.client.run("nobody-created-this", "r")
     lane.assert_goes_on()
 
@@ -586,7 +592,7 @@ def test_the_sdk_refuses_bad_arguments_and_publishes_nothing(
     before, ends = lane.service.state(lane.dataset), lane.service.log.norms_ends()
     arguments = {"users": [1, 2], "norms": [1.0, 1.0], "noise_stddev": 4.0, **change}
     users, norms = arguments.pop("users"), arguments.pop("norms")
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         lane.run.charge(users, norms, **arguments)
     assert lane.service.log.norms_ends() == ends
     assert lane.service.state(lane.dataset) == before
@@ -624,7 +630,7 @@ def test_the_sdk_refuses_a_bad_policy_and_publishes_nothing(
     shared: Service, name: str, arguments: dict[str, Any]
 ) -> None:
     ends = shared.log.norms_ends()
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         shared.client.create_dataset(name, **arguments)
     assert shared.log.norms_ends() == ends
 
@@ -632,9 +638,9 @@ def test_the_sdk_refuses_a_bad_policy_and_publishes_nothing(
 @pytest.mark.parametrize("bad", ["", "a b", "a/b", "-a", "a" * 129, "a\n", "ü"])
 def test_the_sdk_refuses_names_that_the_wire_does_not_allow(lane: Lane, bad: str) -> None:
     ends = lane.service.log.norms_ends()
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         lane.service.client.create_dataset(bad, budget=1.0)
-    with pytest.raises(InvalidCharge):
+    with pytest.raises(InvalidRequest):
         lane.service.client.run(lane.dataset, bad, timeout=1.0)
     assert lane.service.log.norms_ends() == ends
 

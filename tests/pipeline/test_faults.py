@@ -18,10 +18,10 @@ from pipeline_service import Service, eventually
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
 from streams.local import LocalStack
-from streams.redis_store import RedisStore, StoreUnavailable
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
 from streams.sdk.run import Run, StepDecision
+from streams.store.redis_store import RedisStore, StoreUnavailable
 
 ROUNDS = [3, 3, 2, 3, 3, 3, 3]
 """How many workers are killed before all that is charged is decided again."""

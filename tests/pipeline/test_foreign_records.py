@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from pipeline_service import Service, ServiceFactory, eventually
 
 from streams.schemas import Rejected
-from streams.topics import NORMS, REJECTS
+from streams.topics.topics import NORMS, REJECTS
 from streams.worker.batches import EXPANDED_BYTES
 from streams.worker.log_reader import LogReader, Missing
 

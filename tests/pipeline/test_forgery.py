@@ -13,10 +13,10 @@ import pytest
 from kafka import KafkaProducer
 from pipeline_service import Service, ServiceFactory, eventually
 
-from streams.packing import charge_digest, pack_bits, unpack_users
 from streams.schemas import Charge, Decision, Reason, Rejected, decode_request, encode
-from streams.sdk.errors import ConflictingDecisions, Refusal, Unusable
+from streams.sdk.errors import ConflictingDecisions, RequestRejected, Unusable
 from streams.sdk.run import Run, StepDecision
+from streams.wire.packing import charge_digest, pack_bits, unpack_users
 
 USERS = list(range(12))
 
@@ -153,7 +153,7 @@ def test_a_forged_refusal_ends_an_attempt_and_costs_nothing(
     def charge() -> None:
         try:
             run.charge(USERS, np.ones(12), noise_stddev=1.0)
-        except Refusal as error:
+        except RequestRejected as error:
             errors.append(error)
 
     with without_workers(shared):

@@ -18,11 +18,11 @@ from kafka import KafkaConsumer, TopicPartition
 from pipeline_service import ServiceFactory, eventually
 
 from streams.config import Config
-from streams.ledger import Channel, Output
+from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker, LocalStack
+from streams.operations.status import read_owners
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
-from streams.status import read_owners
-from streams.topics import ODOMETER, SETTINGS, ensure_topics
+from streams.topics.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.worker.checkpoints import Checkpoints, NotTheOwner
 
 

@@ -15,7 +15,6 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from pipeline_service import Service, ServiceFactory
 
-from streams.partitioner import partitions_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     DatasetInUse,
@@ -26,6 +25,7 @@ from streams.sdk.errors import (
     TurnstileError,
 )
 from streams.sdk.run import Run
+from streams.wire.partitioner import partitions_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import redis
 from pipeline_service import Service, ServiceFactory, eventually
 
 from streams import DecisionTimeout
-from streams.status import read_owners, read_partitions
+from streams.operations.status import read_owners, read_partitions
 
 USERS = np.arange(60)
 NORMS = np.full(60, 0.9)

@@ -6,7 +6,7 @@ import numpy as np
 from pipeline_service import ServiceFactory, eventually
 
 from streams import Turnstile
-from streams.status import read_owners
+from streams.operations.status import read_owners
 
 
 def test_partitions_move_to_new_workers_and_back_without_a_gap(

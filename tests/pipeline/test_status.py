@@ -16,8 +16,8 @@ from pipeline_service import Service, ServiceFactory, eventually
 
 from streams.cli.output import Exit
 from streams.local.stack import WORKER_COMMAND
-from streams.status import read_datasets, read_owners, read_partitions
-from streams.topics import ensure_topics
+from streams.operations.status import read_datasets, read_owners, read_partitions
+from streams.topics.topics import ensure_topics
 
 USERS = np.arange(50)
 NORMS = np.full(50, 1.0)

@@ -20,8 +20,8 @@ from pipeline_service import Service, ServiceFactory, eventually
 
 from streams import DecisionTimeout
 from streams.cli.output import Exit
-from streams.status import read_owners
-from streams.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS
+from streams.operations.status import read_owners
+from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS
 
 USERS = np.arange(60)
 NORMS_OF_STEP = np.full(60, 0.5)

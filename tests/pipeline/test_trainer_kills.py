@@ -15,8 +15,8 @@ import pytest
 import trainer
 from pipeline_service import Service, ServiceFactory
 
-from streams.packing import charge_digest
 from streams.schemas import Charge, decode_request
+from streams.wire.packing import charge_digest
 
 KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from streams.ledger import Output
-from streams.partitioner import partitions_of
+from streams.ledger.ledger import Output
 from streams.schemas import Decision
+from streams.wire.partitioner import partitions_of
 from tests.streams.audited import AuditedLog
 from tests.streams.ledgers import Log
 

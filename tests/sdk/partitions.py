@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import msgspec
 
-from streams.ledger import Channel, Ledger
+from streams.ledger.ledger import Channel, Ledger
 from streams.schemas import Answer, Decision, Policy, Reason, Rejected, Request, decode_answer
 from streams.sdk.asking import Deadline
 from streams.sdk.datasets import create, policy_from, withdraw
-from streams.sdk.errors import Refusal, refusal_of
+from streams.sdk.errors import RequestRejected, refusal_of
 from streams.sdk.opening import close_run, open_run
 from streams.sdk.replies import Waiting
 from streams.sdk.run import Run
@@ -52,11 +52,11 @@ class Partitions:
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
     ) -> dict[int, Answer]:
         replies = self._exchange(requests, Waiting(frozenset(requests)))
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, Refusal)}
+        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | Refusal]:
+    ) -> dict[int, Answer | RequestRejected]:
         return self._exchange(requests, Waiting(frozenset(requests), to_the_end=True))
 
     def watch(self, dataset: str, run: str) -> Witness:
@@ -85,7 +85,7 @@ class Partitions:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
         self.watch(decision.dataset, decision.run).see(decision)
 
-    def publish(self, partition: int, record: bytes | Request) -> Answer | Refusal:
+    def publish(self, partition: int, record: bytes | Request) -> Answer | RequestRejected:
         """Have one record applied, whoever sends it."""
         value = record if isinstance(record, bytes) else msgspec.msgpack.encode(record)
         log = self.logs[partition]
@@ -109,7 +109,7 @@ class Partitions:
 
     def _exchange(
         self, requests: Mapping[int, bytes], waiting: Waiting
-    ) -> dict[int, Answer | Refusal]:
+    ) -> dict[int, Answer | RequestRejected]:
         if not requests:
             return {}
         for partition, record in requests.items():

@@ -17,7 +17,7 @@ import pytest
 
 from streams.sdk.arguments import check_distinct, read_contributions, read_norms
 from streams.sdk.columns import read_users
-from streams.sdk.errors import InvalidCharge
+from streams.sdk.errors import InvalidRequest
 
 
 class Colour(IntEnum):
@@ -169,13 +169,13 @@ NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("users", "message"), NO_IDS.values(), ids=NO_IDS)
 def test_what_is_no_id_is_refused_with_what_to_do(users: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         read_users(users())
 
 
 @pytest.mark.parametrize("ids", [np.array([4, 7, 4]), ["a", 4, "a"], [1, "1", 1]], ids=str)
 def test_an_id_that_appears_twice_is_refused(ids: Any) -> None:
-    with pytest.raises(InvalidCharge, match="appears twice"):
+    with pytest.raises(InvalidRequest, match="appears twice"):
         check_distinct(ids)
 
 
@@ -244,9 +244,9 @@ NO_NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_is_no_number_is_refused_with_what_to_do(
     numbers: Callable[[], Any], message: str
 ) -> None:
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         read_norms(numbers(), 2, None)
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         read_contributions(numbers(), 2)
 
 
@@ -264,7 +264,7 @@ NO_NORMS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("norms", "message"), NO_NORMS.values(), ids=NO_NORMS)
 def test_what_is_no_norm_is_refused(norms: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         read_norms(norms(), 2, None)
 
 
@@ -314,7 +314,7 @@ NO_VECTORS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("contributions", "message"), NO_VECTORS.values(), ids=NO_VECTORS)
 def test_what_is_no_vector_is_refused(contributions: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         read_contributions(contributions(), 2)
 
 
@@ -330,7 +330,7 @@ def test_norms_clipped_in_a_narrower_type_are_not_above_the_clip_norm(
     assert clip_norm <= limit
     assert float(np.nextafter(kind(limit), kind(0))) < clip_norm  # the least of its type
     above = np.nextafter(kind(limit), kind(np.inf))
-    with pytest.raises(InvalidCharge, match="clip_norm"):
+    with pytest.raises(InvalidRequest, match="clip_norm"):
         read_norms(np.array([0.0, above], dtype=kind), 2, clip_norm)
 
 
@@ -339,12 +339,12 @@ def test_a_clip_norm_beyond_the_narrower_type_stays_as_it_is() -> None:
 
 
 def test_float64_norms_are_held_against_the_clip_norm_itself() -> None:
-    with pytest.raises(InvalidCharge, match="a little less than clip_norm"):
+    with pytest.raises(InvalidRequest, match="a little less than clip_norm"):
         read_norms([np.nextafter(0.1, 1)], 1, 0.1)
     assert read_norms([0.1], 1, 0.1)[1] == 0.1
 
 
 @pytest.mark.parametrize("clip_norm", [-1.0, np.nan, np.inf, "1", True])
 def test_clip_norm_must_be_a_norm(clip_norm: Any) -> None:
-    with pytest.raises(InvalidCharge, match="clip_norm"):
+    with pytest.raises(InvalidRequest, match="clip_norm"):
         read_norms([0.0], 1, clip_norm)

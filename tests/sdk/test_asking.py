@@ -31,8 +31,8 @@ from streams.sdk.connecting import publishing_error, reaching_kafka
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
-    InvalidCharge,
-    Refusal,
+    InvalidRequest,
+    RequestRejected,
     ServiceUnavailable,
     TurnstileError,
     refusal_of,
@@ -46,7 +46,7 @@ def answer(partition: int) -> DatasetWithdrawn:
     return DatasetWithdrawn(dataset="d", request="t", partition=partition, offset=0)
 
 
-def refusal(partition: int) -> Refusal:
+def refusal(partition: int) -> RequestRejected:
     return refusal_of(
         Rejected(
             partition=partition,
@@ -61,7 +61,7 @@ def refusal(partition: int) -> Refusal:
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e300])
 def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
-    with pytest.raises(InvalidCharge, match="timeout"):
+    with pytest.raises(InvalidRequest, match="timeout"):
         Deadline.after(seconds)
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from streams.partitioner import partitions_of
 from streams.schemas import CreateDataset, Policy, encode
 from streams.sdk.errors import (
     DatasetInUse,
     DecisionTimeout,
-    InvalidCharge,
+    InvalidRequest,
     PartitionsDisagree,
     PolicyChanged,
 )
+from streams.wire.partitioner import partitions_of
 from tests.sdk.partitions import Partitions
 
 HOME = int(partitions_of(["d"], 3)[0])
@@ -65,14 +65,14 @@ def test_a_dataset_has_one_kind_of_ids_unless_something_else_is_asked_for() -> N
     service = Partitions()
     assert service.create().user_ids == "one-kind"
     run = service.open()
-    with pytest.raises(InvalidCharge, match="user_ids='mixed'"):
+    with pytest.raises(InvalidRequest, match="user_ids='mixed'"):
         run.charge([1, "1"], np.ones(2), noise_stddev=4.0)
     service.create("both", user_ids="mixed")
     both = service.open(dataset="both")
     assert both.charge([1, "1"], np.ones(2), noise_stddev=4.0).admitted.all()
     for kind, users in (("integer", ["1"]), ("string", [1])):
         service.create(kind, user_ids=kind)
-        with pytest.raises(InvalidCharge, match=f"{kind} ids only"):
+        with pytest.raises(InvalidRequest, match=f"{kind} ids only"):
             service.open(dataset=kind).charge(users, np.ones(1), noise_stddev=4.0)
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
 from streams.schemas import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
 from streams.sdk.asking import Deadline
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
-    InvalidCharge,
+    InvalidRequest,
     PartitionsDisagree,
-    Refusal,
+    RequestRejected,
     RunIsClosed,
 )
 from tests.sdk.partitions import NOW, Partitions
@@ -185,7 +185,7 @@ def test_a_half_made_dataset_cannot_be_charged_and_can_be_completed(missing: int
 
 
 def test_a_dataset_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(Refusal, match="create_dataset") as refused:
+    with pytest.raises(RequestRejected, match="create_dataset") as refused:
         Partitions().open()
     assert refused.value.reason is Reason.UNKNOWN_DATASET
     assert not isinstance(refused.value, PartitionsDisagree)
@@ -198,7 +198,7 @@ def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     service.logs += [[], []]
     with pytest.raises(PartitionsDisagree, match="Partitions were added"):
         service.open()
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejected):
         service.create(budget=1.0)
     assert service.spent() == {}
 
@@ -230,7 +230,7 @@ def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> 
 
 def test_only_a_run_that_there_is_can_be_closed() -> None:
     service = Partitions()
-    with pytest.raises(Refusal, match="unknown-dataset"):
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
         service.close()
     service.create()
     assert not service.close("typo")
@@ -246,7 +246,7 @@ def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
     name: str, call: Callable[[Partitions, str], object]
 ) -> None:
     service = Partitions()
-    with pytest.raises(InvalidCharge, match="letters, digits"):
+    with pytest.raises(InvalidRequest, match="letters, digits"):
         call(service, name)
     assert service.logs == [[], [], []]
 
@@ -255,6 +255,6 @@ def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
 def test_released_must_be_a_step(released: Any) -> None:
     service = Partitions()
     service.create()
-    with pytest.raises(InvalidCharge, match="released"):
+    with pytest.raises(InvalidRequest, match="released"):
         service.open(released=released)
     assert NOW.left() == 0.0

@@ -12,21 +12,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streams.packing import pack_bits
 from streams.schemas import Charge, Decision, Reason, decode_request
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
     Fenced,
-    InvalidCharge,
+    InvalidRequest,
     PartitionsDisagree,
-    Refusal,
+    RequestRejected,
     RunIsClosed,
     StepContentChanged,
     Unusable,
 )
 from streams.sdk.run import Run
 from streams.sdk.witness import REMEMBERED_STEPS
+from streams.wire.packing import pack_bits
 from tests.sdk.partitions import Partitions
 
 USERS = list(range(12))
@@ -110,7 +110,7 @@ def test_giving_up_can_be_repeated_after_a_time_out_but_not_turned_into_a_charge
     with pytest.raises(DecisionTimeout):
         run.abandon()
     service.mute = set()
-    with pytest.raises(InvalidCharge, match="published"):
+    with pytest.raises(InvalidRequest, match="published"):
         charge(run)
     run.abandon()
     assert charge(run).step == 2
@@ -131,7 +131,7 @@ def test_a_step_that_this_attempt_has_published_is_not_abandoned() -> None:
     service.mute = {1}
     with pytest.raises(DecisionTimeout):
         charge(run)
-    with pytest.raises(InvalidCharge, match="open the run again"):
+    with pytest.raises(InvalidRequest, match="open the run again"):
         run.abandon()
     service.mute = set()
     assert charge(run).step == 0
@@ -150,9 +150,9 @@ def test_after_a_time_out_only_the_same_content_is_charged(mute: set[int]) -> No
     service.mute = set()
     lengths = [len(log) for log in service.logs]
     for users, norms in ((USERS, NORMS / 2), (USERS[:-1], NORMS[:-1]), (USERS[::-1], NORMS[::-1])):
-        with pytest.raises(InvalidCharge, match="published with other users or norms"):
+        with pytest.raises(InvalidRequest, match="published with other users or norms"):
             charge(run, norms, users)
-    with pytest.raises(InvalidCharge, match="published"):
+    with pytest.raises(InvalidRequest, match="published"):
         run.charge(USERS, NORMS, noise_stddev=5.0)
     assert [len(log) for log in service.logs] == lengths
     assert charge(run).step == 0
@@ -170,7 +170,7 @@ def test_after_an_interruption_from_the_keyboard_only_the_same_content_is_charge
     with pytest.raises(KeyboardInterrupt):
         charge(run)
     service.before_result = lambda: None
-    with pytest.raises(InvalidCharge, match="published"):
+    with pytest.raises(InvalidRequest, match="published"):
         charge(run, NORMS / 2)
     assert charge(run).step == 0
     assert_charged(service, times=1)
@@ -179,7 +179,7 @@ def test_after_an_interruption_from_the_keyboard_only_the_same_content_is_charge
 def test_what_was_refused_before_it_was_published_leaves_the_run_as_it_was() -> None:
     service, run = opened()
     for bad in ([1, 1], ["a"], [1.0], [2**70]):
-        with pytest.raises(InvalidCharge):
+        with pytest.raises(InvalidRequest):
             charge(run, np.ones(len(bad)) * 2, bad + bad if bad == ["a"] else bad)
     assert [len(log) for log in service.logs] == [2, 2, 2]
     assert charge(run).step == 0
@@ -247,7 +247,7 @@ def test_a_half_decided_step_is_handed_back_and_cannot_have_been_released(
     assert_charged(service, times=2)
     service, run = interrupted(reached)
     if len(reached) < 3:
-        with pytest.raises(InvalidCharge, match="that all partitions have decided"):
+        with pytest.raises(InvalidRequest, match="that all partitions have decided"):
             service.open(released=1)
 
 
@@ -258,7 +258,7 @@ def test_released_that_does_not_fit_is_an_error_that_says_what_happened(
     service, run = opened()
     for _ in range(3):
         charge(run)
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         service.open(released=released)
 
 
@@ -494,9 +494,9 @@ def test_two_spellings_of_a_name_are_one_user_and_answers_keep_the_caller_s_orde
     assert charge(run, norms, users).granted.tolist() == norms
     assert charge(run, norms[::-1], ["名前", "b", "Zoë"]).granted.tolist() == norms[::-1]
     assert service.spent() == {"Zoë": 2 / 32, "b": 8 / 32, "名前": 18 / 32}
-    with pytest.raises(InvalidCharge, match="appears twice"):
+    with pytest.raises(InvalidRequest, match="appears twice"):
         charge(run, [1.0, 1.0], ["Zoë", "Zoe\u0308"])
-    with pytest.raises(InvalidCharge, match="characters"):
+    with pytest.raises(InvalidRequest, match="characters"):
         charge(run, [1.0], [200 * "\u0344"])  # longer in normal form
     assert service.rejects == []
 
@@ -550,7 +550,7 @@ def test_requests_are_of_version_2() -> None:
     [
         Fenced(Reason.OLDER_ATTEMPT, "so it is", 2, 7),
         PartitionsDisagree("they do", 1),
-        InvalidCharge("bad"),
+        InvalidRequest("bad"),
         ConflictingDecisions("two"),
     ],
     ids=lambda error: type(error).__name__,
@@ -562,5 +562,5 @@ def test_errors_survive_a_process_boundary(error: Exception) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_refusal_says_what_to_do(reason: Reason) -> None:
-    said = str(Refusal(reason, "what happened", 1))
+    said = str(RequestRejected(reason, "what happened", 1))
     assert said.startswith(f"partition 1 refused: {reason}: what happened; ")

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from streams.chain import Chain
-from streams.holding import Holding, Verdict
-from streams.redis_store import RedisStore
-from streams.snapshot import Snapshot, outbox_name
+from streams.store.holding import Holding, Verdict
+from streams.store.redis_store import RedisStore
+from streams.store.snapshot import Snapshot, outbox_name
+from streams.wire.chain import Chain
 
 P = 3
 PARTITIONS = 4

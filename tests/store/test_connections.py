@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from streams.local import RedisServer
-from streams.redis_store import CONNECTIONS, RedisStore, StoreUnavailable, without_password
+from streams.store.redis_store import CONNECTIONS, RedisStore, StoreUnavailable, without_password
 from tests.store.partitions import Owner, P, commit
 
 

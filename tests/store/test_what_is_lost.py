@@ -5,9 +5,9 @@ Nothing that is missing may ever be read as "nobody spent anything".
 
 import pytest
 
-from streams.holding import Verdict
-from streams.redis_store import key_of
-from streams.snapshot import Damaged
+from streams.store.holding import Verdict
+from streams.store.redis_store import key_of
+from streams.store.snapshot import Damaged
 from tests.store.partitions import PARTITIONS, TOPIC, Owner, P, commit
 
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from streams.ledger import Channel
+from streams.ledger.ledger import Channel
 from tests.pipeline.auditor import Auditor, compare, compare_chain, granted_norms
 from tests.streams.ledgers import Log, replayed
 

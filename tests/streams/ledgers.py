@@ -4,8 +4,7 @@ import msgspec
 import numpy as np
 
 from accounting.units import budget_units
-from streams.ledger import Channel, Delta, Ledger
-from streams.packing import pack_norms, unpack_bits
+from streams.ledger.ledger import Channel, Delta, Ledger
 from streams.schemas import (
     Charge,
     CloseRun,
@@ -18,6 +17,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
+from streams.wire.packing import pack_norms, unpack_bits
 
 
 class Log:
@@ -40,7 +40,7 @@ class Log:
         outputs = self.ledger.apply(len(self.records), value)
         self.records.append(value)
         self.outputs.append(outputs)
-        self.deltas.append(encode(self.ledger.take_delta()))
+        self.deltas.append(encode(self.ledger.take_changes()))
         return outputs
 
     def hand_over(self, ledger: Ledger) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.chain import Chain
-from streams.holding import Backlog, Verdict
-from streams.ledger import Channel, Ledger, Output
-from streams.snapshot import LAYOUT, Meta, Snapshot
-from streams.stops import Stops
+from streams.ledger.ledger import Channel, Ledger, Output
+from streams.store.holding import Backlog, Verdict
+from streams.store.snapshot import LAYOUT, Meta, Snapshot
+from streams.wire.chain import Chain
 from streams.worker.log_reader import Missing
 from streams.worker.processor import Processor
+from streams.worker.stops import Stops
 
 
 @dataclass

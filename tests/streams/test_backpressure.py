@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from streams.stops import Stop, StopReason
 from streams.worker.intake import ARRIVED_BYTES, Intake
+from streams.worker.stops import Stop, StopReason
 from tests.streams.processors import Record, bench
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.ledger import Channel
+from streams.ledger.ledger import Channel
 from streams.schemas import VERSION
 from tests.streams.audited import AuditedLog
 

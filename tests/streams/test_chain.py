@@ -2,8 +2,8 @@
 
 import pytest
 
-from streams.chain import NO_TOPIC, genesis
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
+from streams.wire.chain import NO_TOPIC, genesis
 from tests.pipeline.auditor import Auditor
 
 TOPIC = bytes(range(16))

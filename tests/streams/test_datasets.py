@@ -8,7 +8,7 @@ from msgspec import UNSET
 from accounting import gdp_budget, zcdp_budget
 from streams.schemas import Policy
 from streams.sdk.datasets import policy_from
-from streams.sdk.errors import InvalidCharge
+from streams.sdk.errors import InvalidRequest
 
 NOTHING = {
     "partitions": 4,
@@ -74,5 +74,5 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("arguments", "message"), UNUSABLE)
 def test_what_makes_no_policy_is_refused_with_its_reason(arguments, message):
-    with pytest.raises(InvalidCharge, match=message):
+    with pytest.raises(InvalidRequest, match=message):
         policy(**arguments)

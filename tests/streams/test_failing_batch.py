@@ -8,7 +8,7 @@ from streams.worker.exits import EXIT_RESTART
 SCENARIO = """
 import asyncio
 
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
 from tests.streams.processors import Books, Record, bench
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.index import UNKNOWN, UserIndex, _SlotTable
+from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
 from tests.streams.test_ledger import random_log
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -93,7 +93,7 @@ def test_rows_of_ids_are_spread_whatever_seed_is_drawn(stride):
 
 
 def test_every_process_draws_a_seed_of_its_own():
-    script = "from streams.index import _SEED; print(_SEED)"
+    script = "from streams.ledger.index import _SEED; print(_SEED)"
     seeds = {subprocess.check_output([sys.executable, "-c", script]) for _ in range(2)}
     assert len(seeds) == 2
     for first, _, second in map(ast.literal_eval, map(bytes.decode, seeds)):

@@ -10,11 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.accounts import PAGE_USERS
-from streams.chain import NO_TOPIC
-from streams.ledger import Channel, Delta, Ledger, ledger_of
-from streams.packing import pack_norms
-from streams.partitioner import partitions_of
+from streams.ledger.accounts import PAGE_USERS
+from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
 from streams.schemas import (
     Charge,
     Decision,
@@ -24,6 +21,9 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
+from streams.wire.chain import NO_TOPIC
+from streams.wire.packing import pack_norms
+from streams.wire.partitioner import partitions_of
 from tests.streams.audited import AuditedLog
 from tests.streams.ledgers import Log, admitted, answer_of, exhausted, replayed
 
@@ -119,7 +119,7 @@ def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
     assert rejected.reason is reason
     assert rejected.record == log.records[-1]
     assert state_of(log.ledger) == before
-    assert log.deltas[-1] == encode(Ledger(0, 1).take_delta())
+    assert log.deltas[-1] == encode(Ledger(0, 1).take_changes())
     assert isinstance(log.charge(**good), Decision)
 
 
@@ -266,7 +266,7 @@ def test_a_fold_that_stops_anywhere_changes_nothing(seed):
     covered = 0
     for offset, record in enumerate(source.records):
         ledger.apply(offset, record)
-        deltas.append(encode(ledger.take_delta()))
+        deltas.append(encode(ledger.take_changes()))
         if not pending and rng.random() < 0.1:
             pending, covered = ledger.unfolded(), len(deltas)
         elif pending:
@@ -301,12 +301,12 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     before = Ledger(0, 1)
     for offset, record in enumerate(source.records[:half]):
         before.apply(offset, record)
-    before.take_delta()
+    before.take_changes()
     pages = {name: before.fold(name) for name in before.unfolded()}
     changes = []
     for offset, record in enumerate(source.records[half:-1], start=half):
         before.apply(offset, record)
-        changes.append(encode(before.take_delta()))
+        changes.append(encode(before.take_changes()))
     kept = SimpleNamespace(pages=pages, changes=changes)
     after = ledger_of(kept, 0, 1, NO_TOPIC, before.chain)
     assert state_of(after) == state_of(before)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from streams.ledger import Channel, Delta, LayoutMismatch, Ledger
+from streams.ledger.ledger import Channel, Delta, LayoutMismatch, Ledger
 from streams.schemas import (
     CreateDataset,
     DatasetCreated,
@@ -234,7 +234,7 @@ def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log_of
     batch = Ledger(0, 1)
     for offset, record in enumerate(records):
         batch.apply(offset, record)
-    after = replayed([encode(batch.take_delta())])
+    after = replayed([encode(batch.take_changes())])
     assert list(after.datasets) == ["d"]
     assert after.datasets["d"].policy == log.ledger.datasets["d"].policy
     assert after.summary() == batch.summary() == log.ledger.summary()

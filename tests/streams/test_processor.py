@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from streams.ledger import Channel, LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.schemas import encode
-from streams.stops import Stop, StopReason
 from streams.worker import processor as batch_loop
 from streams.worker.log_reader import Missing
 from streams.worker.outbox import parcels_of
 from streams.worker.processor import State
+from streams.worker.stops import Stop, StopReason
 from tests.streams.processors import Books, Broker, Record, bench, snapshot
 
 

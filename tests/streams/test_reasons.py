@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams import writes
-from streams.partitioner import partitions_of
+from streams.ledger import writes
 from streams.schemas import VERSION, Reason
+from streams.wire.partitioner import partitions_of
 from tests.pipeline import auditor
 from tests.streams.audited import AuditedLog
 from tests.streams.ledgers import answer_of

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from streams.ledger import Ledger
-from streams.packing import charge_digest
+from streams.ledger.ledger import Ledger
 from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened, decode_request
+from streams.wire.packing import charge_digest
 from tests.streams.ledgers import Log, replayed
 
 

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams import accounts, writes
-from streams.ledger import Delta, Ledger
-from streams.packing import pack_norms
+from streams.ledger import accounts, writes
+from streams.ledger.ledger import Delta, Ledger
 from streams.schemas import MAX_CHARGE_USERS, MAX_WRITE_BYTES, Charge, Decision, Reason, encode
+from streams.wire.packing import pack_norms
 from tests.pipeline import auditor
 from tests.streams.audited import AuditedLog
 from tests.streams.ledgers import Log, answer_of, replayed
@@ -154,7 +154,7 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
         outputs += ledger.apply(offset, record)
         if offset % 20 == 19:
             unwritten = ledger.unwritten_bytes
-            written = len(encode(ledger.take_delta())) + len(encode(outputs))
+            written = len(encode(ledger.take_changes())) + len(encode(outputs))
             assert written <= unwritten <= 2 * written + 20 * 1024
             assert ledger.unwritten_bytes == 0
             outputs = []

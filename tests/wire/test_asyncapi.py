@@ -20,10 +20,10 @@ import yaml
 
 from streams import schemas
 from streams.config import Config
-from streams.ledger import Channel, Ledger
+from streams.ledger.ledger import Channel, Ledger
+from streams.ledger.writes import most_written
 from streams.schemas import MAX_REQUEST_BYTES, decode_answer, decode_request, encode
-from streams.topics import SETTINGS
-from streams.writes import most_written
+from streams.topics.topics import SETTINGS
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(
     (Path(__file__).resolve().parents[2] / "deploy" / "asyncapi.yaml").read_text()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from contextlib import suppress
 from math import nextafter
 from typing import Any
@@ -14,20 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.packing import (
-    charge_digest,
-    other_digests,
-    pack_bits,
-    pack_norms,
-    pack_users,
-    unpack_bits,
-    unpack_norms,
-    unpack_users,
-)
+from accounting.units import MAX_BUDGET_UNITS
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     OLDEST,
     VERSION,
+    BudgetUnits,
     Charge,
     CloseRun,
     CreateDataset,
@@ -38,7 +32,7 @@ from streams.schemas import (
     OpenRun,
     Policy,
     Reason,
-    Refused,
+    Rejection,
     RunClosed,
     RunOpened,
     WithdrawDataset,
@@ -46,6 +40,16 @@ from streams.schemas import (
     decode_request,
     encode,
     odometer_key,
+)
+from streams.wire.packing import (
+    charge_digest,
+    other_digests,
+    pack_bits,
+    pack_norms,
+    pack_users,
+    unpack_bits,
+    unpack_norms,
+    unpack_users,
 )
 
 POLICY: dict[str, Any] = {
@@ -99,8 +103,8 @@ def as_msgpack(record: dict[str, Any]) -> bytes:
 ENCODINGS = pytest.mark.parametrize("encoded", [as_json, as_msgpack], ids=["json", "msgpack"])
 
 
-def refusal(value: bytes | None) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refusal(value: bytes | None) -> Rejection:
+    with pytest.raises(Rejection) as caught:
         decode_request(value)
     return caught.value
 
@@ -448,7 +452,7 @@ def test_a_name_does_not_end_with_a_newline(encoded: Any, field: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(value: bytes) -> None:
-    with suppress(Refused):
+    with suppress(Rejection):
         decode_request(value)
 
 
@@ -470,7 +474,7 @@ def test_damaged_requests_decode_or_are_refused(
         damaged[position % len(damaged)] = octet
     try:
         request = decode_request(bytes(damaged))
-    except Refused:
+    except Rejection:
         return
     assert decode_request(encode(request)).v in range(OLDEST, VERSION + 1)
 
@@ -492,7 +496,7 @@ def test_what_version_2_refuses_for_its_content_can_be_answered(change: dict[str
 @pytest.mark.parametrize("length", [1, 7, 9, 15, 4097])
 def test_packed_bytes_that_are_no_multiple_of_eight_are_refused(length: int) -> None:
     for unpack in (unpack_users, unpack_norms):
-        with pytest.raises(Refused, match=f"{length} packed bytes") as caught:
+        with pytest.raises(Rejection, match=f"{length} packed bytes") as caught:
             unpack(bytes(length))
         assert caught.value.reason is Reason.MALFORMED
 
@@ -648,3 +652,19 @@ def test_digests_are_equal_exactly_when_the_contents_are(
 
     packed = [struct.pack("<qd", *pair) for pair in left], [struct.pack("<qd", *p) for p in right]
     assert (digest_of(**charge(left)) == digest_of(**charge(right))) == (packed[0] == packed[1])
+
+
+def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:
+    (limits,) = BudgetUnits.__metadata__
+    assert limits.le == MAX_BUDGET_UNITS
+
+
+def test_the_records_need_neither_kafka_nor_scipy() -> None:
+    heavy = "{'accounting', 'kafka', 'redis', 'scipy'} & set(sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys, streams.schemas; print({heavy})"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "set()\n"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.ledger import Ledger
+from streams.ledger.ledger import Ledger
 from streams.schemas import (
     MAX_CHARGE_USERS,
     OLDEST,
@@ -21,7 +21,7 @@ from streams.schemas import (
     Policy,
     encode,
 )
-from streams.topics import SETTINGS
+from streams.topics.topics import SETTINGS
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one

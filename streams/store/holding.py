@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from streams.chain import Chain
-from streams.snapshot import Snapshot, digest_of, pack_change, pack_page, page_hash
+from streams.store.snapshot import Snapshot, digest_of, pack_change, pack_page, page_hash
+from streams.wire.chain import Chain
 
 STATE = ("meta", "changes", "pages", "outbox")
 """What the state of a partition is kept in."""

@@ -23,7 +23,7 @@ from streams.schemas import (
     MAX_WRITE_BYTES,
     Charge,
     Reason,
-    Refused,
+    Rejection,
     Users,
 )
 
@@ -53,12 +53,12 @@ def check_size(charge: Charge, orders: int) -> None:
     Version 1 has no such limit but that of Redis; see ``check_values``.
 
     Raises:
-        Refused: TOO_LARGE.
+        Rejection: TOO_LARGE.
     """
     users = _count(charge.users)
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
-        raise Refused(Reason.TOO_LARGE, detail)
+        raise Rejection(Reason.TOO_LARGE, detail)
     if charge.v < 2:
         return
     written = most_written(users, id_bytes(charge.users), charge.dataset, orders)
@@ -67,7 +67,7 @@ def check_size(charge: Charge, orders: int) -> None:
             f"{users} users at {orders} orders may write {written} bytes, more than "
             f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
         )
-        raise Refused(Reason.TOO_LARGE, detail)
+        raise Rejection(Reason.TOO_LARGE, detail)
 
 
 def fits_by_counts(charge: Charge, orders: int) -> bool:
@@ -86,7 +86,7 @@ def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None
         raised: how many odometers would have risen.
 
     Raises:
-        Refused: TOO_LARGE.
+        Rejection: TOO_LARGE.
     """
     users, ids = _count(charge.users), id_bytes(charge.users)
     decision = 22 * users + ids
@@ -98,7 +98,7 @@ def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None
             f"{users} users at {orders} orders write {changes} bytes of changes and {answers} of "
             f"answers; Redis keeps at most {_LARGEST_VALUE} in one value: charge fewer users a step"
         )
-        raise Refused(Reason.TOO_LARGE, detail)
+        raise Rejection(Reason.TOO_LARGE, detail)
 
 
 def ids_written(users: Users) -> int:

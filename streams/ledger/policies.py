@@ -22,7 +22,7 @@ from accounting import (
     ZcdpFilter,
 )
 from accounting.units import from_units
-from streams.schemas import MechanismName, Policy, Reason, Refused, UserIds
+from streams.schemas import MechanismName, Policy, Reason, Rejection, UserIds
 
 BudgetFilter: TypeAlias = RenyiFilter | ZcdpFilter | GdpFilter | ApproxDPFilter
 
@@ -31,7 +31,7 @@ def check_policy(policy: Policy) -> None:
     """Check what no single field can tell.
 
     Raises:
-        Refused: INVALID_POLICY.
+        Rejection: INVALID_POLICY.
     """
     numbers = len(policy.orders) if policy.measure == "renyi" else 1
     complaint = None
@@ -49,11 +49,11 @@ def check_policy(policy: Policy) -> None:
             f"not {len(policy.budget)} and {len(policy.odometer_step)}"
         )
     if complaint:
-        raise Refused(Reason.INVALID_POLICY, complaint)
+        raise Rejection(Reason.INVALID_POLICY, complaint)
     try:
         filter_of(policy)
     except InvalidInput as error:
-        raise Refused(Reason.INVALID_POLICY, str(error)) from error
+        raise Rejection(Reason.INVALID_POLICY, str(error)) from error
 
 
 def user_ids_of(policy: Policy) -> UserIds:
@@ -110,7 +110,7 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
     """The mechanism of a charge, if the policy's measure can charge it.
 
     Raises:
-        Refused: INVALID_MECHANISM.
+        Rejection: INVALID_MECHANISM.
     """
     try:
         mechanism: Mechanism
@@ -122,14 +122,14 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
             case "pure-dp":
                 mechanism = PureDP()
     except InvalidInput as error:
-        raise Refused(Reason.INVALID_MECHANISM, str(error)) from error
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
     gaussian = isinstance(mechanism, Gaussian)
     if policy.measure == "gdp" and not gaussian:
         detail = f"measure gdp charges gaussian steps only, not {name}; use measure zcdp"
-        raise Refused(Reason.INVALID_MECHANISM, detail)
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
     if policy.on_exhaustion == "clip" and not gaussian:
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
-        raise Refused(Reason.INVALID_MECHANISM, detail)
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
     return mechanism
 
 

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import msgspec
 
-from streams.accounts import Accounts, AccountsDelta, Page
-from streams.runs import RunState
+from streams.ledger.accounts import Accounts, AccountsChanges, Page
+from streams.ledger.runs import RunState
+from streams.ledger.writes import ids_written
 from streams.schemas import Policy, encode
-from streams.writes import ids_written
 
 _PARTITIONS = "partitions"
 _RECORD_BYTES = 512  # of what surrounds the arrays in a change
@@ -54,7 +54,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What a batch of records changed: new values, in the order in which they were set."""
 
     policies: dict[str, Policy | None]  # None: the dataset was withdrawn
-    accounts: list[AccountsDelta]
+    accounts: list[AccountsChanges]
     runs: list[RunState]
     partitions: int = 0  # P, if this batch has bound it
 
@@ -107,7 +107,7 @@ class State:
         self._closed_runs = 0
         # What the next delta says.
         self._policies: dict[str, Policy | None] = {}
-        self._accounts: list[AccountsDelta] = []
+        self._accounts: list[AccountsChanges] = []
         self._touched_runs: dict[tuple[str, str], None] = {}
         self._newly_bound = False
         self._unwritten = 0
@@ -118,7 +118,7 @@ class State:
 
     @property
     def unwritten_bytes(self) -> int:
-        """About how much was changed and put out since ``take_delta`` was called last."""
+        """About how much was changed and put out since ``take_changes`` was called last."""
         decisions = sum(len(self.runs[key].decision) for key in self._touched_runs)
         return self._unwritten + decisions + _RECORD_BYTES * len(self._touched_runs)
 
@@ -130,7 +130,7 @@ class State:
         }
         return Summary(datasets, len(self.runs) - self._closed_runs, self._closed_runs)
 
-    def take_delta(self) -> Delta:
+    def take_changes(self) -> Delta:
         """What changed since the last call."""
         runs = [self.runs[key] for key in self._touched_runs]
         bound = self.partitions if self._newly_bound else 0
@@ -153,7 +153,7 @@ class State:
             self.datasets[accounts.dataset].apply(accounts)
         for run in delta.runs:
             self._set_run(run)
-        self.take_delta()
+        self.take_changes()
 
     def load(self, fields: dict[str, bytes]) -> None:
         """Put back what ``unfolded`` and ``fold`` wrote, in any order of the fields.
@@ -175,7 +175,7 @@ class State:
                 pages[dataset, int(number)] = value
         for (dataset, page), value in sorted(pages.items()):
             self.datasets[dataset].load_page(page, msgspec.msgpack.decode(value, type=Page))
-        self.take_delta()
+        self.take_changes()
         self._unfolded_policies.clear()
         self._unfolded_runs.clear()
         self._unfolded_bound = False
@@ -237,7 +237,7 @@ class State:
         self._touched_runs[key] = None
         self._unfolded_runs.add(key)
 
-    def _add_accounts(self, delta: AccountsDelta) -> None:
+    def _add_accounts(self, delta: AccountsChanges) -> None:
         self._accounts.append(delta)
         arrays = delta.slots, delta.spent, delta.raised, delta.base, delta.rungs
         self._unwritten += ids_written(delta.new_users) + sum(map(len, arrays)) + _RECORD_BYTES

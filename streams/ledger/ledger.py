@@ -1,6 +1,7 @@
 """One partition's fold of the log: (state, record) -> (state, answers). No I/O, no clock.
 
-What a run is, and what moves it, stands in ``streams.runs``. A dataset, as one partition sees it:
+What a run is, and what moves it, stands in ``streams.ledger.runs``. A dataset, as
+one partition sees it:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -17,23 +18,23 @@ from enum import Enum
 
 import msgspec
 
-from streams.accounts import Accounts, Outcome
-from streams.chain import NO_TOPIC, Chain, genesis
-from streams.packing import charge_digest, pack_bits, pack_norms, pack_users
-from streams.policies import (
+from streams.ledger.accounts import Accounts, Outcome
+from streams.ledger.policies import (
     check_policy,
     is_same_policy,
     policy_as_of,
     policy_to_store,
     quoted,
 )
-from streams.runs import (
+from streams.ledger.runs import (
     check_next_step,
     closed,
     opened,
     stored_decision,
     under_current_attempt,
 )
+from streams.ledger.state import DatasetSummary, Delta, Kept, LayoutMismatch, State, Summary
+from streams.ledger.writes import check_size, check_values, fits_by_counts
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -46,8 +47,8 @@ from streams.schemas import (
     OdometerCheckpoint,
     OpenRun,
     Reason,
-    Refused,
     Rejected,
+    Rejection,
     Request,
     RunClosed,
     RunOpened,
@@ -56,8 +57,8 @@ from streams.schemas import (
     encode,
     odometer_key,
 )
-from streams.state import DatasetSummary, Delta, Kept, LayoutMismatch, State, Summary
-from streams.writes import check_size, check_values, fits_by_counts
+from streams.wire.chain import NO_TOPIC, Chain, genesis
+from streams.wire.packing import charge_digest, pack_bits, pack_norms, pack_users
 
 __all__ = [
     "Channel",
@@ -143,7 +144,7 @@ class Ledger(State):
         try:
             request = decode_request(value)
             outputs = self._apply(offset, request)
-        except Refused as refusal:
+        except Rejection as refusal:
             outputs = [self._reject(offset, value or b"", request or refusal.request, refusal)]
         self.chain = self.chain.then(offset, value)
         self._unwritten += sum(
@@ -171,7 +172,7 @@ class Ledger(State):
             if not self._bound:
                 raise LayoutMismatch(policy.partitions, self.partitions)
             detail = f"the topic has {self.partitions} partitions, not {policy.partitions}"
-            raise Refused(Reason.INVALID_POLICY, detail)
+            raise Rejection(Reason.INVALID_POLICY, detail)
         accounts = self.datasets.get(policy.dataset)
         if accounts is None:
             stored = policy_to_store(policy, request.v)
@@ -186,7 +187,7 @@ class Ledger(State):
                 )
                 if request.v == 1:  # which forgot what comes of it; later clients say it
                     detail += ": create a dataset with another name"
-                raise Refused(Reason.POLICY_CHANGED, detail)
+                raise Rejection(Reason.POLICY_CHANGED, detail)
         return DatasetCreated(
             v=request.v,
             request=request.request,
@@ -201,7 +202,7 @@ class Ledger(State):
         if accounts is not None:
             if name in self._used or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
-                raise Refused(Reason.DATASET_IN_USE, detail)
+                raise Rejection(Reason.DATASET_IN_USE, detail)
             self._set_policy(name, None)
         return DatasetWithdrawn(
             v=request.v,
@@ -270,7 +271,7 @@ class Ledger(State):
             return self.datasets[dataset]
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
-            raise Refused(Reason.UNKNOWN_DATASET, detail) from None
+            raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
 
     def _decision(self, offset: int, charge: Charge, digest: bytes, outcome: Outcome) -> Decision:
         users, admitted = outcome.users, outcome.admitted
@@ -313,7 +314,7 @@ class Ledger(State):
         return Output(Channel.HALTS, key.encode(), encode(answer))
 
     def _reject(
-        self, offset: int, value: bytes, request: Request | None, refusal: Refused
+        self, offset: int, value: bytes, request: Request | None, refusal: Rejection
     ) -> Output:
         names = ("dataset", "run", "attempt", "step", "request")
         dataset, run, attempt, step, token = (getattr(request, name, None) for name in names)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streams.redis_store import KEYS, key_of
-from streams.snapshot import LAYOUT
+from streams.store.redis_store import KEYS, key_of
+from streams.store.snapshot import LAYOUT
 
 
 class StopReason(StrEnum):

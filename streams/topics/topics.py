@@ -19,10 +19,10 @@ from uuid import UUID
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from streams.chain import NO_TOPIC
 from streams.config import Config
-from streams.kafka_clients import new_admin
 from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics.clients import new_admin
+from streams.wire.chain import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
 

@@ -14,7 +14,7 @@ from streams.schemas import (
     Charge,
     Norms,
     Reason,
-    Refused,
+    Rejection,
     User,
     Users,
     encode,
@@ -26,7 +26,7 @@ def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
     """Packed ids, or a list of nothing but integers, as int64 (n,); any other list as it is.
 
     Raises:
-        Refused: MALFORMED, when packed ids are not a multiple of 8 bytes.
+        Rejection: MALFORMED, when packed ids are not a multiple of 8 bytes.
     """
     if isinstance(users, bytes):
         return _unpack(users, "<i8", "users").astype(np.int64, copy=False)
@@ -39,7 +39,7 @@ def unpack_norms(norms: Norms) -> NDArray[np.float64]:
     """Norms as float64 (n,).
 
     Raises:
-        Refused: MALFORMED, when packed norms are not a multiple of 8 bytes.
+        Rejection: MALFORMED, when packed norms are not a multiple of 8 bytes.
     """
     if isinstance(norms, bytes):
         return _unpack(norms, "<f8", "norms").astype(np.float64, copy=False)
@@ -52,7 +52,7 @@ def _unpack(packed: bytes, dtype: str, field: str) -> NDArray[np.generic]:
 
 def _even(packed: bytes, field: str) -> bytes:
     if len(packed) % 8:
-        raise Refused(Reason.MALFORMED, uneven(field, packed))
+        raise Rejection(Reason.MALFORMED, uneven(field, packed))
     return packed
 
 
@@ -94,7 +94,7 @@ def charge_digest(charge: Charge, version: int | None = None) -> bytes:
         version: by which rule; the charge's own if it is not given.
 
     Raises:
-        Refused: MALFORMED, when packed users or norms are not a multiple of 8 bytes.
+        Rejection: MALFORMED, when packed users or norms are not a multiple of 8 bytes.
     """
     digest = hashlib.sha256() if (version or charge.v) >= 2 else hashlib.blake2b(digest_size=16)
     for part in _content(charge):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger import Summary
+from streams.ledger.ledger import Summary
 
 
 class Pulse(msgspec.Struct, frozen=True):

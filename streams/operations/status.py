@@ -12,12 +12,12 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.kafka_clients import new_reader
-from streams.redis_store import Glance, RedisStore, StoreUnavailable
 from streams.schemas import Policy
-from streams.snapshot import LAYOUT
-from streams.topics import NORMS, Topics, TopicsSeen, TopicsUnavailable
-from streams.vital_signs import Kept, Pulse, decode_kept, decode_pulse
+from streams.store.redis_store import Glance, RedisStore, StoreUnavailable
+from streams.store.snapshot import LAYOUT
+from streams.store.vital_signs import Kept, Pulse, decode_kept, decode_pulse
+from streams.topics.clients import new_reader
+from streams.topics.topics import NORMS, Topics, TopicsSeen, TopicsUnavailable
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streams.chain import Chain
+from streams.wire.chain import Chain
 
 LAYOUT = 2
 """Of what is kept. The first release had 1, without a version, a chain or a digest."""

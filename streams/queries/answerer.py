@@ -45,11 +45,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, noise_for_norm_budget
 from accounting.release import ExactNoise
-from streams.packing import select_users
 from streams.schemas import User
 from streams.sdk.arguments import read_contributions
 from streams.sdk.columns import read_users
-from streams.sdk.errors import InvalidCharge, TurnstileError
+from streams.sdk.errors import InvalidRequest, TurnstileError
+from streams.wire.packing import select_users
 
 _ULP = 2.0**-52
 _GRID_BITS = 40
@@ -146,13 +146,13 @@ class QueryAnswerer:
         self.noise_stddev = Gaussian(noise_stddev).noise_stddev
         exponent = math.frexp(self.noise_stddev)[1]
         if abs(exponent) > _NOISE_EXPONENTS:
-            raise InvalidCharge(
+            raise InvalidRequest(
                 f"noise_stddev is {noise_stddev}; it must lie within 2**{_NOISE_EXPONENTS} and its "
                 "inverse: choose another unit for the contributions"
             )
         self._grid = exponent - _GRID_BITS  # one step is 2 to this power
         if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise InvalidCharge(f"clip_norm is {clip_norm}; it must be finite and positive")
+            raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
         self.last_charge: ChargedUsers | None = None
         self._run = run
@@ -192,7 +192,7 @@ class QueryAnswerer:
                 a frame are coordinates.
 
         Raises:
-            InvalidCharge: the arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged; nothing was published.
             AnsweredTwice: the run gave out a step a second time.
             TurnstileError: whatever the charge raises; there is no answer then.
         """
@@ -202,7 +202,7 @@ class QueryAnswerer:
         with np.errstate(over="ignore"):
             size = float(np.abs(self._on_grid(rows)).sum())
         if size > _LARGEST_SUM:
-            raise InvalidCharge(
+            raise InvalidRequest(
                 f"contributions are too large beside a noise of {self.noise_stddev}; clip them"
             )
         norms = row_norms(rows)
@@ -241,7 +241,7 @@ class QueryAnswerer:
         admitted would have added is not in it.
         """
         if not 0 < delta < 1 or dimension < 1:
-            raise InvalidCharge(
+            raise InvalidRequest(
                 f"delta is {delta}, dimension {dimension}; 0 < delta < 1 <= dimension is needed"
             )
         return self.noise_stddev * math.sqrt(2.0 * math.log(dimension / delta))
@@ -251,7 +251,7 @@ def row_norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """L2 norms of shape (n,) of numbers (n,), exactly, or of vectors (n, d), rounded up.
 
     Raises:
-        InvalidCharge: a norm that no float64 can hold.
+        InvalidRequest: a norm that no float64 can hold.
     """
     if rows.ndim == 1:
         return np.abs(rows)
@@ -264,7 +264,7 @@ def row_norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     # Among subnormal numbers a relative margin is nothing: one step up is.
     norms = np.where(norms > 0, np.nextafter(norms, np.inf), 0.0)
     if not np.isfinite(norms).all():
-        raise InvalidCharge("a contribution is too long for its norm to be a float64")
+        raise InvalidRequest("a contribution is too long for its norm to be a float64")
     return norms
 
 

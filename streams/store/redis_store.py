@@ -30,9 +30,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError, ResponseError
 
-from streams.chain import genesis
-from streams.holding import STATE, Holding, Verdict, hexadecimal
-from streams.snapshot import LAYOUT, Meta, Snapshot, verified
+from streams.store.holding import STATE, Holding, Verdict, hexadecimal
+from streams.store.snapshot import LAYOUT, Meta, Snapshot, verified
+from streams.wire.chain import genesis
 
 CONNECTIONS = 8
 """A worker opens so many, at once; a command waits for one that is free."""
@@ -285,7 +285,7 @@ def _once(base: Any) -> Any:
 
 
 def _source(name: str) -> str:
-    scripts = resources.files("streams").joinpath("lua")
+    scripts = resources.files("streams.store").joinpath("lua")
     guard = "" if name in ("claim", "beat") else scripts.joinpath("guard.lua").read_text()
     return guard + scripts.joinpath(f"{name}.lua").read_text()
 

@@ -1,7 +1,7 @@
 """What is checked of the users and the norms of one charge before anything changes.
 
-Every function raises ``Refused`` for what it finds. Users are an int64 array, or a list that holds
-at least one string.
+Every function raises ``Rejection`` for what it finds. Users are an int64 array, or a list that
+holds at least one string.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from streams.ledger.policies import user_ids_of
 from streams.normal_form import first_irregular, normal_form
-from streams.partitioner import partitions_of
-from streams.policies import user_ids_of
-from streams.schemas import Policy, Reason, Refused, User
+from streams.schemas import Policy, Reason, Rejection, User
+from streams.wire.partitioner import partitions_of
 
 
 def check_kinds(
@@ -30,7 +30,7 @@ def check_kinds(
         version: of the charge.
 
     Raises:
-        Refused: MIXED_USERS.
+        Rejection: MIXED_USERS.
     """
     if isinstance(users, list):
         _check_names(policy, users, version)
@@ -47,7 +47,7 @@ def check_kinds(
             f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
             f"are of kind {kind} (user_ids: {allowed}): one person must not have two budgets"
         )
-        raise Refused(Reason.MIXED_USERS, detail)
+        raise Rejection(Reason.MIXED_USERS, detail)
 
 
 def _check_names(policy: Policy, users: list[User], version: int) -> None:
@@ -57,24 +57,24 @@ def _check_names(policy: Policy, users: list[User], version: int) -> None:
             f"dataset {policy.dataset!r} was created by version 1, which takes string ids as they "
             "are and not in normal form: charge them in version 1"
         )
-        raise Refused(Reason.MIXED_USERS, detail)
+        raise Rejection(Reason.MIXED_USERS, detail)
     irregular = first_irregular(users) if policy.user_ids is not UNSET and version < 2 else None
     if irregular is not None:
         detail = (
             f"user {irregular!a} is not in normal form, as those of dataset "
             f"{policy.dataset!r} are; it would be {normal_form(irregular)!a}"
         )
-        raise Refused(Reason.MIXED_USERS, detail)
+        raise Rejection(Reason.MIXED_USERS, detail)
 
 
 def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
     """Whether all are finite, not negative and at most ``clip_norm``, which has to be that too.
 
     Raises:
-        Refused: INVALID_NORM or NORM_ABOVE_CLIP.
+        Rejection: INVALID_NORM or NORM_ABOVE_CLIP.
     """
     if clip_norm is not None and not (0 <= clip_norm < np.inf):
-        raise Refused(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
+        raise Rejection(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
     if not len(norms):
         return
     largest = norms.max()
@@ -82,14 +82,14 @@ def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
         position = int(np.flatnonzero(~((norms >= 0) & (norms < np.inf)))[0])
         norm = norms[position].item()
         detail = f"norm {norm} at position {position} is not a finite number >= 0"
-        raise Refused(Reason.INVALID_NORM, detail)
+        raise Rejection(Reason.INVALID_NORM, detail)
     if clip_norm is not None and largest > clip_norm:
         position = int(norms.argmax())
         detail = (
             f"norm {norms[position].item()} at position {position} is above clip_norm {clip_norm}: "
             "clip the contribution before it is charged"
         )
-        raise Refused(Reason.NORM_ABOVE_CLIP, detail)
+        raise Rejection(Reason.NORM_ABOVE_CLIP, detail)
 
 
 def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
@@ -98,7 +98,7 @@ def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
     Integers are sorted, not hashed: what they hash to is known, so they could be made to collide.
 
     Raises:
-        Refused: DUPLICATE_USER.
+        Rejection: DUPLICATE_USER.
     """
     if isinstance(users, np.ndarray):
         ordered = np.sort(users)
@@ -108,14 +108,14 @@ def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
         check_distinct(np.array([u for u in users if not isinstance(u, str)], dtype=np.int64))
         twice = len(set(names)) != len(names)
     if twice:
-        raise Refused(Reason.DUPLICATE_USER, "a user stands twice in one step")
+        raise Rejection(Reason.DUPLICATE_USER, "a user stands twice in one step")
 
 
 def check_homes(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
     """Whether all users live in this one of so many partitions.
 
     Raises:
-        Refused: WRONG_PARTITION.
+        Rejection: WRONG_PARTITION.
     """
     homes = partitions_of(users, partitions)
     strangers = np.flatnonzero(homes != partition)
@@ -125,7 +125,7 @@ def check_homes(users: NDArray[np.int64] | list[User], partition: int, partition
             f"user {plain(users[first])!r} lives in partition {int(homes[first])} "
             f"of {partitions}, not in {partition}"
         )
-        raise Refused(Reason.WRONG_PARTITION, detail)
+        raise Rejection(Reason.WRONG_PARTITION, detail)
 
 
 def _kind(user: User) -> Literal["integer", "string"]:

@@ -6,8 +6,8 @@ The numbers stand in numpy arrays, one row a user:
     base    units that were spent when the odometer last restarted
     rungs   how many odometer steps the bound has climbed
 
-``plan`` checks everything and changes nothing; ``Refused`` leaves no trace. ``charge`` carries the
-plan out. The rule itself is in ``accounting``: here users become rows and back.
+``plan`` checks everything and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries
+the plan out. The rule itself is in ``accounting``: here users become rows and back.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from numpy.typing import NDArray
 
 from accounting import Mechanism, charge_units
 from accounting.odometers import advance_units
-from streams.charge_checks import check_distinct, check_homes, check_kinds, check_norms, plain
-from streams.index import UNKNOWN, UserIndex
-from streams.packing import pack_users, select_users, unpack_norms, unpack_users
-from streams.policies import bound_in_measure, filter_of, mechanism_of
-from streams.schemas import Charge, Policy, Reason, Refused, User, Users
+from streams.ledger.charge_checks import (
+    check_distinct,
+    check_homes,
+    check_kinds,
+    check_norms,
+    plain,
+)
+from streams.ledger.index import UNKNOWN, UserIndex
+from streams.ledger.policies import bound_in_measure, filter_of, mechanism_of
+from streams.schemas import Charge, Policy, Reason, Rejection, User, Users
+from streams.wire.packing import pack_users, select_users, unpack_norms, unpack_users
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -50,7 +56,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     rungs: bytes  # int64 (n,)
 
 
-class AccountsDelta(msgspec.Struct, frozen=True, array_like=True):
+class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
     """What one charge changed: new values, not increments, so applying it twice is harmless."""
 
     dataset: str
@@ -84,7 +90,7 @@ class Outcome:
     clipped: NDArray[np.int64]  # positions granted less than asked for
     granted: NDArray[np.float64]  # the granted norms of those positions
     raised: Iterator[tuple[User, list[float]]]  # whose bound rose, with the new one
-    delta: AccountsDelta
+    delta: AccountsChanges
 
 
 class _Settled(NamedTuple):
@@ -132,11 +138,11 @@ class Accounts:
         """What one step asks for, if it can be charged; nothing has changed yet.
 
         Raises:
-            Refused: for the first reason that applies.
+            Rejection: for the first reason that applies.
         """
         users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
         if len(norms) != len(users):
-            raise Refused(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
+            raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
         mechanism = mechanism_of(charge.mechanism, charge.scale, self.policy)
         first = self._index.user(0) if len(self._index) else None
         check_kinds(self.policy, first, users, charge.v)
@@ -175,7 +181,7 @@ class Accounts:
         slots, spent, base = (b"".join(parts) for parts in zip(*written, strict=True))
         raised = _joined(plan.slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
         rungs = _joined(s.rungs for s in settled)
-        delta = AccountsDelta(
+        delta = AccountsChanges(
             dataset=self.policy.dataset,
             new_users=pack_users(plan.new_users),
             first_new_slot=first_new_slot,
@@ -195,7 +201,7 @@ class Accounts:
             delta=delta,
         )
 
-    def apply(self, delta: AccountsDelta) -> None:
+    def apply(self, delta: AccountsChanges) -> None:
         """Set the values of a delta that was decided before."""
         known = len(self._index) - delta.first_new_slot
         if known < 0:
@@ -265,7 +271,7 @@ class Accounts:
         if twice.any():
             first = np.flatnonzero(np.isin(slots, ordered[1:][twice]))[0]
             user = plain(users[int(first)])
-            raise Refused(Reason.DUPLICATE_USER, f"user {user!r} stands twice in one step")
+            raise Rejection(Reason.DUPLICATE_USER, f"user {user!r} stands twice in one step")
         if len(new_users):
             # Users seen before were checked when they came.
             check_distinct(new_users)

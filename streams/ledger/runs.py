@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.packing import other_digests
-from streams.schemas import Charge, CloseRun, Decision, OpenRun, Reason, Refused
+from streams.schemas import Charge, CloseRun, Decision, OpenRun, Reason, Rejection
+from streams.wire.packing import other_digests
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):
@@ -38,19 +38,19 @@ def opened(run: RunState | None, request: OpenRun) -> RunState:
     """The run under the attempt that is asked for.
 
     Raises:
-        Refused: RUN_CLOSED or OLDER_ATTEMPT.
+        Rejection: RUN_CLOSED or OLDER_ATTEMPT.
     """
     attempt = request.attempt
     if run is None:
         return RunState(request.dataset, request.run, attempt or 1, request.request)
     if run.closed:
-        raise Refused(Reason.RUN_CLOSED, _is_closed(run))
+        raise Rejection(Reason.RUN_CLOSED, _is_closed(run))
     same_token = request.request == run.request
     if attempt == 0:
         attempt = run.attempt if same_token else run.attempt + 1
     if attempt < run.attempt or (attempt == run.attempt and not same_token):
         detail = f"attempt {attempt} is not newer than attempt {run.attempt}"
-        raise Refused(Reason.OLDER_ATTEMPT, detail)
+        raise Rejection(Reason.OLDER_ATTEMPT, detail)
     return msgspec.structs.replace(run, attempt=attempt, request=request.request)
 
 
@@ -58,16 +58,16 @@ def under_current_attempt(run: RunState | None, request: Charge | CloseRun) -> R
     """The run that a request quotes the current attempt of.
 
     Raises:
-        Refused: UNKNOWN_RUN, RUN_CLOSED (for a charge) or OLDER_ATTEMPT.
+        Rejection: UNKNOWN_RUN, RUN_CLOSED (for a charge) or OLDER_ATTEMPT.
     """
     if run is None or request.attempt > run.attempt:
         detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
-        raise Refused(Reason.UNKNOWN_RUN, detail)
+        raise Rejection(Reason.UNKNOWN_RUN, detail)
     if run.closed and isinstance(request, Charge):
-        raise Refused(Reason.RUN_CLOSED, _is_closed(run))
+        raise Rejection(Reason.RUN_CLOSED, _is_closed(run))
     if request.attempt < run.attempt:
         detail = f"attempt {request.attempt} was fenced by attempt {run.attempt}"
-        raise Refused(Reason.OLDER_ATTEMPT, detail)
+        raise Rejection(Reason.OLDER_ATTEMPT, detail)
     return run
 
 
@@ -80,11 +80,11 @@ def check_next_step(run: RunState, charge: Charge) -> None:
     """Whether a charge is of the step after the last one.
 
     Raises:
-        Refused: STEP_OUT_OF_ORDER.
+        Rejection: STEP_OUT_OF_ORDER.
     """
     if charge.step != run.step + 1:
         detail = f"step {charge.step} does not follow step {run.step}, the last one decided"
-        raise Refused(Reason.STEP_OUT_OF_ORDER, detail)
+        raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)
 
 
 def stored_decision(run: RunState, charge: Charge, digest: bytes) -> Decision:
@@ -93,11 +93,11 @@ def stored_decision(run: RunState, charge: Charge, digest: bytes) -> Decision:
     The step may have been charged first in another version, which knows it by another digest.
 
     Raises:
-        Refused: STEP_CONTENT_CHANGED.
+        Rejection: STEP_CONTENT_CHANGED.
     """
     if digest != run.digest and run.digest not in other_digests(charge):
         detail = f"step {charge.step} was already charged with other content"
-        raise Refused(Reason.STEP_CONTENT_CHANGED, detail)
+        raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)
     decision = msgspec.msgpack.decode(run.decision, type=Decision)
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 

@@ -1,0 +1,1 @@
+"""What those who run the service ask of it."""

@@ -1,0 +1,1 @@
+"""Where the state of a partition is kept, and how it proves that nothing is missing."""

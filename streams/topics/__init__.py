@@ -1,0 +1,1 @@
+"""The Kafka topics: their settings, and clients that reach them."""
