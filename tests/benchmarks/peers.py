@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.peers`` prints a table. A peer that is not installed is named as such.
 Opacus is measured by its module of Renyi functions alone, which does not need PyTorch, and
-``--opacus-table`` prints the figures that ``tests/accounting/test_peers.py`` holds.
+``--opacus-table`` prints the figures that ``tests/unit/accounting/test_peers.py`` holds.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import numpy as np
 from streams.ledger.ledger import Output
 from streams.schemas import Decision
 from streams.wire.partitioner import partitions_of
-from tests.streams.audited import AuditedLog
-from tests.streams.ledgers import Log
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log
 
 HERE = Path(__file__).parent
 

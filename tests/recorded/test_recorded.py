@@ -5,7 +5,7 @@ import pytest
 
 from streams.schemas import Reason
 from tests.recorded.record import HERE, MAKERS, Recording, make_first, recording_of
-from tests.streams.ledgers import Log
+from tests.unit.ledger.ledgers import Log
 
 RECORDINGS = sorted(HERE.glob("*.msgpack"))
 

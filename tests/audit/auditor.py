@@ -1,0 +1,779 @@
+"""An independent fold of the log, in rational arithmetic, and what the service must agree with it.
+
+It shares no code with the worker: records are decoded to plain dictionaries, costs are fractions,
+users stand in dictionaries. ``Auditor`` folds `norms`; ``compare`` holds what the workers wrote to
+Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
+
+One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
+for which the documents give a range. The auditor checks the range and charges by the norm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.partitioner.default import murmur2
+
+from streams.config import Config
+from streams.ledger.ledger import Ledger
+from tests.audit.auditor_requests import (
+    NOT_GIVEN,
+    POLICY,
+    Rejection,
+    User,
+    digest_of,
+    fits,
+    is_normal,
+    is_uneven,
+    numbers_of,
+    read,
+)
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+TOPICS = ("norms", "halts", "rejects", "odometer")
+_UNIT = 2**44
+_LARGEST_COST = 2**62
+_LARGEST_RECORD = 8 * 1024 * 1024
+_MOST_USERS = 2**19
+_MOST_WRITTEN = 2**28
+_LARGEST_VALUE = 2**29 - 1
+_SHORTFALL = Fraction(1, 2**49)
+
+
+class Log:
+    """All records of the topics of one prefix, read so far."""
+
+    def __init__(self, config: Config) -> None:
+        self.records: dict[str, list[tuple[int, int, bytes | None]]] = {t: [] for t in TOPICS}
+        self._names = {config.topic(topic): topic for topic in TOPICS}
+        self._norms = config.topic("norms")
+        self._servers = config.kafka.split(",")
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=self._servers,
+            group_id=None,
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=16 * 1024 * 1024,
+            fetch_max_bytes=64 * 1024 * 1024,
+        )
+        self._places = [
+            TopicPartition(name, partition)
+            for name in self._names
+            for partition in sorted(self._consumer.partitions_for_topic(name))
+        ]
+        self._consumer.assign(self._places)
+        self._consumer.seek_to_beginning(*self._places)
+
+    def refresh(self) -> None:
+        """Read up to the ends that the topics have now."""
+        ends = self.ends()
+        while any(self._consumer.position(place) < end for place, end in ends.items()):
+            for place, records in self._consumer.poll(timeout_ms=200).items():
+                topic = self._names[place.topic]
+                self.records[topic] += [(place.partition, r.offset, r.value) for r in records]
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The offset after the last record, of every partition."""
+        return self._consumer.end_offsets(self._places)
+
+    def topic_id(self) -> bytes:
+        """What Kafka knows `norms` by; another topic of this name has another one."""
+        admin = KafkaAdminClient(bootstrap_servers=self._servers)
+        try:
+            (described,) = admin.describe_topics([self._norms])
+        finally:
+            admin.close()
+        return UUID(str(described["topic_id"])).bytes
+
+    def norms_ends(self) -> dict[int, int]:
+        """The same of `norms`, by partition."""
+        ends = self.ends().items()
+        return {place.partition: end for place, end in ends if self._names[place.topic] == "norms"}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def home(user: User, partitions: int) -> int:
+    """The partition of a user, as the Java client's default partitioner would place its key."""
+    key = user.encode() if isinstance(user, str) else user.to_bytes(8, "big", signed=True)
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class Stopped(Exception):
+    """The log is of another number of partitions: nothing more is applied."""
+
+
+# --- the rule -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 18)
+def _exact_cost(measure: str, mechanism: str, scale: float, norm: float) -> Fraction:
+    """What a norm costs, in units, before rounding; of renyi at the order 1."""
+    divisor = Fraction(1) if mechanism == "pure-dp" else Fraction(scale)
+    ratio = (Fraction(norm) / divisor) ** 2
+    return (ratio if measure == "gdp" else ratio / 2) * _UNIT
+
+
+@lru_cache(maxsize=1 << 18)
+def _cost(
+    measure: str, orders: tuple[float, ...], mechanism: str, scale: float, norm: float
+) -> tuple[int, ...]:
+    units = min(math.ceil(_exact_cost(measure, mechanism, scale, norm)), _LARGEST_COST)
+    if measure != "renyi":
+        return (units,)
+    return tuple(min(math.ceil(Fraction(order) * units), _LARGEST_COST) for order in orders)
+
+
+@dataclass
+class Account:
+    """One user of one dataset; one number per order, else one."""
+
+    spent: tuple[int, ...]
+    used: tuple[int, ...]  # since the odometer restarted last
+    rungs: int = 1
+
+    def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
+        """Charge a cost that was granted; the odometer may rise (Alg. 5, with restarts)."""
+        self.spent = tuple(map(sum, zip(self.spent, cost, strict=True)))
+        total = tuple(map(sum, zip(self.used, cost, strict=True)))
+        if all(units <= step for units, step in zip(total, steps, strict=True)):
+            self.used = total
+            return
+        climb = max(-(-units // step) for units, step in zip(cost, steps, strict=True))
+        self.rungs += climb if any(self.used) else climb - 1
+        self.used = tuple(
+            max(units - (climb - 1) * step, 0) for units, step in zip(cost, steps, strict=True)
+        )
+
+    def bound(self, dataset: Dataset) -> tuple[int, ...]:
+        """What the odometer says: never above the budget, which the filter keeps."""
+        return tuple(
+            min(self.rungs * step, budget)
+            for step, budget in zip(dataset.steps, dataset.budget, strict=True)
+        )
+
+
+@dataclass
+class Dataset:
+    """A policy and its users, in one partition."""
+
+    policy: dict[str, Any]
+    accounts: dict[User, Account] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.budget = tuple(self.policy["budget"])
+        self.steps = tuple(self.policy["odometer_step"])
+        self.orders = tuple(map(float, self.policy["orders"]))
+        self.measure = self.policy["measure"]
+        self.kinds = self.policy["user_ids"]
+        self.by_version_1 = self.kinds is NOT_GIVEN
+        if self.by_version_1:
+            self.kinds = "mixed"
+
+    def policy_in(self, version: int) -> dict[str, Any]:
+        """The policy as a client of a version knows it."""
+        return self.policy if version >= 2 else {**self.policy, "user_ids": NOT_GIVEN}
+
+    def has_room_for(self, users: list[User], version: int) -> bool:
+        """Whether ids of this kind, written this way, belong to the dataset."""
+        names = [user for user in users if isinstance(user, str)]
+        if names and self.by_version_1 and version >= 2:
+            return False
+        if not self.by_version_1 and not all(map(is_normal, names)):
+            return False
+        kinds = {type(user) for user in users}
+        match self.kinds:
+            case "integer":
+                return not names
+            case "string":
+                return kinds <= {str}
+            case "one-kind":
+                return len(kinds | {type(user) for user in self.accounts}) <= 1
+        return True
+
+    def account(self, user: User) -> Account:
+        nothing = (0,) * len(self.budget)
+        return self.accounts.get(user) or Account(nothing, nothing)
+
+    def cost(self, charge: Mapping[str, Any], norm: float) -> tuple[int, ...]:
+        return _cost(
+            self.measure, self.orders, charge["mechanism"], float(charge["scale"]), float(norm)
+        )
+
+    def left(self, account: Account) -> tuple[int, ...]:
+        return tuple(b - s for b, s in zip(self.budget, account.spent, strict=True))
+
+
+@dataclass
+class RunState:
+    attempt: int
+    request: str
+    step: int = -1
+    content: tuple[Any, ...] = ()
+    decision: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+
+
+class Auditor:
+    """The fold. ``answers``, ``rejects`` and ``checkpoints`` are all that must be published."""
+
+    def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
+        self.partitions = partitions
+        self.datasets: list[dict[str, Dataset]] = [{} for _ in range(partitions)]
+        self.runs: list[dict[tuple[str, str], RunState]] = [{} for _ in range(partitions)]
+        self.answers: dict[tuple[Any, ...], None] = {}
+        self.rejects: dict[Place, tuple[str, bytes]] = {}
+        self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
+        self.checkpoints: set[tuple[Any, ...]] = set()
+        self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
+        self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
+        self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
+        self._has_had_datasets = [False] * partitions
+        self._folded = 0
+
+    def fold(self, log: Log) -> None:
+        """Go on to the end of what has been read."""
+        witnesses = granted_norms(log.records["halts"])
+        fresh = log.records["norms"][self._folded :]
+        self._folded += len(fresh)
+        for partition, offset, value in sorted(fresh, key=lambda record: record[:2]):
+            self.apply(partition, offset, value, witnesses)
+
+    def apply(
+        self,
+        partition: int,
+        offset: int,
+        value: bytes | None,
+        witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
+    ) -> None:
+        if partition in self.stopped:
+            return
+        place, request = (partition, offset), None
+        try:
+            request = read(value)
+            match request["type"]:
+                case "create-dataset":
+                    answer = self._create(place, request)
+                case "withdraw-dataset":
+                    answer = self._withdraw(place, request)
+                case "open-run":
+                    answer = self._open(place, request)
+                case "close-run":
+                    answer = self._close(place, request)
+                case _:
+                    answer = self._charge(place, request, witnesses)
+            self.answers[_frozen(answer)] = None
+        except Rejection as rejection:
+            self.rejects[place] = str(rejection), value or b""
+            self.addresses[place] = self._address(partition, request or rejection.request or {})
+        except Stopped:
+            self.stopped[partition] = offset
+            return
+        self.chains[partition] = _next_link(self.chains[partition][0], offset, value)
+
+    def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
+        names = "dataset", "run", "attempt", "step", "request"
+        address = {name: request.get(name) for name in names}
+        if "policy" in request:
+            address["dataset"] = request["policy"]["dataset"]
+        run = self.runs[partition].get((address["dataset"], address["run"]))
+        return {**address, "v": request.get("v", 1), "current_attempt": run and run.attempt}
+
+    def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        policy, version = request["policy"], request["v"]
+        orders, count = policy["orders"], 1
+        if policy["measure"] == "renyi":
+            count = len(orders)
+        wrong = (
+            bool(orders) != (policy["measure"] == "renyi")
+            or not all(1 < order <= 2**40 for order in orders)
+            or any(low >= high for low, high in pairwise(orders))
+            or len(policy["budget"]) != count
+            or len(policy["odometer_step"]) != count
+        )
+        if wrong:
+            raise Rejection("invalid-policy")
+        if policy["partitions"] != self.partitions:
+            if not self._has_had_datasets[partition]:
+                raise Stopped
+            raise Rejection("invalid-policy")
+        self._has_had_datasets[partition] = True
+        known = self.datasets[partition].get(policy["dataset"])
+        unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
+        if known is None:
+            stored = {**policy, "user_ids": "one-kind"} if unsaid else policy
+            known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
+        elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
+            not unsaid and known.kinds != Dataset(policy).kinds
+        ):
+            raise Rejection("policy-changed")
+        return {
+            "type": "dataset-created",
+            "v": version,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "policy": known.policy_in(version),
+        }
+
+    def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        name = request["dataset"]
+        if any(dataset == name for dataset, _ in self.runs[partition]):
+            raise Rejection("dataset-in-use")
+        self.datasets[partition].pop(name, None)
+        return {
+            "type": "dataset-withdrawn",
+            "v": request["v"],
+            "dataset": name,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+        }
+
+    def _dataset(self, partition: int, name: str) -> Dataset:
+        if name not in self.datasets[partition]:
+            raise Rejection("unknown-dataset")
+        return self.datasets[partition][name]
+
+    def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        dataset = self._dataset(partition, request["dataset"])
+        attempt, token = request["attempt"], request["request"]
+        run = self.runs[partition].get((request["dataset"], request["run"]))
+        if run is None:
+            run = self.runs[partition][request["dataset"], request["run"]] = RunState(0, "")
+        if run.closed:
+            raise Rejection("run-closed")
+        if attempt == 0:
+            attempt = run.attempt + (token != run.request)
+        if attempt < run.attempt or (attempt == run.attempt and token != run.request):
+            raise Rejection("older-attempt")
+        run.attempt, run.request = attempt, token
+        return {
+            **self._about_run(place, request, run),
+            "type": "run-opened",
+            "policy": dataset.policy_in(request["v"]),
+        }
+
+    def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        self._dataset(place[0], request["dataset"])
+        run = self._run(place[0], request)
+        if request["attempt"] < run.attempt:
+            raise Rejection("older-attempt")
+        run.closed, run.content, run.decision = True, (), {}
+        return {**self._about_run(place, request, run), "type": "run-closed"}
+
+    def _run(self, partition: int, request: dict[str, Any]) -> RunState:
+        run = self.runs[partition].get((request["dataset"], request["run"]))
+        if run is None or request["attempt"] > run.attempt:
+            raise Rejection("unknown-run")
+        return run
+
+    def _about_run(self, place: Place, request: dict[str, Any], run: RunState) -> dict[str, Any]:
+        return {
+            "v": request["v"],
+            "dataset": request["dataset"],
+            "run": request["run"],
+            "attempt": run.attempt,
+            "request": request["request"],
+            "partition": place[0],
+            "offset": place[1],
+            "last_step": run.step,
+        }
+
+    def _charge(
+        self,
+        place: Place,
+        charge: dict[str, Any],
+        witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
+    ) -> dict[str, Any]:
+        partition, offset = place
+        dataset = self._dataset(partition, charge["dataset"])
+        run = self._run(partition, charge)
+        if run.closed:
+            raise Rejection("run-closed")
+        if charge["attempt"] < run.attempt:
+            raise Rejection("older-attempt")
+        if is_uneven(charge):
+            raise Rejection("malformed")
+        users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
+        content = (
+            charge["mechanism"],
+            struct.pack("<d", charge["scale"]),
+            charge["clip_norm"] is None or struct.pack("<d", charge["clip_norm"]),
+            tuple(users),
+            struct.pack(f"<{len(norms)}d", *norms),
+        )
+        if charge["step"] == run.step:
+            if content != run.content:
+                raise Rejection("step-content-changed")
+            said = {"v": charge["v"], "attempt": charge["attempt"]}
+            return {**run.decision, **said, "digest": digest_of(charge, users, norms)}
+        if charge["step"] != run.step + 1:
+            raise Rejection("step-out-of-order")
+        self._validate(partition, dataset, charge, users, norms)
+        self._check_writes_of_1(dataset, charge, users, norms)
+        key = charge["dataset"], charge["run"], charge["step"], partition
+        granted = self._settle(place, dataset, charge, users, norms, witnesses.get(key, {}))
+        admitted = [grant is not None for grant in granted]
+        clipped = [
+            (position, grant)
+            for position, (grant, norm) in enumerate(zip(granted, norms, strict=True))
+            if grant is not None and grant < norm
+        ]
+        decision = {
+            "type": "decision",
+            "v": charge["v"],
+            "dataset": charge["dataset"],
+            "run": charge["run"],
+            "attempt": charge["attempt"],
+            "step": charge["step"],
+            "partition": partition,
+            "offset": offset,
+            "digest": digest_of(charge, users, norms),
+            "users": len(users),
+            "admitted": admitted,
+            "exhausted": [not all(dataset.left(dataset.accounts[user])) for user in users],
+            "halted": [u for u, is_in in zip(users, admitted, strict=True) if not is_in],
+            "clipped": [position for position, _ in clipped],
+            "granted": [grant for _, grant in clipped],
+        }
+        run.step, run.content, run.decision = charge["step"], content, decision
+        self.charged[place] = decision
+        return decision
+
+    def _validate(
+        self,
+        partition: int,
+        dataset: Dataset,
+        charge: Mapping[str, Any],
+        users: list[User],
+        norms: list[float],
+    ) -> None:
+        """In the documented order of the reasons."""
+        if len(users) > _MOST_USERS:
+            raise Rejection("too-large")
+        if charge["v"] >= 2 and _may_write(dataset, users) > _MOST_WRITTEN:
+            raise Rejection("too-large")
+        if len(users) != len(norms):
+            raise Rejection("length-mismatch")
+        gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
+        if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
+            raise Rejection("invalid-mechanism")
+        if gaussian_only and charge["mechanism"] != "gaussian":
+            raise Rejection("invalid-mechanism")
+        if not dataset.has_room_for(users, charge["v"]):
+            raise Rejection("mixed-users")
+        clip_norm = charge["clip_norm"]
+        if clip_norm is not None and not 0 <= clip_norm < math.inf:
+            raise Rejection("invalid-norm")
+        if not all(0 <= norm < math.inf for norm in norms):
+            raise Rejection("invalid-norm")
+        if clip_norm is not None and any(norm > clip_norm for norm in norms):
+            raise Rejection("norm-above-clip")
+        if len(set(users)) != len(users):
+            raise Rejection("duplicate-user")
+        strangers = (user for user in users if user not in dataset.accounts)
+        if any(home(user, self.partitions) != partition for user in strangers):
+            raise Rejection("wrong-partition")
+
+    def _check_writes_of_1(
+        self,
+        dataset: Dataset,
+        charge: Mapping[str, Any],
+        users: list[User],
+        norms: list[float],
+    ) -> None:
+        """What version 1 writes is limited by Redis alone, and so counted and not estimated."""
+        if charge["v"] >= 2 or _may_write(dataset, users) <= _LARGEST_VALUE:
+            return
+        assert dataset.policy["on_exhaustion"] == "halt", "what clipping grants is not known here"
+        charged = raised = 0
+        for user, norm in zip(users, norms, strict=True):
+            before = dataset.account(user)
+            after = deepcopy(before)
+            _pay(dataset, after, charge, norm, None)
+            charged += after.spent != before.spent
+            raised += after.rungs != before.rungs
+        orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
+        decision = 22 * len(users) + ids
+        changes = charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + 9 * len(users) + ids
+        answers = raised * (139 + 2 * name + 9 * orders) + 7 * ids
+        if 4096 + decision + max(changes, answers) > _LARGEST_VALUE:
+            raise Rejection("too-large")
+
+    def _settle(
+        self,
+        place: Place,
+        dataset: Dataset,
+        charge: Mapping[str, Any],
+        users: list[User],
+        norms: list[float],
+        witness: Mapping[int, float],
+    ) -> list[float | None]:
+        """Charge every user; the granted norm of each, None for those left out."""
+        granted: list[float | None] = []
+        for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
+            account = dataset.accounts.setdefault(user, dataset.account(user))
+            before = account.bound(dataset)
+            granted.append(_pay(dataset, account, charge, norm, witness.get(position)))
+            bound = account.bound(dataset)
+            if bound != before:
+                self.checkpoints.add((charge["dataset"], user, *place, bound))
+        return granted
+
+
+def _pay(
+    dataset: Dataset,
+    account: Account,
+    charge: Mapping[str, Any],
+    norm: float,
+    witness: float | None,
+) -> float | None:
+    """Charge one user; the granted norm, None if the user is left out."""
+    left, cost = dataset.left(account), dataset.cost(charge, norm)
+    grant: float | None = norm
+    if any(units > rest for units, rest in zip(cost, left, strict=True)):
+        grant, cost = None, (0,) * len(left)
+        if dataset.policy["on_exhaustion"] == "clip" and all(left):
+            grant, cost = _clip(dataset, charge, left, witness)
+    account.pay(cost, dataset.steps)
+    return grant
+
+
+def _may_write(dataset: Dataset, users: list[User]) -> int:
+    """The documented count of what a charge of these users may make a worker write."""
+    per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * len(dataset.budget)
+    return 4096 + len(users) * per_user + 8 * _string_bytes(users)
+
+
+def _string_bytes(users: list[User]) -> int:
+    return sum(len(user.encode()) for user in users if isinstance(user, str))
+
+
+Link = tuple[bytes, bytes, int]
+"""Head of the chain over a log, the head before, and the offset of the record between them."""
+
+
+def _first_link(topic: bytes, partition: int, partitions: int) -> Link:
+    numbers = struct.pack(">qq", partition, partitions)
+    return hashlib.sha256(b"dp-turnstile log 1" + topic + numbers).digest(), b"", -1
+
+
+def _next_link(head: bytes, offset: int, value: bytes | None) -> Link:
+    content = b"\0" if value is None else b"\1" + value
+    return hashlib.sha256(head + struct.pack(">q", offset) + content).digest(), head, offset
+
+
+def _clip(
+    dataset: Dataset, charge: Mapping[str, Any], left: tuple[int, ...], grant: float | None
+) -> tuple[float | None, tuple[int, ...]]:
+    """What budget-aware clipping charges; checks that the granted norm is in the range."""
+    orders = [Fraction(order) for order in dataset.orders] or [Fraction(1)]
+    payable = [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
+    tightest = payable.index(min(payable))
+    exact = _exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
+    assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
+    assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
+        f"a granted norm of {grant} wastes more than documented of {left}"
+    )
+    cost = list(dataset.cost(charge, grant or 0.0))
+    cost[tightest] = left[tightest]
+    return grant, tuple(cost)
+
+
+# --- what was published -------------------------------------------------------------------------
+
+
+def _bits(packed: bytes, count: int) -> list[bool]:
+    assert len(packed) == -(-count // 8)
+    return [bool(packed[i // 8] >> (i % 8) & 1) for i in range(count)]
+
+
+@cache
+def published_answer(value: bytes) -> dict[str, Any]:
+    """A record of `halts` in the auditor's terms."""
+    answer = msgspec.msgpack.decode(value)
+    if answer["type"] == "decision":
+        count = answer["users"]
+        answer["admitted"] = _bits(answer["admitted"], count)
+        answer["exhausted"] = _bits(answer["exhausted"], count)
+        answer["halted"] = numbers_of(answer["halted"], "q")
+        clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
+        answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
+        answer["granted"] = numbers_of(granted, "d")
+    elif "policy" in answer:
+        assert fits(answer["policy"], POLICY)
+    return answer
+
+
+def granted_norms(
+    halts: Iterable[tuple[int, int, bytes | None]],
+) -> dict[tuple[Any, ...], dict[int, float]]:
+    """(dataset, run, step, partition) -> position -> the norm that clipping granted."""
+    granted = {}
+    for partition, _, value in halts:
+        answer = published_answer(value or b"")
+        if answer["type"] == "decision" and answer["clipped"]:
+            key = answer["dataset"], answer["run"], answer["step"], partition
+            granted[key] = dict(zip(answer["clipped"], answer["granted"], strict=True))
+    return granted
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((name, _frozen(value[name])) for name in sorted(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return value
+
+
+def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
+    expected, found = dict.fromkeys(expected), dict.fromkeys(found)
+    missing = [item for item in expected if item not in found]
+    surplus = [item for item in found if item not in expected]
+    assert not missing, f"{what}: {len(missing)} missing, the first is {missing[0]!r:.2000}"
+    assert not surplus, f"{what}: {len(surplus)} too many, the first is {surplus[0]!r:.2000}"
+
+
+def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
+    """Assert that state, decisions, rejects and odometer checkpoints are those of the audit."""
+    _compare_answers(auditor, log)
+    _compare_rejects(auditor, log)
+    _compare_checkpoints(auditor, log)
+    for partition, ledger in ledgers.items():
+        _compare_state(auditor, partition, ledger)
+
+
+def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, int]) -> None:
+    """Assert that a worker has applied these records of this log, in this order, and no others."""
+    assert tuple(chain) == auditor.chains[partition], f"another log in partition {partition}"
+
+
+def _compare_answers(auditor: Auditor, log: Log) -> None:
+    answers = []
+    contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
+    for partition, _, value in log.records["halts"]:
+        answer = published_answer(value or b"")
+        assert answer["partition"] == partition
+        answers.append(_frozen(answer))
+        if answer["type"] == "decision":
+            key = answer["dataset"], answer["run"], answer["step"], partition
+            # The digest is that of the asker's version: what it must be is in the answers.
+            contents[key].add(_frozen({**answer, "attempt": 0, "v": 0, "digest": b""}))
+    for key, ways in contents.items():
+        assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
+    _same("answers", auditor.answers, answers)
+
+
+def _compare_rejects(auditor: Auditor, log: Log) -> None:
+    rejects = []
+    for partition, _, value in log.records["rejects"]:
+        reject = msgspec.msgpack.decode(value)
+        assert reject["partition"] == partition
+        assert reject["detail"]
+        assert reject["type"] == "rejected"
+        place = partition, reject["offset"]
+        if place in auditor.rejects:
+            assert reject["record"] == auditor.rejects[place][1][:_LARGEST_RECORD]
+            address = auditor.addresses[place]
+            assert {name: reject[name] for name in address} == address, (
+                f"the reject of {place} names {reject}, not {address}"
+            )
+        rejects.append((place, reject["reason"]))
+    _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
+
+
+def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
+    expected = {checkpoint[:4]: checkpoint[4] for checkpoint in auditor.checkpoints}
+    found = {}
+    for partition, _, value in log.records["odometer"]:
+        checkpoint = msgspec.msgpack.decode(value)
+        place = checkpoint["partition"], checkpoint["offset"]
+        assert place[0] == partition
+        assert checkpoint["v"] == auditor.charged[place]["v"]
+        found[checkpoint["dataset"], checkpoint["user"], *place] = checkpoint["bound"]
+    _same("odometer checkpoints", expected, found)
+    for key, bound in found.items():
+        measure = auditor.datasets[key[2]][key[0]].measure
+        for number, units in zip(bound, expected[key], strict=True):
+            _check_bound(measure, number, Fraction(units, _UNIT))
+
+
+def _check_bound(measure: str, bound: float, exact: Fraction) -> None:
+    """Never below the exact number, and at most two floats above it."""
+    power = 2 if measure == "gdp" else 1
+    below = math.nextafter(math.nextafter(bound, 0.0), 0.0)
+    assert Fraction(below) ** power < exact <= Fraction(bound) ** power
+
+
+def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
+    runs = auditor.runs[partition]
+    _same(
+        f"runs of partition {partition}",
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in runs.items()],
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in ledger.runs.items()],
+    )
+    for key, run in ledger.runs.items():
+        kept = bool(run.digest), bool(run.decision)
+        assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
+    _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
+    summary = ledger.summary()
+    closed = sum(run.closed for run in runs.values())
+    assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
+    for name, dataset in auditor.datasets[partition].items():
+        policy = msgspec.to_builtins(ledger.datasets[name].policy)
+        assert {"user_ids": NOT_GIVEN, **policy} == dataset.policy
+        exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
+        counts = summary.datasets[name]
+        assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
+        state = state_of(ledger, name)
+        for user, (spent, _, _) in state.items():
+            assert all(s <= b for s, b in zip(spent, dataset.budget, strict=True)), (
+                f"user {user!r} of {name} is above the budget: {spent} of {dataset.budget}"
+            )
+        _same(
+            f"accounts of {name} in partition {partition}",
+            [(u, a.spent, a.used, a.rungs) for u, a in dataset.accounts.items()],
+            [(u, *row) for u, row in state.items()],
+        )
+
+
+Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int]]
+
+
+def state_of(ledger: Ledger, name: str) -> Rows:
+    """user -> (spent, used on the current rung, rungs), as Redis has it."""
+    accounts = ledger.datasets[name]
+    width = max(1, len(accounts.policy.orders))
+    rows: Rows = {}
+    number = 0
+    while len(rows) < len(accounts):
+        page = accounts.take_page(number)
+        number += 1
+        users = numbers_of(page.users, "q")
+        spent, base = numbers_of(page.spent, "q"), numbers_of(page.base, "q")
+        rungs = numbers_of(page.rungs, "q")
+        for i, user in enumerate(users):
+            row = slice(i * width, (i + 1) * width)
+            used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))
+            rows[user] = tuple(spent[row]), used, rungs[i]
+    return rows

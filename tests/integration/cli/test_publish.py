@@ -1,0 +1,185 @@
+"""A file of steps is charged once, however often it is sent and wherever it broke off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from streams.cli.main import main
+from streams.cli.output import Exit
+from streams.schemas import Decision
+from streams.sdk.run import Run
+from tests.unit.sdk.partitions import Partitions
+
+USERS = [1, 2, 3, 4]  # of both partitions
+
+
+class Client:
+    """A Turnstile on partitions in this process."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self.partitions = partitions
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def run(self, dataset: str, name: str, *, released: int | None = None) -> Run:
+        return self.partitions.open(name, dataset, released)
+
+
+@pytest.fixture
+def partitions(monkeypatch: pytest.MonkeyPatch) -> Partitions:
+    service = Partitions(2)
+    service.create("d", budget=100.0)
+    monkeypatch.setattr("streams.cli.publish.Turnstile", lambda **_: Client(service))
+    return service
+
+
+def line(norm: float, run: str = "r", **more: object) -> dict[str, object]:
+    step = {"dataset": "d", "run": run, "users": USERS, "norms": [norm] * 4, "noise_stddev": 1}
+    return {**step, **more}
+
+
+def rho(*norms: float) -> dict[int | str, float]:
+    """What every user has spent who was charged these norms, once each."""
+    return dict.fromkeys(USERS, sum(norm * norm / 2 for norm in norms))
+
+
+@pytest.fixture
+def publish(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def publish(*lines: dict[str, object] | str) -> tuple[int, list[tuple[int, str]], str]:
+        """The exit code, (step, decided) of each line, and what was said."""
+        file = tmp_path / "steps.jsonl"
+        text = "".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines)
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
+        code = main(["publish", str(file), "--json"])
+        captured = capsys.readouterr()
+        shown = [json.loads(text) for text in captured.out.splitlines()]
+        return code, [(one["step"], one["decided"]) for one in shown], captured.err
+
+    return publish
+
+
+def test_a_file_that_is_sent_twice_is_charged_once(partitions: Partitions, publish) -> None:
+    lines = [line(1), line(2), line(3)]
+    assert publish(*lines) == (Exit.OK, [(0, "now"), (1, "now"), (2, "now")], "")
+    code, shown, said = publish(*lines)
+    assert (code, shown) == (Exit.OK, [(0, "before"), (1, "before"), (2, "before")])
+    assert "2 steps had been decided before and were skipped" in said
+    assert partitions.spent() == rho(1, 2, 3)
+    assert partitions.rejects == []
+
+
+def test_a_file_that_has_grown_is_charged_for_what_is_new(partitions: Partitions, publish) -> None:
+    publish(line(1), line(2))
+    code, shown, _ = publish(line(1), line(2), line(3), line(4))
+    assert (code, shown[1:]) == (Exit.OK, [(1, "before"), (2, "now"), (3, "now")])
+    assert partitions.spent() == rho(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("lost", [{0}, {1}, {0, 1}])
+@pytest.mark.parametrize("what", ["mute", "deaf"])
+def test_the_line_that_got_no_answer_is_the_same_charge_when_it_is_repeated(
+    partitions: Partitions, publish, what: str, lost: set[int]
+) -> None:
+    publish(line(1))
+
+    def break_down_after_step_0(decision: Decision) -> list[Decision]:
+        if decision.partition == 1:
+            setattr(partitions, what, lost)
+        return [decision]
+
+    partitions.heard = break_down_after_step_0
+    code, shown, said = publish(line(1), line(2), line(3))
+    assert (code, shown) == (Exit.UNAVAILABLE, [(0, "before")])
+    assert "steps.jsonl, line 2: " in said
+    partitions.heard = lambda decision: [decision]
+    setattr(partitions, what, set())
+    code, shown, _ = publish(line(1), line(2), line(3))
+    assert (code, [step for step, _ in shown]) == (Exit.OK, [0, 1, 2])
+    assert partitions.spent() == rho(1, 2, 3)
+
+
+def test_other_content_for_an_interrupted_step_is_charged_nowhere(
+    partitions: Partitions, publish
+) -> None:
+    publish(line(1))
+    run = partitions.open("r")
+    partitions.deaf = {1}
+    with pytest.raises(TimeoutError):
+        run.charge(USERS, [2.0] * 4, noise_stddev=1.0)
+    partitions.deaf = set()
+    before = partitions.spent()
+    code, _, said = publish(line(1), line(9))
+    assert code == Exit.REFUSED
+    assert "steps.jsonl, line 2: partition 0 refused: step-content-changed" in said
+    assert partitions.spent() == before
+    assert publish(line(1), line(2))[0] == Exit.OK
+    assert partitions.spent() == rho(1, 2)
+
+
+def test_a_line_may_say_its_step(partitions: Partitions, publish) -> None:
+    publish(line(1, step=0), line(2, step=1))
+    code, shown, _ = publish(line(2, step=1), line(3, step=2))
+    assert (code, shown) == (Exit.OK, [(1, "before"), (2, "now")])
+    # Twice in one file is the same step as well.
+    code, shown, _ = publish(line(4, step=3), line(4, step=3), line(5, step=4))
+    assert (code, shown) == (Exit.OK, [(3, "now"), (3, "before"), (4, "now")])
+    assert partitions.spent() == rho(1, 2, 3, 4, 5)
+
+
+def test_runs_count_by_themselves(partitions: Partitions, publish) -> None:
+    code, shown, _ = publish(line(1), line(1, run="s"), line(2), line(2, run="s"))
+    assert (code, [step for step, _ in shown]) == (Exit.OK, [0, 0, 1, 1])
+
+
+# Sent after two lines of the run r; the run closed is closed.
+WRONG = {
+    "gap": ([line(1, step=0), line(3, step=4)], Exit.USAGE, "line 2: this is step 4"),
+    "gap at first": ([line(1, run="new", step=7)], Exit.USAGE, "line 1: this is step 7"),
+    "some numbered": ([line(1), line(2, step=1)], Exit.USAGE, "line 2: some lines of run 'r'"),
+    "negative": ([line(1, step=-1)], Exit.USAGE, "line 1: Expected `int` >= 0"),
+    "no JSON": (["", " ", "{"], Exit.USAGE, "line 3: Input data was truncated"),
+    "unknown field": ([line(1, colour="red")], Exit.USAGE, "line 1: Object contains unknown"),
+    "deep": (["[" * 100_000], Exit.USAGE, "line 1: "),
+    "not UTF-8": (['{"dataset": "\udcff"}'], Exit.USAGE, "line 1: "),
+    "no norms": ([line(1), line(2), line(3, norms=[])], Exit.USAGE, "line 3: norms has shape (0,)"),
+    "other content": (
+        [line(1), line(9)],
+        Exit.REFUSED,
+        "line 2: partition 0 refused: step-content",
+    ),
+    "closed": ([line(1, run="closed")], Exit.REFUSED, "line 1: partition 0 refused: run-closed"),
+    "no dataset": ([line(1, dataset="no")], Exit.REFUSED, "line 1: partition 0 refused: unknown-d"),
+    "no name": ([line(1, run="a/b")], Exit.USAGE, "line 1: Expected `str` matching"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_file_and_the_line(partitions: Partitions, publish, case: str) -> None:
+    publish(line(1), line(2))
+    partitions.open("closed").close()
+    lines, expected, message = WRONG[case]
+    code, _, said = publish(*lines)
+    assert code == expected, said
+    assert f"steps.jsonl, {message}" in said
+    assert partitions.spent() == rho(1, 2)
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    partitions: Partitions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (tmp_path, tmp_path / "absent"):
+        assert main(["publish", str(name)]) == Exit.USAGE
+        assert f"cannot read {name}" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""One broker and one Redis for all tests here; workers under a prefix of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streams.local import LocalStack
+from tests.integration.service import Service, ServiceFactory
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[LocalStack]:
+    """A broker and a Redis, without workers."""
+    with LocalStack(workers=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def start_service(servers: LocalStack) -> ServiceFactory:
+    """Starts workers under a new prefix; a context manager."""
+
+    @contextmanager
+    def start(
+        workers: int = 1, partitions: int = 3, own_redis: bool = False, **options: Any
+    ) -> Iterator[Service]:
+        prefix = f"test-{uuid4().hex[:8]}."
+        with LocalStack(
+            kafka=servers.kafka,
+            redis=None if own_redis else servers.redis,
+            prefix=prefix,
+            workers=workers,
+            partitions=partitions,
+            **options,
+        ) as stack:
+            service = Service(stack)
+            try:
+                yield service
+            except BaseException:
+                _show_worker_logs(stack)
+                raise
+            finally:
+                service.close()
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def shared(start_service: ServiceFactory) -> Iterator[Service]:
+    """One service for the tests of a module, each under datasets of its own."""
+    with start_service() as service:
+        yield service
+
+
+@pytest.fixture
+def name() -> str:
+    """A dataset that nobody else uses."""
+    return f"d{uuid4().hex[:10]}"
+
+
+def _show_worker_logs(stack: LocalStack) -> None:
+    """What the workers said, in the report of the test that failed: the files go with the stack."""
+    for log in sorted((stack.directory / "logs").glob("worker-*.log")):
+        print(f"--- the end of {log.name}", *log.read_text().splitlines()[-60:], sep="\n")

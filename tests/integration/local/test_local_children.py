@@ -1,0 +1,107 @@
+"""Children end with their parent, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streams.local import Child, LocalStackError
+from tests.integration.local.conftest import eventually, is_gone
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('up', flush=True); time.sleep(600)"
+)
+
+# A parent that starts a whole stack, says who its children are, and waits to be killed.
+PARENT = """
+import sys, time
+from pathlib import Path
+from streams.local import Child, LocalStack
+stubborn = Child("Stubborn", [sys.executable, "-c", sys.argv[1]], log=Path(sys.argv[2]), grace=0.2)
+stack = LocalStack(workers=1, worker_command=[sys.executable, "-c", "import time; time.sleep(600)"])
+stack.start()
+print(stubborn.pid, stack.broker.pid, stack.redis_server.pid, stack.workers[0].pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_all_children_end_when_the_parent_is_killed(
+    number: signal.Signals, tmp_path: Path, no_java: None
+) -> None:
+    log = tmp_path / "stubborn.log"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, STUBBORN, str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as parent:
+        assert parent.stdout is not None
+        try:
+            pids = [int(text) for text in parent.stdout.readline().split()]
+            assert len(pids) == 4
+            assert not any(map(is_gone, pids))
+        finally:
+            parent.send_signal(number)
+        parent.wait()
+        eventually(lambda: all(map(is_gone, pids)))
+
+
+def test_the_program_ends_when_its_guard_is_killed(tmp_path: Path) -> None:
+    child = Child("Child", [sys.executable, "-c", STUBBORN], log=tmp_path / "log")
+    os.kill(child._guard.pid, signal.SIGKILL)
+    eventually(lambda: is_gone(child.pid))
+
+
+def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    child = Child("Child", [sys.executable, "-c", STUBBORN], log=tmp_path / "log", grace=0.3)
+    eventually(lambda: child.log_tail() == ["up"])
+    child.terminate()
+    assert child.wait(0.2) is None
+    child.stop()
+    assert child.exit_code == 128 + signal.SIGKILL
+    assert is_gone(child.pid)
+
+
+def test_a_program_that_obeys_sigterm_ends_in_order(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys; print('up', flush=True); signal.sigwait({signal.SIGTERM}); sys.exit(7)"
+    )
+    code = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}}); {code}"
+    child = Child("Child", [sys.executable, "-c", code], log=tmp_path / "log")
+    eventually(lambda: child.log_tail() == ["up"])
+    child.stop()
+    assert child.exit_code == 7
+    child.stop()  # again is fine
+
+
+def test_even_a_stopped_program_can_be_ended(tmp_path: Path) -> None:
+    child = Child("Child", ["sleep", "600"], log=tmp_path / "log", grace=0.1)
+    os.kill(child.pid, signal.SIGSTOP)
+    child.stop()
+    assert is_gone(child.pid)
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LocalStackError, match=r"Worker could not be started: no-such-program"):
+        Child("Worker", ["no-such-program"], log=tmp_path / "log")
+
+
+def test_the_log_tail_is_of_this_start_only(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "child.log"
+    for text in ("first", "second"):
+        child = Child("Child", ["sh", "-c", f"echo {text}; echo problem >&2; exit 3"], log=log)
+        assert child.wait(30) == 3
+        assert child.log_tail() == [text, "problem"]
+    assert log.read_text() == "first\nproblem\nsecond\nproblem\n"
+    with pytest.raises(LocalStackError, match="ended with exit code 3 while starting") as caught:
+        child.wait_until(lambda: False, 5)
+    assert "problem" in str(caught.value)
+    assert str(log) in str(caught.value)

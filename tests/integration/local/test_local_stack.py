@@ -1,0 +1,213 @@
+"""The whole stack: workers that come back, data that stays or goes, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from streams.local import LocalStack, LocalStackError
+from streams.local.broker import registered_cluster
+from tests.integration.local.conftest import WORKER, eventually, is_gone
+
+
+def test_workers_are_told_where_everything_is(stack: LocalStack, worker_log: Path) -> None:
+    eventually(lambda: worker_log.read_text().count("\n") >= 1)
+    told = json.loads(worker_log.read_text().splitlines()[0])
+    assert told["TURNSTILE_KAFKA"] == stack.kafka
+    assert told["TURNSTILE_REDIS"] == stack.redis
+    assert told["TURNSTILE_PREFIX"] == "turnstile."
+    assert told["TURNSTILE_PARTITIONS"] == "3"
+
+
+@pytest.mark.parametrize("by", ["stack", "signal"])
+def test_a_killed_worker_is_started_again(stack: LocalStack, by: str) -> None:
+    worker = stack.workers[0]
+    pid, restarts = worker.pid, worker.restarts
+    assert pid is not None
+    if by == "stack":
+        stack.kill_worker(0)
+    else:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: worker.restarts == restarts + 1)
+    assert worker.pid != pid
+    assert worker.running
+    stack.check()
+
+
+def test_a_stopped_worker_stays_stopped_and_another_can_be_started(stack: LocalStack) -> None:
+    worker = stack.start_worker()
+    pid = worker.pid
+    assert pid is not None
+    assert stack.workers[-1] is worker
+    stack.stop_worker(worker.index)
+    assert is_gone(pid)
+    assert not worker.running
+    assert worker.restarts == 0
+
+
+def test_a_worker_that_keeps_exiting_is_reported_with_its_log(stack: LocalStack) -> None:
+    said: list[str] = []
+    command = [sys.executable, "-c", "import sys; sys.exit('no such module: accounting')"]
+    with LocalStack(
+        kafka=stack.kafka, redis=stack.redis, worker_command=command, progress=said.append
+    ) as failing:
+        eventually(lambda: failing.workers[0].crash_looping)
+        with pytest.raises(LocalStackError, match="Worker 0 keeps exiting") as caught:
+            failing.check()
+        assert "no such module: accounting" in str(caught.value)
+        assert "worker-0.log" in str(caught.value)
+        eventually(lambda: any("Worker 0 keeps exiting" in line for line in said))
+
+
+def test_an_existing_broker_and_redis_are_used_and_left_alone(stack: LocalStack) -> None:
+    pids = stack.broker.pid, stack.redis_server.pid
+    with LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=WORKER) as guest:
+        assert (guest.kafka, guest.redis) == (stack.kafka, stack.redis)
+        assert guest.workers[0].running
+        with pytest.raises(LocalStackError, match="no broker that it started itself"):
+            guest.restart_kafka()
+        with pytest.raises(LocalStackError, match="no Redis that it started itself"):
+            guest.restart_redis()
+    assert pids == (stack.broker.pid, stack.redis_server.pid)
+    assert registered_cluster(stack.broker.port) is not None
+    with redis.Redis.from_url(stack.redis) as client:
+        assert client.ping()
+
+
+def test_a_temporary_directory_goes_and_nothing_keeps_running(stack: LocalStack) -> None:
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER)
+    with guest:
+        directory = guest.directory
+        pids = [guest.redis_server.pid, guest.workers[0].pid]
+        assert directory.is_dir()
+    assert all(is_gone(pid) for pid in pids if pid is not None)
+    assert not directory.exists()
+    guest.stop()  # again is fine
+
+
+def test_a_directory_that_was_given_keeps_its_data(stack: LocalStack, tmp_path: Path) -> None:
+    for expected in (None, b"kept"):
+        with (
+            LocalStack(workers=0, kafka=stack.kafka, data=tmp_path / "data") as guest,
+            redis.Redis.from_url(guest.redis) as client,
+        ):
+            assert client.get("key") == expected
+            client.set("key", "kept")
+    assert (tmp_path / "data" / "logs" / "redis.log").stat().st_size > 0
+
+
+def test_what_a_killed_stack_left_behind_is_removed_and_a_running_one_is_not(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    left = tmp_path / "dp-turnstile-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    with LocalStack(workers=0, kafka=stack.kafka) as running:
+        for lock in (left / ".lock", running.directory / ".lock"):
+            os.utime(lock, (0, 0))
+        with LocalStack(workers=0, kafka=stack.kafka, redis=stack.redis):
+            assert not left.exists()
+            assert running.directory.exists()
+
+
+def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> None:
+    pids: list[int] = []
+    logs: list[Path] = []
+
+    def never_ready(guest: LocalStack) -> None:
+        pids.append(guest.redis_server.pid)
+        logs.append(guest.redis_server.log)
+        raise LocalStackError("the workers are not ready")
+
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, wait_ready=never_ready)
+    with pytest.raises(LocalStackError, match="not ready"):
+        guest.start()
+    assert is_gone(pids[0])
+    assert logs[0].exists()  # the message points to it
+    assert not (logs[0].parent.parent / "redis").exists()
+
+
+def test_an_error_leaves_the_logs_that_it_points_to(stack: LocalStack) -> None:
+    said: list[str] = []
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=said.append)
+    with pytest.raises(LocalStackError, match="are not ready") as caught, guest:
+        raise LocalStackError(f"they are not ready; see {guest.directory / 'logs'}")
+    logs = Path(str(caught.value).split("see ")[1])
+    assert said[-1] == f"The logs stay in {logs}"
+    assert {log.name for log in logs.iterdir()} == {"redis.log", "worker-0.log"}
+    assert not (logs.parent / "redis").exists()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_leaves_nothing(
+    stack: LocalStack, interruption: type[BaseException], tmp_path: Path
+) -> None:
+    def interrupt(_: LocalStack) -> None:
+        raise interruption
+
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, wait_ready=interrupt)
+    with pytest.raises(interruption):
+        guest.start()
+    with (
+        pytest.raises(interruption),
+        LocalStack(kafka=stack.kafka, worker_command=WORKER),
+    ):
+        raise interruption
+    assert not list(tmp_path.glob("dp-turnstile-*"))
+
+
+def test_a_signal_while_it_stops_is_delivered_when_nothing_is_left(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    command = [sys.executable, "-c", f"{stubborn} print('up', flush=True); time.sleep(600)"]
+    guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=command)
+    guest.start()
+    worker, log = guest.workers[0], guest.directory / "logs" / "worker-0.log"
+    eventually(lambda: log.read_text() == "up\n")
+    # It ignores SIGTERM: without the signal, stopping would take the whole grace period.
+    asked = worker.terminate
+
+    def ask_and_interrupt() -> None:
+        asked()
+        signal.raise_signal(signal.SIGINT)
+
+    worker.terminate = ask_and_interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        guest.stop()
+    assert not worker.running
+    assert not list(tmp_path.glob("dp-turnstile-*"))
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\nb"])
+def test_a_directory_that_kafka_could_not_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalStackError, match="comma"):
+        LocalStack(data=tmp_path / name).start()
+
+
+def test_a_server_that_died_is_reported(stack: LocalStack) -> None:
+    with LocalStack(workers=0, kafka=stack.kafka) as guest:
+        guest.check()
+        os.kill(guest.redis_server.pid, signal.SIGKILL)
+        eventually(lambda: not guest.redis_server.running)
+        with pytest.raises(LocalStackError, match="Redis ended with exit code 137"):
+            guest.check()
+        guest.restart_redis()
+        guest.check()
+
+
+def test_a_worker_command_that_does_not_exist_is_named(stack: LocalStack) -> None:
+    guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=["no-such-program"])
+    with pytest.raises(LocalStackError, match="Worker 0 could not be started: no-such-program"):
+        guest.start()
+
+
+def test_a_negative_number_of_workers_is_refused() -> None:
+    with pytest.raises(LocalStackError, match="-1"):
+        LocalStack(workers=-1)

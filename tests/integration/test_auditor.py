@@ -1,0 +1,163 @@
+"""The audit notices what it is there for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streams.ledger.accounts import AccountsChanges
+from streams.ledger.ledger import Ledger
+from streams.wire.chain import genesis
+from tests.audit.auditor import compare, compare_chain
+from tests.integration.service import Service
+
+Records = dict[str, list[tuple[int, int, bytes]]]
+
+
+def last(records: Records, topic: str, kind: str) -> int:
+    kinds = [msgspec.msgpack.decode(value)["type"] for _, _, value in records[topic]]
+    return len(kinds) - 1 - kinds[::-1].index(kind)
+
+
+def changed(records: Records, topic: str, kind: str, **fields: Any) -> None:
+    """Publish the last record of a kind once more, with other fields."""
+    partition, offset, value = records[topic][last(records, topic, kind)]
+    record = {**msgspec.msgpack.decode(value), **fields}
+    records[topic].append((partition, offset + 1000, msgspec.msgpack.encode(record)))
+
+
+def dropped(records: Records, topic: str, kind: str) -> None:
+    del records[topic][last(records, topic, kind)]
+
+
+def other_ids(records: Records, topic: str, kind: str) -> dict[str, Any]:
+    """The policy of the last record of a kind, with other kinds of ids."""
+    _, _, value = records[topic][last(records, topic, kind)]
+    return {**msgspec.msgpack.decode(value)["policy"], "user_ids": "mixed"}
+
+
+FORGERIES: dict[str, Callable[[Records], None]] = {
+    "a second decision": lambda r: changed(r, "halts", "decision", admitted=b"\x00"),
+    "another digest": lambda r: changed(r, "halts", "decision", digest=bytes(16)),
+    "another version": lambda r: changed(r, "halts", "decision", v=1),
+    "a decision lost": lambda r: dropped(r, "halts", "decision"),
+    "a run opened twice": lambda r: changed(r, "halts", "run-opened", last_step=7),
+    "another attempt given": lambda r: changed(r, "halts", "run-opened", attempt=2),
+    "a run closed twice": lambda r: changed(r, "halts", "run-closed", last_step=7),
+    "a closing lost": lambda r: dropped(r, "halts", "run-closed"),
+    "a withdrawal lost": lambda r: dropped(r, "halts", "dataset-withdrawn"),
+    "another kind of ids": lambda r: changed(
+        r, "halts", "dataset-created", policy=other_ids(r, "halts", "dataset-created")
+    ),
+    "a reject lost": lambda r: dropped(r, "rejects", "rejected"),
+    "another reason": lambda r: changed(r, "rejects", "rejected", reason="too-large"),
+    "other original bytes": lambda r: changed(r, "rejects", "rejected", record=b"x"),
+    "another sender": lambda r: changed(r, "rejects", "rejected", run="another"),
+    "an odometer checkpoint lost": lambda r: dropped(r, "odometer", "odometer"),
+    "a bound too low": lambda r: changed(r, "odometer", "odometer", bound=[0.0]),
+    "a bound of another version": lambda r: changed(r, "odometer", "odometer", v=1),
+}
+
+
+@pytest.fixture(scope="module")
+def audited(shared: Service) -> Service:
+    shared.client.create_dataset("d", budget=1.0, odometer_step=0.1)
+    run = shared.client.run("d", "r")
+    user = shared.users(1, partition=0)
+    for _ in range(3):
+        run.charge(user, [1.0], noise_stddev=2.0)
+    shared.publish(0, b"garbage")
+    shared.publish(0, {"type": "withdraw-dataset", "v": 2, "dataset": "gone", "request": "t"})
+    other = {"v": 2, "dataset": "d", "run": "other", "request": "t"}
+    shared.publish(0, {"type": "open-run", "attempt": 0, **other})
+    shared.publish(0, {"type": "close-run", "attempt": 1, **other})
+    shared.audit()
+    return shared
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+def test_what_the_log_does_not_say_is_noticed(
+    audited: Service, forge: Callable[[Records], None]
+) -> None:
+    records = {topic: list(found) for topic, found in audited.log.records.items()}
+    auditor, ledgers = audited.audit(), audited.ledgers()
+    for topic in ("halts", "rejects", "odometer"):  # the last decision of all is of partition 0
+        records[topic].sort(key=lambda record: -record[0])
+    compare(auditor, SimpleNamespace(records=records), ledgers)
+    forge(records)
+    with pytest.raises(AssertionError):
+        compare(auditor, SimpleNamespace(records=records), ledgers)
+
+
+@pytest.mark.parametrize("units", [-1, 1, 2**44], ids="{:+d} units".format)
+def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None:
+    auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
+    accounts = ledgers[0].datasets["d"]
+    _, spent = accounts.spent_units()
+    delta = AccountsChanges(
+        dataset="d",
+        new_users=b"",
+        first_new_slot=len(accounts),
+        slots=np.array([0], dtype="<u4").tobytes(),
+        spent=(spent[:1] + units).astype("<i8").tobytes(),
+        raised=b"",
+        base=b"",
+        rungs=b"",
+    )
+    accounts.apply(delta)
+    with pytest.raises(AssertionError):
+        compare(auditor, audited.log, ledgers)
+
+
+STATES: dict[str, Callable[[Ledger], object]] = {
+    "a run that is open again": lambda ledger: ledger.runs.update(
+        {("d", "other"): replace(ledger.runs["d", "other"], closed=False)}
+    ),
+    "a closed run that keeps its decision": lambda ledger: ledger.runs.update(
+        {("d", "other"): replace(ledger.runs["d", "other"], digest=b"x", decision=b"x")}
+    ),
+    "an open run that has lost its decision": lambda ledger: ledger.runs.update(
+        {("d", "r"): replace(ledger.runs["d", "r"], decision=b"")}
+    ),
+    "another token": lambda ledger: ledger.runs.update(
+        {("d", "r"): replace(ledger.runs["d", "r"], request="stolen")}
+    ),
+    "a dataset that was withdrawn": lambda ledger: ledger.datasets.update(
+        {"gone": ledger.datasets["d"]}
+    ),
+    "another policy": lambda ledger: setattr(
+        ledger.datasets["d"], "policy", replace(ledger.datasets["d"].policy, user_ids="mixed")
+    ),
+    "another count of the exhausted": lambda ledger: setattr(
+        ledger.datasets["d"], "exhausted_users", 1
+    ),
+}
+
+
+@pytest.mark.parametrize("change", STATES.values(), ids=STATES)
+def test_a_state_that_the_log_does_not_lead_to_is_noticed(
+    audited: Service, change: Callable[[Ledger], object]
+) -> None:
+    auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
+    change(ledgers[0])
+    with pytest.raises(AssertionError):
+        compare(auditor, audited.log, ledgers)
+
+
+def test_the_chain_of_another_log_is_noticed(audited: Service) -> None:
+    auditor = audited.audit()
+    for partition in range(audited.partitions):
+        chain = genesis(audited.log.topic_id(), partition, audited.partitions)
+        records = [r for r in audited.log.records["norms"] if r[0] == partition]
+        for _, offset, value in records[:-1]:
+            chain = chain.then(offset, value)
+        with pytest.raises(AssertionError):
+            compare_chain(auditor, partition, chain)
+        compare_chain(auditor, partition, chain.then(*records[-1][1:]))

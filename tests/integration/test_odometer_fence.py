@@ -1,0 +1,224 @@
+"""Of a user's checkpoints the newest stays, whatever a paused worker does when it wakes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from streams.config import Config
+from streams.ledger.ledger import Channel, Output
+from streams.local import KafkaBroker, LocalStack
+from streams.operations.status import read_owners
+from streams.schemas import OdometerCheckpoint, encode, odometer_key
+from streams.topics.topics import ODOMETER, SETTINGS, ensure_topics
+from streams.worker.checkpoints import Checkpoints, NotTheOwner
+from tests.integration.service import ServiceFactory, eventually
+
+
+def checkpoint(offset: int, user: int = 1) -> Output:
+    value = OdometerCheckpoint(
+        dataset="d", user=user, partition=0, offset=offset, bound=[float(offset)]
+    )
+    return Output(Channel.ODOMETER, odometer_key("d", user), encode(value))
+
+
+class Publishes:
+    """One owner's odometer; whether it still owns the partition is for the test to say."""
+
+    def __init__(self, config: Config) -> None:
+        self.is_owner = True
+        self.checkpoints = Checkpoints(config, 0, self._is_held)
+        self.running = asyncio.create_task(self.checkpoints.run())
+
+    async def send(self, *offsets: int) -> None:
+        sent = await self.checkpoints.publish([checkpoint(offset) for offset in offsets])
+        await asyncio.wait((sent, self.running), return_when=asyncio.FIRST_COMPLETED)
+        if self.running.done():
+            self.running.result()
+
+    async def stop(self) -> None:
+        self.running.cancel()
+        await asyncio.wait_for(self.checkpoints.stop(), 10)
+
+    async def _is_held(self) -> bool:
+        return self.is_owner
+
+
+@pytest.fixture
+def config(servers: LocalStack) -> Config:
+    made = Config(kafka=servers.kafka, prefix=f"test-{uuid4().hex[:8]}.", partitions=1)
+    ensure_topics(made)
+    return made
+
+
+def offsets_written(config: Config) -> list[int]:
+    """The checkpoints of user 1, in the order of the topic, as any reader sees them."""
+    place = TopicPartition(config.topic(ODOMETER), 0)
+    consumer = KafkaConsumer(bootstrap_servers=config.kafka, group_id=None)
+    try:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        found = []
+        while consumer.position(place) < end:
+            for record in consumer.poll(timeout_ms=200).get(place, []):
+                found.append(msgspec.msgpack.decode(record.value, type=OdometerCheckpoint).offset)
+        return found
+    finally:
+        consumer.close()
+
+
+def test_an_owner_that_is_replaced_is_shut_out(config: Config) -> None:
+    async def scenario() -> None:
+        older, newer = Publishes(config), Publishes(config)
+        await older.send(1, 2)
+        await newer.send(2)  # what was in the outbox
+        await newer.send(5)
+        older.is_owner = False
+        with pytest.raises(Exception, match=r"(?i)fenced|epoch|UnknownError"):
+            await older.send(3)
+        await newer.send(6)
+        await older.stop()
+        await newer.stop()
+
+    asyncio.run(scenario())
+    assert offsets_written(config) == [1, 2, 2, 5, 6]
+
+
+def test_an_owner_that_begins_too_late_sends_nothing(config: Config) -> None:
+    """It has shut out its successor by beginning, and must not use it."""
+
+    async def scenario() -> None:
+        older, newer = Publishes(config), Publishes(config)
+        await newer.send(5)
+        older.is_owner = False
+        with pytest.raises(NotTheOwner):
+            await older.send(3)
+        with pytest.raises(Exception, match=r"(?i)fenced|epoch|UnknownError"):
+            await newer.send(6)
+        again = Publishes(config)
+        await again.send(6)
+        for each in (older, newer, again):
+            await each.stop()
+
+    asyncio.run(scenario())
+    assert offsets_written(config) == [5, 6]
+
+
+@pytest.fixture(scope="module")
+def eager_cleaner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that compacts as soon as it can."""
+    settings = {"log.cleaner.backoff.ms": "100"}
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), settings=settings) as broker:
+        yield broker
+
+
+def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
+    eager_cleaner: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner dies in the middle of a transaction; what it sent is aborted, and comes again."""
+    at_once = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.0"}
+    monkeypatch.setitem(SETTINGS, ODOMETER, {**SETTINGS[ODOMETER], **at_once})
+    config = Config(kafka=eager_cleaner.address, prefix="cleaned.", partitions=1)
+    ensure_topics(config)
+
+    async def scenario() -> None:
+        older = Publishes(config)
+        await older.send(1, 2)
+        producer = older.checkpoints._producer
+        commit = producer.commit_transaction
+        producer.commit_transaction = asyncio.Event().wait  # it is paused just before
+        await older.checkpoints.publish([checkpoint(3)])
+        while 3 not in await asyncio.to_thread(offsets_written, config):
+            await asyncio.sleep(0.05)
+        newer = Publishes(config)
+        await newer.send(3)
+        await newer.send(4)
+        with pytest.raises(Exception, match=r"(?i)fenced|epoch|UnknownError|transaction"):
+            await commit()
+        await older.stop()
+        await newer.stop()
+        later = Publishes(config)
+        async with asyncio.timeout(90):
+            # A segment is compacted once a later one has begun.
+            while set(found := await asyncio.to_thread(offsets_written, config)) != {4}:
+                assert found[-1] == 4
+                await later.send(4)
+        await later.stop()
+
+    asyncio.run(scenario())
+
+
+PAUSES_BEFORE_PUBLISHING = """
+import os, pathlib, signal, sys
+from streams.cli.main import main
+from streams.worker.checkpoints import Checkpoints
+publish = Checkpoints.publish
+
+async def pausing(self, outputs):
+    flag = pathlib.Path({flag!r})
+    if flag.exists():
+        flag.write_text(str(os.getpid()))
+        flag.rename(flag.with_suffix(".paused"))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        flag.with_suffix(".woke").touch()
+    return await publish(self, outputs)
+
+Checkpoints.publish = pausing
+sys.exit(main(["worker"]))
+"""
+
+
+@pytest.mark.parametrize("began", [True, False], ids=["had begun", "had not begun"])
+def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_checkpoint(
+    start_service: ServiceFactory, tmp_path: Path, began: bool
+) -> None:
+    flag = tmp_path / "pause"
+    command = (sys.executable, "-c", PAUSES_BEFORE_PUBLISHING.format(flag=str(flag)))
+    users, norms = np.arange(10), np.full(10, 1.0)
+    with start_service(partitions=1, worker_command=command) as service:
+        service.client.create_dataset("d", budget=10.0, odometer_step=0.1)
+        run = service.client.run("d", "r", timeout=60.0)
+        if began:
+            run.charge(users, norms, noise_stddev=1.0)
+            service.settle()
+        before = read_owners(service.config, 1)
+        flag.touch()
+        told = flag.with_suffix(".paused")
+        with ThreadPoolExecutor(1) as aside:
+            # Its answer is in the paused worker too: the next owner publishes it.
+            charged = aside.submit(run.charge, users, norms, noise_stddev=1.0)
+            eventually(told.exists)
+            paused = int(told.read_text())
+            try:
+                service.stack.start_worker()
+                charged.result(timeout=60)
+                assert read_owners(service.config, 1) != before
+                for _ in range(4):
+                    run.charge(users, norms, noise_stddev=1.0)
+                service.settle()
+            finally:
+                os.kill(paused, signal.SIGCONT)
+        eventually(flag.with_suffix(".woke").exists)
+        for _ in range(20):  # others, so that nothing comes after what the paused worker sends
+            run.charge(users + 100, norms, noise_stddev=10.0)
+        service.audit()
+        newest: dict[int, int] = {}
+        written: dict[int, int] = {}
+        for _, _, value in service.log.records["odometer"]:
+            found = msgspec.msgpack.decode(value or b"", type=OdometerCheckpoint)
+            written[int(found.user)] = found.offset
+            newest[int(found.user)] = max(found.offset, newest.get(int(found.user), -1))
+        assert written == newest
+        assert set(users.tolist()) <= written.keys()

@@ -1,0 +1,78 @@
+"""The README's examples of the service, on the real one: as they stand there, and after a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integration.service import Service
+from tests.readme import blocks_of_the_service
+
+USERS = np.arange(20)
+STEPS = 40  # of norm 1 at noise 4: more than (8, 1e-5) pays for
+CHARGE_OF_A_STEP = 1.0 / (2 * 4.0**2)
+
+
+class Crash(Exception):
+    """The trainer ends here."""
+
+
+class Trainer:
+    """What the README leaves to the reader: a model, its checkpoint, and the release of a step."""
+
+    def __init__(self, crash_at: int) -> None:
+        self.released = -1
+        self.saved = 0.0
+        self.seen: list[int] = []
+        self.crash_at = crash_at
+
+    def names(self) -> dict[str, Any]:
+        return {
+            "steps": STEPS,
+            "last_released": lambda: self.released,
+            "load_checkpoint": lambda: self.saved,
+            "gradient_norms": lambda model, step: (USERS, np.ones(len(USERS))),
+            "release": self.release,
+        }
+
+    def release(self, model: float, decision: Any) -> float:
+        self.seen.append(decision.step)
+        if decision.step == self.crash_at:
+            self.crash_at = -1
+            raise Crash
+        self.released = decision.step
+        self.saved = model + decision.admitted.sum()
+        return self.saved
+
+
+@pytest.fixture
+def readers_shell(shared: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+    monkeypatch.setenv("TURNSTILE_PREFIX", shared.prefix)
+    return shared
+
+
+def test_the_examples_of_the_service_run_and_survive_a_crash(
+    readers_shell: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training, following = (
+        block.replace("localhost:9092", readers_shell.kafka) for block in blocks_of_the_service()
+    )
+    trainer = Trainer(crash_at=3)
+    with pytest.raises(Crash):
+        exec(training, trainer.names())
+    names = trainer.names()
+    exec(training, names)
+    # Step 3 was charged, did not go out, and was handed back.
+    assert trainer.seen == [0, 1, 2, 3, *range(3, STEPS)]
+    budget = names["run"].policy.budget[0] / 2**44
+    paid = int(budget / CHARGE_OF_A_STEP)
+    assert 0 < paid < STEPS
+    assert trainer.saved == paid * len(USERS)
+    readers_shell.audit()
+
+    exec(following, names)
+    halts = [line.split() for line in capsys.readouterr().out.splitlines() if "[" not in line]
+    assert len(halts) == (STEPS - paid) * len(USERS)
+    assert {int(user) for user, _, _ in halts} == set(USERS.tolist())

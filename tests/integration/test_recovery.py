@@ -1,0 +1,87 @@
+"""What a worker finds when it comes to a partition: nothing, something old, or nonsense."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import redis
+
+from streams import DecisionTimeout
+from streams.operations.status import read_owners, read_partitions
+from tests.integration.service import Service, ServiceFactory, eventually
+
+USERS = np.arange(60)
+NORMS = np.full(60, 0.9)
+
+
+def keys_of(service: Service, client: redis.Redis) -> list[bytes]:
+    return list(client.scan_iter(f"{service.prefix}*"))
+
+
+def charge(service: Service, name: str, steps: int) -> None:
+    service.client.create_dataset(name, budget=1.0)
+    run = service.client.run(name, "r")
+    for _ in range(steps):
+        run.charge(USERS, NORMS, noise_stddev=2.0)
+
+
+def test_an_empty_redis_is_filled_from_the_log(start_service: ServiceFactory) -> None:
+    with start_service(workers=1, partitions=3) as service:
+        charge(service, "d", 15)
+        service.settle()
+        service.stack.stop_worker(0)
+        with redis.Redis.from_url(service.redis) as client:
+            client.delete(*keys_of(service, client))
+        service.stack.start_worker()
+        charge(service, "d", 1)
+        run = service.client.run("d", "r")
+        assert run.step == 16
+        service.audit()
+
+
+def test_a_partition_whose_redis_is_ahead_of_the_log_decides_nothing(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=1, partitions=2) as service:
+        charge(service, "d", 3)
+        service.settle()
+        service.stack.stop_worker(0)
+        meta = f"{service.prefix}{{norms-1}}:meta"
+        with redis.Redis.from_url(service.redis) as client:
+            true_next = client.hget(meta, "next")
+            client.hset(meta, "next", 1_000_000)
+            service.stack.start_worker()
+            with pytest.raises(DecisionTimeout, match=r"\[1\]"):
+                service.client.run("d", "r", timeout=8)
+            problems = [partition.problem for partition in read_partitions(service.config)]
+            assert problems[0] is None
+            assert "beyond the end" in str(problems[1])
+            client.hset(meta, "next", true_next)
+        service.stack.kill_worker(1)
+        charge(service, "d", 1)
+        service.audit()
+
+
+def test_a_paused_worker_that_wakes_up_decides_nothing_and_ends(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=1, partitions=1) as service:
+        service.client.create_dataset("d", budget=9.0)
+        run = service.client.run("d", "r")
+        run.charge(USERS, NORMS, noise_stddev=2.0)
+        first = service.stack.workers[0]
+        before = read_owners(service.config, 1)
+        paused = first.pid
+        assert paused is not None
+        os.kill(paused, signal.SIGSTOP)
+        try:
+            service.stack.start_worker()
+            eventually(lambda: read_owners(service.config, 1) != before)
+            for _ in range(5):
+                run.charge(USERS, NORMS, noise_stddev=2.0)
+        finally:
+            os.kill(paused, signal.SIGCONT)
+        for _ in range(30):
+            run.charge(USERS, NORMS, noise_stddev=2.0)
+        service.audit()

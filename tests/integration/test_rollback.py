@@ -1,0 +1,125 @@
+"""A Redis that goes back to an earlier state, in ways that leave the offset where it was."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from streams.local import RedisServer
+from tests.integration.service import Service, ServiceFactory, eventually
+
+USERS = np.arange(40)
+NORMS = np.full(40, 0.5)
+
+COMPACTS_ON_DEMAND = """
+import pathlib, sys
+from streams.cli.main import main
+from streams.worker.compaction import Compaction
+Compaction.is_due = lambda self: pathlib.Path({flag!r}).exists()
+sys.exit(main(["worker"]))
+"""
+
+
+class Rollback:
+    """A service whose Redis is copied, and put back to the copy."""
+
+    def __init__(self, service: Service, directory: Path, flag: Path) -> None:
+        self.service = service
+        self._server = service.stack.redis_server
+        self._directory = directory
+        self._flag = flag
+        self._client = redis.Redis.from_url(service.redis)
+        service.client.create_dataset("d", budget=1.0)
+        self._run = service.client.run("d", "r", timeout=60.0)
+
+    def charge(self, steps: int) -> None:
+        for _ in range(steps):
+            self._run.charge(USERS, NORMS, noise_stddev=2.0)
+        self.service.settle()
+
+    def compact(self) -> None:
+        """Let the workers move all changes into pages."""
+        self._flag.touch()
+        eventually(
+            lambda: all(kept.meta.since == kept.next for kept in self.service.settle().values())
+        )
+        self._flag.unlink()
+
+    def _is_compacted(self) -> bool:
+        return all(kept.meta.since == kept.next for kept in self.service.settle().values())
+
+    def replicate(self) -> RedisServer:
+        """Another Redis with what this one holds now."""
+        copy = RedisServer(self._directory)
+        copy.start()
+        with redis.Redis.from_url(copy.url) as client:
+            client.replicaof("127.0.0.1", self._server.port)
+            eventually(lambda: client.info("replication")["master_link_status"] == "up")
+            client.replicaof("NO", "ONE")
+        return copy
+
+    def put_back_replica(self, copy: RedisServer) -> None:
+        """Become what the copy is, with all connections open."""
+        self._client.replicaof("127.0.0.1", copy.port)
+        eventually(lambda: self._client.info("replication")["master_link_status"] == "up")
+        self._client.replicaof("NO", "ONE")
+        copy.stop()
+
+    def copy_file(self) -> Path:
+        """The append-only file as it is now."""
+        kept = self._server.directory / "redis" / "appendonly.aof"
+        return Path(shutil.copy(kept, self._directory / "older.aof"))
+
+    def put_back_file(self, older: Path) -> None:
+        """Die, and come back with the older file."""
+        self._server.kill()
+        shutil.copy(older, self._server.directory / "redis" / "appendonly.aof")
+        self._server.start()
+
+
+@pytest.fixture
+def rollback(start_service: ServiceFactory, tmp_path: Path) -> Iterator[Rollback]:
+    flag = tmp_path / "compact"
+    command = (sys.executable, "-c", COMPACTS_ON_DEMAND.format(flag=str(flag)))
+    with start_service(partitions=2, own_redis=True, worker_command=command) as service:
+        yield Rollback(service, tmp_path, flag)
+
+
+WAYS: dict[str, tuple[Callable[[Rollback], object], Callable[[Rollback, object], None]]] = {
+    "replication": (Rollback.replicate, Rollback.put_back_replica),
+    "an older file": (Rollback.copy_file, Rollback.put_back_file),
+}
+
+
+@pytest.mark.parametrize(("copy", "put_back"), WAYS.values(), ids=WAYS.keys())
+def test_a_redis_that_loses_a_compaction_and_no_commit_loses_no_charge(
+    rollback: Rollback, copy: Callable[[Rollback], object], put_back: Callable[..., None]
+) -> None:
+    rollback.charge(6)
+    older = copy(rollback)
+    rollback.compact()
+    put_back(rollback, older)
+    rollback.charge(2)
+    rollback.compact()
+    rollback.service.stack.kill_worker(0)
+    rollback.charge(6)
+    rollback.service.audit()
+
+
+@pytest.mark.parametrize(("copy", "put_back"), WAYS.values(), ids=WAYS.keys())
+def test_a_redis_that_loses_commits_and_a_compaction_applies_them_again(
+    rollback: Rollback, copy: Callable[[Rollback], object], put_back: Callable[..., None]
+) -> None:
+    rollback.charge(3)
+    older = copy(rollback)
+    rollback.charge(3)
+    rollback.compact()
+    put_back(rollback, older)
+    rollback.charge(3)
+    rollback.service.audit()

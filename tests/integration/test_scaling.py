@@ -1,0 +1,64 @@
+"""More workers, fewer workers, with charges in flight: partitions move, nothing is lost."""
+
+import threading
+
+import numpy as np
+
+from streams import Turnstile
+from streams.operations.status import read_owners
+from tests.integration.service import ServiceFactory, eventually
+
+
+def test_partitions_move_to_new_workers_and_back_without_a_gap(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=1, partitions=4) as service:
+        stop = threading.Event()
+        steps: list[int] = []
+
+        def charge() -> None:
+            with Turnstile(config=service.config) as turnstile:
+                turnstile.create_dataset("moving", budget=20.0)
+                run = turnstile.run("moving", "r")
+                while not stop.is_set():
+                    norms = np.full(200, 0.5)
+                    steps.append(run.charge(np.arange(200), norms, noise_stddev=2.0).step)
+
+        def owners() -> set[str]:
+            return set(read_owners(service.config, 4))
+
+        load = threading.Thread(target=charge)
+        load.start()
+        try:
+            eventually(lambda: len(steps) > 20)
+            for count in (2, 3):
+                service.stack.start_worker()
+                eventually(lambda count=count: len(owners()) == count)
+                seen = len(steps)
+                eventually(lambda seen=seen: len(steps) > seen + 20)
+            service.stack.stop_worker(0)
+            eventually(lambda: len(owners()) == 2)
+            seen = len(steps)
+            eventually(lambda: len(steps) > seen + 20)
+        finally:
+            stop.set()
+            load.join()
+        assert steps == list(range(len(steps)))
+        service.audit()
+
+
+def test_partitions_that_hold_no_records_move_without_ending_a_worker(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=1, partitions=4) as service:
+
+        def owners() -> set[str]:
+            return set(read_owners(service.config, 4))
+
+        for count in (2, 3, 4):
+            service.stack.start_worker()
+            eventually(lambda count=count: len(owners()) == count)
+        for index, count in ((0, 3), (1, 2), (2, 1)):
+            service.stack.stop_worker(index)
+            eventually(lambda count=count: len(owners()) == count)
+        assert [worker.restarts for worker in service.stack.workers] == [0, 0, 0, 0]

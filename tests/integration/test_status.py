@@ -1,0 +1,193 @@
+"""`turnstile status` calls nothing healthy that decides nothing, and reads no state to say so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import redis
+
+from streams.cli.output import Exit
+from streams.local.stack import WORKER_COMMAND
+from streams.operations.status import read_datasets, read_owners, read_partitions
+from streams.topics.topics import ensure_topics
+from tests.integration.service import Service, ServiceFactory, eventually
+
+USERS = np.arange(50)
+NORMS = np.full(50, 1.0)
+
+
+def charge(service: Service, steps: int) -> None:
+    service.client.create_dataset("d", budget=1.0)
+    run = service.client.run("d", "r", timeout=60.0)
+    for _ in range(steps):
+        run.charge(USERS, NORMS, noise_stddev=1.0)
+
+
+def status(service: Service, *options: str) -> subprocess.CompletedProcess[str]:
+    settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
+    command = [sys.executable, "-m", "streams.cli", "status", *settings, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def unsupervised_worker(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that nobody starts again."""
+    environment = {
+        **os.environ,
+        "TURNSTILE_KAFKA": service.kafka,
+        "TURNSTILE_REDIS": service.redis,
+        "TURNSTILE_PREFIX": service.prefix,
+        "TURNSTILE_PARTITIONS": str(service.partitions),
+    }
+    with subprocess.Popen(
+        WORKER_COMMAND, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceFactory) -> None:
+    with start_service(workers=0, partitions=2) as service:
+        ensure_topics(service.config)
+        service.eventually_all("no worker has ever owned")
+        assert status(service).returncode == Exit.UNAVAILABLE
+        with unsupervised_worker(service):
+            charge(service, 1)
+            assert not any(service.problems())
+            shown = status(service, "--json")
+            assert (shown.returncode, shown.stderr) == (Exit.OK, "")
+
+
+def test_a_service_whose_only_worker_was_killed_is_not_healthy(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=0, partitions=2) as service:
+        with unsupervised_worker(service) as worker:
+            charge(service, 2)
+            service.settle()
+            assert read_datasets(service.config)["d"].users == len(USERS)
+            worker.kill()
+        service.eventually_all("was last seen")
+        shown = status(service)
+        assert shown.returncode == Exit.UNAVAILABLE
+        assert "start a worker" in shown.stdout
+        assert read_datasets(service.config)["d"].users == len(USERS)
+        with unsupervised_worker(service):
+            charge(service, 1)
+            eventually(lambda: not any(service.problems()))
+
+
+def test_a_paused_worker_with_records_waiting_is_not_healthy(
+    start_service: ServiceFactory,
+) -> None:
+    with start_service(workers=1, partitions=2) as service:
+        charge(service, 2)
+        service.settle()
+        with service.paused_worker():
+            for partition in range(2):
+                service.publish(partition, b"waits")
+            found = service.eventually_all("was last seen")
+            assert all("1 records wait" in problem for problem in found)
+            assert status(service).returncode == Exit.UNAVAILABLE
+        service.settle()
+        eventually(lambda: not any(service.problems()))
+
+
+STALLS = """
+import asyncio, sys
+from streams.cli.main import main
+from streams.worker.processor import Processor
+
+async def never(self):
+    await asyncio.Event().wait()
+
+Processor._process_arrived = never
+sys.exit(main(["worker"]))
+"""
+
+
+def test_a_worker_that_lives_and_applies_nothing_is_not_healthy(
+    start_service: ServiceFactory,
+) -> None:
+    command = (sys.executable, "-c", STALLS)
+    with start_service(workers=1, partitions=1, worker_command=command) as service:
+        eventually(lambda: read_owners(service.config, 1) != [""])
+        service.publish(0, b"waits")
+        (problem,) = service.eventually_all("none was applied")
+        assert "1 records wait" in problem
+
+
+def test_what_is_shown_is_current_and_comes_from_no_state(start_service: ServiceFactory) -> None:
+    with start_service(workers=1, partitions=2) as service:
+        charge(service, 2)
+        service.settle()
+        with redis.Redis.from_url(service.redis) as client, client.monitor() as monitor:
+            others = {connected["addr"] for connected in client.client_list()}
+            datasets = read_datasets(service.config)
+            found = read_partitions(service.config)
+            client.echo("the end")
+            read: list[str] = []
+            while "the end" not in (seen := monitor.next_command())["command"]:
+                if f"{seen['client_address']}:{seen['client_port']}" not in others:
+                    read.append(seen["command"])
+        keys = {key for command in read for key in command.split() if service.prefix in key}
+        assert {key.rsplit(":", 1)[1] for key in keys} == {"meta", "alive", "stopped"}
+        assert datasets["d"].users == len(USERS)
+        assert datasets["d"].exhausted == len(USERS)
+        assert sum(partition.users or 0 for partition in found) == len(USERS)
+        kept = service.kept()
+        for partition in found:
+            assert partition.head == kept[partition.partition].meta.chain.head.hex()
+            assert (partition.lag, partition.problem) == (0, None)
+            assert partition.seen is not None
+
+
+def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
+    with start_service(workers=0, partitions=1) as service:
+        ensure_topics(service.config)
+        with redis.Redis.from_url(service.redis) as client:
+            client.execute_command("ACL", "SETUSER", "somebody", "on", ">another", "~*", "+@all")
+        with_password = service.redis.replace("redis://", "redis://somebody:hunter2@")
+        environment = {
+            **os.environ,
+            "TURNSTILE_KAFKA": service.kafka,
+            "TURNSTILE_REDIS": with_password,
+            "TURNSTILE_PREFIX": service.prefix,
+        }
+        for arguments in (["worker"], ["status"], ["dataset", "list"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "streams.cli", *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode not in (Exit.OK, 1)
+            assert "hunter2" not in done.stdout + done.stderr
+            assert "password" in done.stderr
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_leaves_no_folders_behind(
+    start_service: ServiceFactory, tmp_path: object, end: signal.Signals
+) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    with start_service(workers=1, partitions=1, worker_environment=environment) as service:
+        charge(service, 1)
+        worker = service.stack.workers[0]
+        assert worker.pid is not None
+        pid = worker.pid
+        os.kill(pid, end)
+        eventually(lambda: worker.pid not in (None, pid))
+        charge(service, 1)
+    assert os.listdir(str(tmp_path)) == []

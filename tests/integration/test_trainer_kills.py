@@ -1,0 +1,75 @@
+"""Trainers that are killed: no paid step is lost, none is charged twice or with other content."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streams.schemas import Charge, decode_request
+from streams.wire.packing import charge_digest
+from tests.integration import trainer
+from tests.integration.service import Service, ServiceFactory
+
+KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
+
+
+@pytest.fixture(scope="module")
+def shared(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=1, partitions=3) as service:
+        yield service
+
+
+def train(service: Service, name: str, checkpoint: Path, point: str, step: int) -> int:
+    """One life of the trainer; how it ended."""
+    arguments = [service.kafka, service.prefix, name, str(checkpoint), point, str(step)]
+    return subprocess.run([sys.executable, trainer.__file__, *arguments], timeout=120).returncode
+
+
+def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
+    shared: Service, name: str, tmp_path: Path
+) -> None:
+    shared.client.create_dataset(name, budget=0.2)
+    checkpoint = tmp_path / "checkpoint.json"
+    trainer.write(checkpoint, {"released": -1, "model": 0.0, "history": []})
+    for point, step in KILLS:
+        assert train(shared, name, checkpoint, point, step) == -signal.SIGKILL, (point, step)
+    assert train(shared, name, checkpoint, "", -1) == 0
+
+    history = trainer.read(checkpoint)["history"]
+    assert [released["step"] for released in history] == list(range(trainer.STEPS))
+    assert not all(all(released["admitted"]) for released in history)  # some run out
+    units = dict.fromkeys(trainer.USERS.tolist(), 0)
+    for released in history:
+        parts = zip(trainer.USERS.tolist(), released["norms"], released["admitted"], strict=True)
+        for user, norm, admitted in parts:
+            units[user] += admitted * math.ceil(norm**2 / (2 * trainer.NOISE**2) * 2**44)
+    state = shared.state(name)
+    for user, expected in units.items():
+        assert abs(state[user][0][0] - expected) <= trainer.STEPS  # each a rounding away
+    shared.audit()
+    assert_one_content_a_step(shared, name)
+    assert_no_rejects(shared, name)
+
+
+def assert_one_content_a_step(service: Service, dataset: str) -> None:
+    service.log.refresh()
+    contents = defaultdict(set)
+    for partition, _, value in service.log.records["norms"]:
+        request = decode_request(value)
+        if isinstance(request, Charge) and request.dataset == dataset:
+            contents[partition, request.step].add(charge_digest(request))
+    assert len(contents) == service.partitions * trainer.STEPS
+    assert {len(digests) for digests in contents.values()} == {1}
+
+
+def assert_no_rejects(service: Service, dataset: str) -> None:
+    rejects = [msgspec.msgpack.decode(v or b"") for _, _, v in service.log.records["rejects"]]
+    assert [reject for reject in rejects if reject["dataset"] == dataset] == []

@@ -1,0 +1,117 @@
+"""The wheel: what is in it, and that it runs where nothing else of this repository is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Sequence
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.readme import TOP
+
+
+def run(command: Sequence[object], cwd: Path) -> str:
+    """What a command prints, without anything of this process but PATH."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(folder: Path) -> Path:
+    """The wheel of a source distribution: what is missing there is missing in both."""
+    source = folder / "source"
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for part in ("accounting", "streams", "deploy"):
+        shutil.copytree(TOP / part, source / part, symlinks=True, ignore=left_out)
+    for part in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(TOP / part, source)
+    build = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+    run([sys.executable, "-c", build, "build_sdist", folder], source)
+    (archive,) = folder.glob("*.tar.gz")
+    run(["tar", "-xzf", archive], folder)
+    unpacked = folder / archive.name.removesuffix(".tar.gz")
+    run([sys.executable, "-c", build, "build_wheel", folder], unpacked)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, folder: Path) -> Path:
+    """A new environment with the wheel, which finds what the wheel needs where this one has it."""
+    venv.create(folder / "venv", with_pip=False)
+    found = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", found, "install", "--no-deps", wheel]
+    run(pip, folder)
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    (site / "elsewhere.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return found
+
+
+def test_all_that_is_not_python_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        described = archive.read("streams/asyncapi.yaml")
+        (license_file,) = (name for name in names if name.endswith("licenses/LICENSE"))
+        text = archive.read(license_file).decode()
+    assert described == (TOP / "deploy" / "asyncapi.yaml").read_bytes()
+    assert "Apache License" in text
+    assert "TERMS AND CONDITIONS" in text
+    assert {"accounting/py.typed", "streams/py.typed", "accounting/THEOREMS.md"} <= names
+    scripts = {
+        f"streams/store/lua/{path.name}" for path in (TOP / "streams" / "store" / "lua").iterdir()
+    }
+    assert scripts <= names
+    assert not any(name.startswith("tests") for name in names)
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier")
+    assert metadata.get_payload().startswith("# dp-turnstile")
+
+
+def test_the_command_runs_from_the_wheel_alone(python: Path, folder: Path) -> None:
+    assert run([python.with_name("turnstile"), "--version"], folder).startswith("turnstile ")
+    script = """
+import accounting, streams
+from importlib.resources import files
+from streams.store.redis_store import RedisStore
+assert accounting.__file__.startswith({0!r}) and streams.__file__.startswith({0!r})
+assert files("streams").joinpath("asyncapi.yaml").read_text().startswith("asyncapi:")
+RedisStore("redis://localhost", "")
+print(accounting.zcdp_budget(1.0, 1e-5) > 0)
+""".format(str(folder))
+    assert run([python, "-c", script], folder) == "True\n"
+
+
+def test_what_the_wheel_misses_can_be_installed_as_the_message_says(
+    python: Path, folder: Path
+) -> None:
+    script = "from streams.local.errors import how_to_install; print(how_to_install('local'))"
+    assert run([python, "-c", script], folder).startswith("`pip install 'FILE.whl[local]'`")
+    # And pip finds the extra of the wheel there (its packages are not downloaded here).
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        assert "Provides-Extra: local" in archive.read(name).decode()

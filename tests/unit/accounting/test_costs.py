@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    MAX_COST_UNITS,
+    MEASURES,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    Measure,
+    PureDP,
+    charge_units,
+    cost_units,
+    gdp_cost,
+    renyi_cost,
+    zcdp_cost,
+)
+from accounting.costs import Mechanism
+from tests.unit.accounting import rational_model as exact
+
+ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
+norm_lists = st.lists(exact.usual_norm, max_size=12)
+
+
+@given(norm_lists, exact.usual_scale)
+def test_gaussian_costs_are_the_smallest_floats_above_the_formula(
+    norms: list[float], s: float
+) -> None:
+    mechanism = Gaussian(s)
+    rho, mu2 = zcdp_cost(mechanism, norms), gdp_cost(mechanism, norms)
+    renyi = renyi_cost(mechanism, norms, ORDERS)
+    assert renyi.shape == (len(norms), len(ORDERS))
+    for i, c in enumerate(norms):
+        assert exact.is_smallest_float_at_least(float(rho[i]), exact.rho(c, s))
+        assert exact.is_smallest_float_at_least(float(mu2[i]), 2 * exact.rho(c, s))
+        for j, a in enumerate(ORDERS):
+            product = Fraction(a) * Fraction(float(rho[i]))
+            assert exact.is_smallest_float_at_least(float(renyi[i, j]), product)
+
+
+@given(norm_lists, exact.usual_scale)
+def test_pure_dp_costs_half_of_epsilon_squared_and_laplace_is_pure_dp(
+    norms: list[float], scale: float
+) -> None:
+    pure, laplace = zcdp_cost(PureDP(), norms), zcdp_cost(Laplace(scale), norms)
+    for i, c in enumerate(norms):
+        assert exact.is_smallest_float_at_least(float(pure[i]), Fraction(c) ** 2 / 2)
+        assert exact.is_smallest_float_at_least(float(laplace[i]), exact.rho(c, scale))
+    np.testing.assert_array_equal(renyi_cost(Laplace(1.0), norms, [2.0])[:, 0], 2.0 * pure)
+
+
+@given(st.lists(exact.any_norm, max_size=8), exact.any_scale)
+def test_costs_of_any_norm_round_up_and_are_positive_unless_the_norm_is_zero(
+    norms: list[float], s: float
+) -> None:
+    for c, cost in zip(norms, zcdp_cost(Gaussian(s), norms).tolist(), strict=True):
+        assert exact.is_smallest_float_at_least(cost, exact.rho(c, s))
+
+
+@pytest.mark.parametrize(
+    ("norm", "s"),
+    [
+        (0.375, 2.1545979836457646e-155),  # the square overflows, its half does not
+        (1.7e308, 1e154),
+        (5e-324, 5e-324),
+        (1e-162, 1.0),  # half of the smallest float64
+        (1.7e308, 5e-324),
+    ],
+)
+def test_costs_at_the_ends_of_the_float_range(norm: float, s: float) -> None:
+    cost = float(zcdp_cost(Gaussian(s), [norm])[0])
+    assert exact.is_smallest_float_at_least(cost, exact.rho(norm, s))
+
+
+@given(st.lists(st.one_of(exact.usual_norm, exact.any_norm), max_size=10), exact.usual_scale)
+def test_charges_are_what_an_auditor_computes_in_fractions(norms: list[float], s: float) -> None:
+    mechanism = Gaussian(s)
+    zcdp = [exact.zcdp_units(c, s) for c in norms]
+    assert charge_units("zcdp", mechanism, norms).tolist() == zcdp
+    assert charge_units("approx-dp", mechanism, norms).tolist() == zcdp
+    assert charge_units("zcdp", Laplace(s), norms).tolist() == zcdp
+    assert charge_units("gdp", mechanism, norms).tolist() == [exact.gdp_units(c, s) for c in norms]
+    expected = [[exact.renyi_units(c, s, a) for a in ORDERS] for c in norms]
+    assert charge_units("renyi", mechanism, norms, ORDERS).tolist() == expected
+
+
+@given(norm_lists, exact.usual_scale)
+def test_integer_charges_are_never_below_float_costs(norms: list[float], s: float) -> None:
+    mechanism = Gaussian(s)
+    small = [c for c in norms if exact.rho(c, s) * 64 < 2**9]
+    from_floats = cost_units(renyi_cost(mechanism, small, ORDERS))
+    integers = charge_units("renyi", mechanism, small, ORDERS)
+    assert (integers >= from_floats - 1).all()
+    zcdp = charge_units("zcdp", mechanism, small)
+    np.testing.assert_array_equal(zcdp, cost_units(zcdp_cost(mechanism, small)))
+
+
+@given(norm_lists, exact.usual_scale, st.randoms())
+def test_charges_do_not_depend_on_order_or_company(norms: list[float], s: float, random) -> None:
+    order = list(range(len(norms)))
+    random.shuffle(order)
+    together = charge_units("renyi", Gaussian(s), norms, ORDERS)
+    shuffled = charge_units("renyi", Gaussian(s), [norms[i] for i in order], ORDERS)
+    np.testing.assert_array_equal(together[order], shuffled)
+    for i, c in enumerate(norms):
+        alone = charge_units("renyi", Gaussian(s), [c], ORDERS)
+        np.testing.assert_array_equal(alone[0], together[i])
+
+
+@given(exact.usual_norm, exact.usual_norm, exact.usual_scale)
+def test_charges_are_monotone_in_the_norm(a: float, b: float, s: float) -> None:
+    low, high = sorted((a, b))
+    for measure in MEASURES:
+        orders = ORDERS if measure == "renyi" else None
+        charges = charge_units(measure, Gaussian(s), [low, high], orders)
+        assert (charges[0] <= charges[1]).all()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_zero_norm_is_free_and_a_huge_one_saturates(measure: Measure) -> None:
+    orders = [2.0, 1e6] if measure == "renyi" else None
+    charges = charge_units(measure, Gaussian(1.0), [0.0, 1e300], orders)
+    assert not charges[0].any()
+    assert (charges[1] == MAX_COST_UNITS).all()
+
+
+@pytest.mark.parametrize("mechanism", [PureDP(), Laplace(1.0)])
+def test_gdp_of_a_mechanism_that_is_not_gaussian_is_refused(mechanism: Mechanism) -> None:
+    with pytest.raises(InvalidInput, match="account such steps in zcdp"):
+        gdp_cost(mechanism, [1.0])
+    with pytest.raises(InvalidInput, match="account such steps in zcdp"):
+        charge_units("gdp", mechanism, [1.0])
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "1", None, 2**70 + 1])
+def test_noise_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="noise_stddev"):
+        Gaussian(bad)
+    with pytest.raises(InvalidInput, match="scale"):
+        Laplace(bad)
+
+
+@pytest.mark.parametrize("norms", [[-1.0], [math.nan], [math.inf], [[1.0]], 1.0])
+def test_norms_that_are_none_are_refused(norms: npt.ArrayLike) -> None:
+    for call in (zcdp_cost, gdp_cost):
+        with pytest.raises(InvalidInput, match="norms"):
+            call(Gaussian(1.0), norms)
+    with pytest.raises(InvalidInput, match="norms"):
+        charge_units("zcdp", Gaussian(1.0), norms)
+
+
+@pytest.mark.parametrize("orders", [[], [1.0], [0.5], [math.inf], [math.nan], [2.0, 2.0], 2.0])
+def test_orders_that_are_not_usable_are_refused(orders: object) -> None:
+    with pytest.raises(InvalidInput, match="orders"):
+        renyi_cost(Gaussian(1.0), [1.0], orders)
+    with pytest.raises(InvalidInput, match="orders"):
+        charge_units("renyi", Gaussian(1.0), [1.0], orders)
+
+
+def test_measure_and_orders_must_agree() -> None:
+    with pytest.raises(InvalidInput, match="orders"):
+        charge_units("renyi", Gaussian(1.0), [1.0])
+    with pytest.raises(InvalidInput, match="orders"):
+        charge_units("zcdp", Gaussian(1.0), [1.0], [2.0])
+    with pytest.raises(InvalidInput, match="measure"):
+        charge_units("pld", Gaussian(1.0), [1.0])
+    with pytest.raises(InvalidInput, match="mechanism"):
+        zcdp_cost("gaussian", [1.0])

@@ -1,0 +1,493 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    ApproxDPFilter,
+    BudgetFilter,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    Laplace,
+    PureDP,
+    RenyiFilter,
+    ZcdpFilter,
+    charge_units,
+    gdp_cost,
+    renyi_cost,
+    zcdp_budget,
+    zcdp_cost,
+    zcdp_to_epsilon,
+)
+from tests.unit.accounting import rational_model as exact
+
+ORDERS = [1.5, 2.0, 8.0, 64.0]
+FILTERS: list[BudgetFilter] = [
+    ZcdpFilter(1.0),
+    GdpFilter(1.3),
+    ApproxDPFilter(1.0, 1e-5),
+    RenyiFilter(ORDERS, [1.0, 1.1, 5.0, 60.0]),
+    RenyiFilter([1.1], [0.3]),
+]
+every_filter = pytest.mark.parametrize("rule", FILTERS, ids=lambda rule: type(rule).__name__)
+one_budget = pytest.mark.parametrize("rule", FILTERS[:3], ids=lambda rule: type(rule).__name__)
+cost_lists = st.lists(st.floats(min_value=0.0, max_value=1.0), max_size=25)
+
+
+def like(rule: BudgetFilter, values: list[float]) -> np.ndarray:
+    """One value per user, the same at every order."""
+    state = rule.initial_state(len(values))
+    return np.array(values).reshape(len(values), *[1] * (state.ndim - 1)) * np.ones(state.shape)
+
+
+def limits(rule: BudgetFilter) -> list[int]:
+    """The spend at which nothing is left: the rest of a budget counts as a unit there."""
+    rests = rule.budget_rests or [0] * len(rule.budget_units)
+    return [units + (rest > 0) for units, rest in zip(rule.budget_units, rests, strict=True)]
+
+
+def count_admitted(rule: BudgetFilter, cost: np.ndarray, attempts: int) -> int:
+    state, count = rule.initial_state(1), 0
+    for _ in range(attempts):
+        state, admitted = rule.admit(state, cost)
+        count += int(admitted[0])
+    return count
+
+
+# ------------------------------------------------------------------------------------ admission
+
+
+def test_exactly_32_steps_of_one_thirty_second_are_admitted() -> None:
+    cost = zcdp_cost(Gaussian(4.0), [1.0])
+    assert count_admitted(ZcdpFilter(1.0), cost, 40) == 32
+    assert count_admitted(GdpFilter(1.0), gdp_cost(Gaussian(4.0), [1.0]), 40) == 16
+    renyi = renyi_cost(Gaussian(4.0), [1.0], ORDERS)
+    assert count_admitted(RenyiFilter(ORDERS, ORDERS), renyi, 40) == 32
+
+
+def test_a_tenth_and_two_tenths_exceed_three_tenths_because_the_floats_do() -> None:
+    assert Fraction(0.1) + Fraction(0.2) > Fraction(0.3)
+    state, first = ZcdpFilter(0.3).admit(np.zeros(1, dtype=np.int64), [0.1])
+    state, second = ZcdpFilter(0.3).admit(state, [0.2])
+    assert (bool(first[0]), bool(second[0])) == (True, False)
+    assert count_admitted(ZcdpFilter(0.75), np.array([0.25]), 5) == 3
+
+
+def test_a_million_tiny_costs_are_each_at_least_one_unit() -> None:
+    rule = ZcdpFilter.from_units(1_000_000)
+    state = rule.initial_state(1)
+    tiny = np.ones(1, dtype=np.int64)
+    for _ in range(1000):
+        state, admitted = rule.admit_units(state, 1000 * tiny)
+        assert admitted[0]
+    assert rule.exhausted(state)[0]
+    _, admitted = rule.admit(state, [5e-324])
+    assert not admitted[0]
+    # A million users at once, each with one tiny cost: the sums stay exact.
+    many = ZcdpFilter.from_units(3)
+    state = many.initial_state(1_000_000)
+    for expected in (True, True, True, False):
+        state, admitted = many.admit(state, np.full(1_000_000, 1e-300))
+        assert admitted.all() == expected
+    assert (state == 3).all()
+
+
+@given(cost_lists, st.floats(min_value=0.01, max_value=3.0))
+def test_sum_of_admitted_costs_never_exceeds_the_budget_in_fractions(
+    costs: list[float], budget: float
+) -> None:
+    rule = ZcdpFilter(budget)
+    state, spent = rule.initial_state(1), Fraction(0)
+    for cost in costs:
+        before = state.copy()
+        state, admitted = rule.admit(state, [cost])
+        if admitted[0]:
+            spent += Fraction(cost)
+            assert spent <= Fraction(budget)
+        else:
+            np.testing.assert_array_equal(state, before)
+            # Rounding takes at most one unit a charge, and one for the budget.
+            assert spent + Fraction(cost) > Fraction(budget) - (len(costs) + 1) * exact.UNIT
+    left = Fraction(float(rule.remaining(state)[0]))
+    assert 0 <= left <= Fraction(budget) - spent
+
+
+@given(cost_lists, st.lists(st.floats(min_value=0.05, max_value=2.0), min_size=2, max_size=2))
+def test_every_order_must_hold(costs: list[float], budgets: list[float]) -> None:
+    orders = np.array([2.0, 16.0])
+    rule = RenyiFilter(orders, budgets)
+    state, spent = rule.initial_state(1), [Fraction(0), Fraction(0)]
+    for cost in costs:
+        at_orders = cost * orders / 16.0
+        fits = [
+            value == 0.0 or int(s) * exact.UNIT + Fraction(value) <= Fraction(budget)
+            for s, value, budget in zip(state[0], at_orders.tolist(), budgets, strict=True)
+        ]
+        before = state.copy()
+        state, admitted = rule.admit(state, [at_orders])
+        assert bool(admitted[0]) == all(fits)
+        if admitted[0]:
+            spent = [s + Fraction(v) for s, v in zip(spent, at_orders.tolist(), strict=True)]
+        else:
+            np.testing.assert_array_equal(state, before)
+        assert all(s <= Fraction(b) for s, b in zip(spent, budgets, strict=True))
+
+
+@every_filter
+def test_denied_charge_leaves_budget_untouched_and_a_cheaper_one_is_admitted_later(
+    rule: BudgetFilter,
+) -> None:
+    state = rule.initial_state(1)
+    before, (state, denied) = state, rule.admit(state, like(rule, [1e6]))
+    assert not denied[0]
+    np.testing.assert_array_equal(state, before)
+    state, infinite = rule.admit(state, like(rule, [math.inf]))
+    assert not infinite[0]
+    assert rule.admit(state, like(rule, [1e-3]))[1][0]
+
+
+@every_filter
+@given(costs=cost_lists, steps=st.integers(1, 4))
+def test_users_together_are_as_users_alone_in_any_order(
+    rule: BudgetFilter, costs: list[float], steps: int
+) -> None:
+    together = rule.initial_state(len(costs))
+    backwards = rule.initial_state(len(costs))
+    alone = [rule.initial_state(1) for _ in costs]
+    for _ in range(steps):
+        together, admitted = rule.admit(together, like(rule, costs))
+        backwards, admitted_backwards = rule.admit(backwards, like(rule, costs[::-1]))
+        np.testing.assert_array_equal(admitted, admitted_backwards[::-1])
+        for i, cost in enumerate(costs):
+            alone[i], one = rule.admit(alone[i], like(rule, [cost]))
+            assert one[0] == admitted[i]
+    np.testing.assert_array_equal(together, backwards[::-1])
+    if costs:
+        np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+@every_filter
+@given(costs=cost_lists, cut=st.integers(0, 25))
+def test_splitting_a_batch_changes_nothing(
+    rule: BudgetFilter, costs: list[float], cut: int
+) -> None:
+    batch = like(rule, costs)
+    state = rule.initial_state(len(costs))
+    whole, admitted = rule.admit(state, batch)
+    parts = [rule.admit(state[:cut], batch[:cut]), rule.admit(state[cut:], batch[cut:])]
+    np.testing.assert_array_equal(whole, np.concatenate([part[0] for part in parts]))
+    np.testing.assert_array_equal(admitted, np.concatenate([part[1] for part in parts]))
+
+
+@one_budget
+@given(cost=st.floats(0.0, 2.0), spent=st.floats(0.0, 1.0))
+def test_what_is_admitted_is_admitted_with_less_spent_or_at_less_cost(
+    rule: BudgetFilter, cost: float, spent: float
+) -> None:
+    total = rule.budget_units[0]
+    states = np.array([0, int(spent * total), total])
+    admitted = rule.admit(states, np.full(3, cost))[1]
+    assert admitted[0] >= admitted[1] >= admitted[2]
+    cheaper = rule.admit(states, np.full(3, cost / 2))[1]
+    assert (cheaper >= admitted).all()
+
+
+@every_filter
+def test_arguments_are_never_changed(rule: BudgetFilter) -> None:
+    state, cost = rule.initial_state(3), like(rule, [0.1, 1e9, 0.0])
+    copies = state.copy(), cost.copy()
+    rule.admit(state, cost)
+    rule.grant(state, Gaussian(4.0), [1.0, 50.0, 0.0])
+    np.testing.assert_array_equal(state, copies[0])
+    np.testing.assert_array_equal(cost, copies[1])
+
+
+@every_filter
+def test_exhausted_means_that_some_order_has_nothing_left(rule: BudgetFilter) -> None:
+    full = np.array([limits(rule), limits(rule)]).reshape(rule.initial_state(2).shape)
+    full[1] -= 1
+    assert rule.exhausted(full).tolist() == [True, False]
+    assert (rule.remaining(full[:1]) == 0.0).all()
+    assert (rule.remaining(full[1:]) > 0.0).all()
+    if full.ndim == 2:
+        one_order_left = np.zeros((1, full.shape[1]), dtype=np.int64)
+        one_order_left[0, -1] = limits(rule)[-1]
+        assert rule.exhausted(one_order_left)[0]
+    assert not rule.admit_units(full[:1], np.ones_like(full[:1]))[1][0]
+    assert rule.admit_units(full[:1], np.zeros_like(full[:1]))[1][0]
+
+
+def test_a_saturated_cost_is_admitted_by_no_budget() -> None:
+    rule = ZcdpFilter.from_units(MAX_BUDGET_UNITS)
+    full = np.array([0, MAX_BUDGET_UNITS])
+    _, admitted = rule.admit_units(full, np.array([MAX_COST_UNITS, MAX_COST_UNITS]))
+    assert not admitted.any()
+
+
+# ------------------------------------------------------------------------- budgets and guarantee
+
+
+def test_budgets_are_rounded_down() -> None:
+    assert ZcdpFilter(0.1).budget_units == (math.floor(Fraction(0.1) * 2**44),)
+    assert GdpFilter(0.1).budget_units == (math.floor(Fraction(0.1) ** 2 * 2**44),)
+    assert RenyiFilter([2.0, 3.0], [0.1, 0.7]).budget_units == (
+        math.floor(Fraction(0.1) * 2**44),
+        math.floor(Fraction(0.7) * 2**44),
+    )
+
+
+def test_filters_of_the_same_units_are_equal_and_immutable() -> None:
+    assert ZcdpFilter.from_units(2**44) == ZcdpFilter(1.0)
+    assert GdpFilter.from_units(2**44) == GdpFilter(1.0) != ZcdpFilter(1.0)
+    assert RenyiFilter.from_units([2.0], [2**44]) == RenyiFilter([2.0], [1.0])
+    assert RenyiFilter.from_units([3.0], [2**44]) != RenyiFilter([2.0], [1.0])
+    assert len({ZcdpFilter(1.0), ZcdpFilter(1.0), ZcdpFilter(2.0)}) == 2
+    with pytest.raises(AttributeError):
+        ZcdpFilter(1.0).budget_units = (5,)
+
+
+@given(st.floats(0.1, 20.0), st.floats(-12, -2), st.floats(0.001, 2.0))
+def test_pure_dp_steps_that_are_admitted_imply_epsilon_and_delta(
+    epsilon: float, log10_delta: float, step: float
+) -> None:
+    delta = 10.0**log10_delta
+    rule = ApproxDPFilter(epsilon, delta)
+    assert rule.budget_units[0] * exact.UNIT <= Fraction(zcdp_budget(epsilon, delta))
+    state, charge = rule.initial_state(1), charge_units("approx-dp", PureDP(), [step])
+    steps = rule.budget_units[0] // int(charge[0])
+    state, admitted = rule.admit_units(state, steps * charge)
+    assert admitted[0]
+    assert not rule.admit(state, zcdp_cost(PureDP(), [step]))[1][0]
+    assert zcdp_to_epsilon(steps * step**2 / 2 * (1 - 1e-15), delta) <= epsilon
+
+
+# ---------------------------------------------------------------------- budget-aware clipping
+
+
+@given(
+    norms=st.lists(exact.usual_norm, min_size=1, max_size=8),
+    scale=exact.usual_scale,
+    spent=st.floats(0.0, 1.0),
+    measure=st.sampled_from(["zcdp", "gdp", "approx-dp"]),
+)
+def test_granted_norm_costs_at_most_the_remainder_and_is_nearly_the_largest(
+    norms: list[float], scale: float, spent: float, measure: str
+) -> None:
+    rule = next(rule for rule in FILTERS if rule.measure == measure)
+    budget = rule.budget_units[0]
+    state = np.full(len(norms), int(spent * budget))
+    new_state, granted, charged = rule.grant_units(state, Gaussian(scale), norms)
+    left, all_left = budget - int(state[0]), limits(rule)[0] - int(state[0])
+    exactly_left = (left + sum(rule.budget_rests)) * exact.UNIT
+    factor = 2 if measure == "gdp" else 1
+    for i, norm in enumerate(norms):
+        cost = factor * exact.rho(float(granted[i]), scale)
+        assert cost <= exactly_left
+        assert exact.units(cost) <= charged[i] <= all_left
+        wanted = factor * exact.rho(norm, scale)
+        if wanted <= exactly_left:
+            assert (granted[i], charged[i]) == (norm, exact.units(wanted))
+        else:
+            assert charged[i] == all_left
+            assert rule.exhausted(new_state[i : i + 1])[0]
+            # granted >= (1 - 2**-45) sqrt(left), squared to stay rational.
+            assert cost >= left * exact.UNIT * (1 - Fraction(1, 2**45)) ** 2
+    np.testing.assert_array_equal(new_state, state + charged)
+
+
+@given(
+    norms=st.lists(exact.usual_norm, min_size=1, max_size=6),
+    scale=exact.usual_scale,
+    orders=st.lists(exact.order, min_size=1, max_size=4, unique=True),
+    data=st.data(),
+)
+def test_granted_norm_fits_every_order_and_spends_the_tightest(
+    norms: list[float], scale: float, orders: list[float], data: st.DataObject
+) -> None:
+    budgets = data.draw(st.lists(st.integers(1, 2**50), min_size=len(orders), max_size=len(orders)))
+    spent = [data.draw(st.integers(0, budget)) for budget in budgets]
+    rule = RenyiFilter.from_units(orders, budgets)
+    state = np.array([spent] * len(norms))
+    new_state, granted, charged = rule.grant_units(state, Gaussian(scale), norms)
+    left = [budget - s for budget, s in zip(budgets, spent, strict=True)]
+    payable = [math.floor(r / Fraction(a)) for r, a in zip(left, orders, strict=True)]
+    tightest = payable.index(min(payable))
+    for i, norm in enumerate(norms):
+        wanted = [exact.renyi_units(norm, scale, a) for a in orders]
+        if all(w <= r for w, r in zip(wanted, left, strict=True)):
+            assert granted[i] == norm
+            assert charged[i].tolist() == wanted
+        elif 0 in left:
+            assert granted[i] == 0.0
+            assert not charged[i].any()
+        else:
+            expected = [exact.renyi_units(float(granted[i]), scale, a) for a in orders]
+            assert all(e <= r for e, r in zip(expected, left, strict=True))
+            expected[tightest] = left[tightest]
+            assert charged[i].tolist() == expected
+            assert rule.exhausted(new_state[i : i + 1])[0]
+            limit = payable[tightest] * exact.UNIT
+            assert exact.rho(float(granted[i]), scale) >= limit * (1 - Fraction(1, 2**45)) ** 2
+    np.testing.assert_array_equal(new_state, state + charged)
+
+
+@every_filter
+def test_user_with_nothing_left_is_granted_zero_and_charged_zero(rule: BudgetFilter) -> None:
+    full = np.array(limits(rule)).reshape(rule.initial_state(1).shape)
+    state, granted, charged = rule.grant_units(full, Gaussian(4.0), [1.0])
+    assert granted.tolist() == [0.0]
+    assert not charged.any()
+    np.testing.assert_array_equal(state, full)
+
+
+def test_user_exhausted_at_one_order_is_charged_nothing_at_another() -> None:
+    rule = RenyiFilter.from_units([64.0, 2.0], [100, 100])
+    state, granted, charged = rule.grant_units(np.array([[97, 100]]), Gaussian(4.0), [1.0])
+    assert granted.tolist() == [0.0]
+    assert charged.tolist() == [[0, 0]]
+    # Less than one unit of rho is left at the tightest order: nothing granted, the rest charged.
+    state, granted, charged = rule.grant_units(np.array([[97, 90]]), Gaussian(4.0), [1.0])
+    assert granted.tolist() == [0.0]
+    assert charged.tolist() == [[3, 0]]
+    assert rule.exhausted(state)[0]
+
+
+@every_filter
+def test_every_user_can_spend_to_the_end_and_no_further(rule: BudgetFilter) -> None:
+    norms = np.array([0.0, 0.5, 0.7, 1.0, 5.0])
+    state, squares = rule.initial_state(5), [Fraction(0)] * 5
+    for _ in range(200):
+        state, granted = rule.grant(state, Gaussian(4.0), norms, clip_norm=1.0)
+        assert (granted <= np.minimum(norms, 1.0)).all()
+        squares = [s + Fraction(g) ** 2 for s, g in zip(squares, granted.tolist(), strict=True)]
+    assert rule.exhausted(state).tolist() == [False, True, True, True, True]
+    orders = getattr(rule, "orders", (2.0 if rule.measure == "gdp" else 1.0,))
+    for square in squares:
+        for order, budget in zip(orders, rule.budget_units, strict=True):
+            assert Fraction(order) * square / 32 <= budget * exact.UNIT
+    # The last unit is worth little: whoever spends to the end spends nearly all.
+    if len(orders) == 1:
+        assert float(squares[1]) == pytest.approx(float(squares[4]), rel=1e-6)
+
+
+def test_clip_norm_bounds_what_is_granted_and_charged() -> None:
+    rule = ZcdpFilter(1.0)
+    clipped = rule.grant(rule.initial_state(3), Gaussian(4.0), [0.5, 1.0, 9.0], clip_norm=1.0)
+    plain = rule.grant(rule.initial_state(3), Gaussian(4.0), [0.5, 1.0, 1.0])
+    np.testing.assert_array_equal(clipped[0], plain[0])
+    assert clipped[1].tolist() == [0.5, 1.0, 1.0]
+    with pytest.raises(InvalidInput, match="clip_norm"):
+        rule.grant(rule.initial_state(1), Gaussian(4.0), [0.5], clip_norm=0.0)
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-308, 2.0**-1000, 1e-200, 1e200, 1e308])
+@pytest.mark.parametrize("left", [1, 2, 2**44, MAX_BUDGET_UNITS])
+def test_granted_norm_fits_at_the_ends_of_the_float_range(scale: float, left: int) -> None:
+    rule = ZcdpFilter.from_units(left)
+    norms = [1e-320, 1e-290, 1.0, 1e300, 1.7e308]
+    _, granted, charged = rule.grant_units(rule.initial_state(5), Gaussian(scale), norms)
+    for grant, charge in zip(granted.tolist(), charged.tolist(), strict=True):
+        assert exact.zcdp_units(grant, scale) <= charge <= left
+
+
+def test_laplace_norms_can_be_granted_and_pure_dp_has_none() -> None:
+    rule = ApproxDPFilter(1.0, 1e-5)
+    _, granted, charged = rule.grant_units(rule.initial_state(1), Laplace(2.0), [9.0])
+    assert charged.tolist() == limits(rule)
+    assert exact.zcdp_units(float(granted[0]), 2.0) <= rule.budget_units[0]
+    with pytest.raises(InvalidInput, match="use admit"):
+        rule.grant(rule.initial_state(1), PureDP(), [1.0])
+    with pytest.raises(InvalidInput, match="Gaussian"):
+        GdpFilter(1.0).grant(GdpFilter(1.0).initial_state(1), Laplace(2.0), [1.0])
+
+
+def test_granted_bits_are_the_same_everywhere() -> None:
+    rule = ZcdpFilter.from_units(ZcdpFilter(0.1).budget_units[0])
+    state = np.array([0, 12345, rule.budget_units[0] - 1])
+    _, granted, charged = rule.grant_units(state, Gaussian(3.3), [9.0, 9.0, 9.0])
+    left = [rule.budget_units[0] - spent for spent in state.tolist()]
+    roots = [math.sqrt(units * 2.0**-43) * (1.0 - 2.0**-50) * 3.3 for units in left]
+    assert granted.tolist() == roots
+    assert granted[0].hex() == "0x1.79ce58ff1862cp+0"
+    assert charged.tolist() == [1759218604441, 1759218592096, 1]
+
+
+# ---------------------------------------------------------------------------------- bad inputs
+
+
+@every_filter
+@pytest.mark.parametrize("bad", [-1.0, math.nan])
+def test_cost_that_is_no_cost_is_refused(rule: BudgetFilter, bad: float) -> None:
+    with pytest.raises(InvalidInput, match="cost"):
+        rule.admit(rule.initial_state(2), like(rule, [0.1, bad]))
+
+
+@every_filter
+def test_state_outside_the_budget_or_of_another_form_is_refused(rule: BudgetFilter) -> None:
+    good = rule.initial_state(2)
+    cost = like(rule, [0.1, 0.1])
+    over, under = good.copy(), good.copy()
+    over[1] = max(limits(rule)) + 1
+    under[0] = -1
+    for state in (over, under, good.astype(np.float64), good[:, np.newaxis, np.newaxis]):
+        with pytest.raises(InvalidInput, match="state"):
+            rule.admit(state, cost)
+        with pytest.raises(InvalidInput, match="state"):
+            rule.remaining(state)
+    with pytest.raises(InvalidInput, match="cost"):
+        rule.admit(good, cost[:1])
+    with pytest.raises(InvalidInput, match="norms"):
+        rule.grant(good, Gaussian(1.0), [1.0])
+    with pytest.raises(InvalidInput, match="n is"):
+        rule.initial_state(-1)
+
+
+def test_state_above_the_budget_of_one_order_is_refused() -> None:
+    rule = RenyiFilter.from_units([2.0, 3.0], [10, 100])
+    with pytest.raises(InvalidInput, match="budgets"):
+        rule.remaining(np.array([[11, 0]]))
+    with pytest.raises(InvalidInput, match="state"):
+        rule.remaining(np.array([1, 0]))
+
+
+@pytest.mark.parametrize("bad", [-1e-30, -1.0, math.nan, math.inf, 1e9, 1e200, True, "1", None])
+def test_budgets_that_are_none_are_refused(bad: float) -> None:
+    for make in (ZcdpFilter, GdpFilter, lambda b: RenyiFilter([2.0], [b])):
+        with pytest.raises(InvalidInput):
+            make(bad)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 1e9])
+def test_epsilon_and_delta_that_are_none_are_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput):
+        ApproxDPFilter(bad, 1e-5)
+    with pytest.raises(InvalidInput, match="delta"):
+        ApproxDPFilter(1.0, bad)
+
+
+def test_epsilon_zero_leaves_what_delta_alone_implies() -> None:
+    assert ApproxDPFilter(0.0, 1e-5).budget_units[0] >= 1
+    rule = ApproxDPFilter(0.0, 1e-9)
+    left = zcdp_budget(0.0, 1e-9)
+    assert 0.0 < left < 2.0**-44
+    assert rule.remaining(rule.initial_state(1)).tolist() == [left]
+    assert rule.admit(rule.initial_state(1), [left])[1][0]
+    assert not rule.admit(rule.initial_state(1), [math.nextafter(left, 1.0)])[1][0]
+
+
+@pytest.mark.parametrize("bad", [-1, MAX_BUDGET_UNITS + 1, 1.5, True, "1"])
+def test_budgets_in_units_that_are_none_are_refused(bad: int) -> None:
+    with pytest.raises(InvalidInput, match="budget"):
+        ZcdpFilter.from_units(bad)
+    with pytest.raises(InvalidInput, match="budget"):
+        RenyiFilter.from_units([2.0], [bad])
+    with pytest.raises(InvalidInput, match="budgets"):
+        RenyiFilter.from_units([2.0], [1, 2])

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    ApproxDPFilter,
+    BudgetFilter,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    Laplace,
+    PureDP,
+    RenyiFilter,
+    ZcdpFilter,
+    charge_units,
+)
+from accounting.local_filter import LocalFilter
+from accounting.rogers import RogersFilter
+from tests.unit.accounting import rational_model as exact
+
+RULES: list[BudgetFilter] = [
+    ZcdpFilter(0.3),
+    GdpFilter(1.3),
+    ApproxDPFilter(1.0, 1e-5),
+    RenyiFilter([1.5, 8.0], [0.3, 2.0]),
+]
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+norms = st.lists(exact.usual_norm, max_size=15)
+
+
+@every_rule
+@given(norms=norms, noise=st.sampled_from([0.7, 4.0]))
+def test_a_device_decides_and_charges_as_the_rule_does_for_many_users(
+    rule: BudgetFilter, norms: list[float], noise: float
+) -> None:
+    device, state = LocalFilter(rule), rule.initial_state(1)
+    orders = getattr(rule, "orders", None)
+    for norm in norms:
+        before, charge = state, charge_units(rule.measure, Gaussian(noise), [norm], orders)
+        state, admitted = rule.admit_norms(state, Gaussian(noise), [norm])
+        np.testing.assert_array_equal(state, before + charge if admitted[0] else before)
+        assert device.admit(Gaussian(noise), norm) == admitted[0]
+        assert device.spent == state.reshape(-1).tolist()
+        assert np.array_equal(device.remaining, rule.remaining(state)[0])
+        assert device.exhausted == rule.exhausted(state)[0]
+
+
+@every_rule
+@given(norms=norms)
+def test_a_device_grants_as_the_rule_does_for_many_users(
+    rule: BudgetFilter, norms: list[float]
+) -> None:
+    device, state = LocalFilter(rule), rule.initial_state(1)
+    for norm in norms:
+        state, granted = rule.grant(state, Gaussian(4.0), [norm], clip_norm=1.0)
+        assert device.grant(Gaussian(4.0), norm, clip_norm=1.0) == granted[0]
+        assert device.spent == state.reshape(-1).tolist()
+
+
+def test_exactly_32_answers_are_given_and_a_cheaper_one_never_after_the_end() -> None:
+    device = LocalFilter(ZcdpFilter(rho=1.0))
+    answers = [device.admit(Gaussian(4.0), 1.0) for _ in range(40)]
+    assert answers == [True] * 32 + [False] * 8
+    assert device.exhausted
+    assert device.remaining == 0.0
+    assert not device.admit(Gaussian(4.0), 1e-9)
+    assert device.admit(Gaussian(4.0), 0.0)
+    assert device.grant(Gaussian(4.0), 1.0) == 0.0
+
+
+def test_denied_charge_leaves_budget_untouched_and_a_cheaper_one_is_admitted_later() -> None:
+    device = LocalFilter(ZcdpFilter(0.3))
+    assert not device.admit_cost(0.31)
+    assert not device.admit_cost(math.inf)
+    assert device.spent == [0]
+    assert device.admit_cost(0.1)
+    assert device.spent == [exact.units(Fraction(0.1))]
+    renyi = LocalFilter(RenyiFilter([2.0, 3.0], [1.0, 0.5]))
+    assert not renyi.admit_cost([0.1, 0.6])
+    assert renyi.admit_cost([0.1, 0.5])
+    assert renyi.remaining == [pytest.approx(0.9), 0.0]
+    assert renyi.exhausted
+
+
+@pytest.mark.parametrize("rule", [*RULES, RogersFilter(1.0, 1e-5)])
+def test_a_device_restarted_from_what_it_stored_goes_on_as_if_it_had_not(
+    rule: BudgetFilter | RogersFilter,
+) -> None:
+    mechanism = PureDP() if isinstance(rule, RogersFilter) else Gaussian(4.0)
+    steady = restarted = LocalFilter(rule)
+    decisions = []
+    for step in range(80):
+        norm = 0.3 + 0.01 * (step % 7) if isinstance(rule, BudgetFilter) else 0.02
+        decisions.append(steady.admit(mechanism, norm))
+        if restarted is not steady:
+            assert restarted.admit(mechanism, norm) == decisions[-1]
+        restarted = LocalFilter(rule, json.loads(json.dumps(restarted.spent)))
+        assert restarted.spent == steady.spent
+    assert True in decisions
+    assert repr(restarted) == f"LocalFilter({rule!r}, spent={steady.spent})"
+
+
+@pytest.mark.parametrize(
+    "rule", [ZcdpFilter(0.0), RenyiFilter([2.0], [0.0]), RogersFilter(0.0, 1e-5)]
+)
+def test_a_device_without_a_budget_answers_what_is_free(rule: BudgetFilter | RogersFilter) -> None:
+    device = LocalFilter(rule)
+    assert not device.admit(PureDP(), 1e-300)
+    assert device.admit(PureDP(), 0.0)
+    assert device.exhausted
+    assert LocalFilter(rule, device.spent).spent == device.spent
+
+
+def test_a_device_pays_a_cost_of_exactly_its_budget_and_can_be_restored_after_it() -> None:
+    for rule, mechanism, norm in (
+        (GdpFilter(0.3), Gaussian(1.0), 0.3),
+        (GdpFilter(Fraction(1, 3)), Gaussian(3.0), 1.0),
+    ):
+        device = LocalFilter(rule)
+        assert device.admit(mechanism, norm)
+        assert device.exhausted
+        assert LocalFilter(rule, json.loads(json.dumps(device.spent))).exhausted
+    device = LocalFilter(ZcdpFilter(0.3))
+    assert device.remaining == 0.3
+    assert device.admit_cost(0.3)
+    assert device.remaining == 0.0
+    assert not device.admit_cost(5e-324)
+
+
+def test_a_rogers_device_takes_pure_dp_and_laplace_steps_only() -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    device, other = LocalFilter(rule), LocalFilter(rule)
+    assert device.admit(PureDP(), 0.05)
+    assert other.admit(Laplace(20.0), 1.0)
+    assert device.spent == other.spent == rule.cost_units([0.05]).reshape(-1).tolist()
+    # 1/3 of a nat, rounded up.
+    assert other.admit(Laplace(30.0), 1.0)
+    above = math.nextafter(1 / 30, 1.0) if Fraction(1 / 30) < Fraction(1, 30) else 1 / 30
+    assert device.admit_cost(above)
+    assert device.spent == other.spent
+    assert not device.admit(Laplace(5e-324), 1.0)
+    assert device.exhausted is False
+    assert isinstance(device.remaining, float)
+    with pytest.raises(InvalidInput, match="mechanism"):
+        device.admit(Gaussian(4.0), 1.0)
+    with pytest.raises(InvalidInput, match="use admit"):
+        device.grant(Laplace(1.0), 1.0)
+
+
+@pytest.mark.parametrize(
+    "bad", [[-1], [2**44 + 1], [2**70], [1.5], [True], ["1"], [], [1, 2], [None]]
+)
+def test_what_no_device_has_stored_is_refused(bad: list[int]) -> None:
+    with pytest.raises(InvalidInput, match="spent"):
+        LocalFilter(ZcdpFilter(1.0), bad)
+
+
+def test_a_failed_request_leaves_no_trace() -> None:
+    device = LocalFilter(ZcdpFilter(1.0))
+    device.admit_cost(0.25)
+    for request in (
+        lambda: device.admit(Gaussian(4.0), -1.0),
+        lambda: device.admit(Gaussian(4.0), math.nan),
+        lambda: device.admit_cost(math.nan),
+        lambda: device.admit_cost(-0.1),
+        lambda: device.grant(PureDP(), 0.1),
+        lambda: device.grant(Gaussian(4.0), 1.0, clip_norm=0.0),
+    ):
+        with pytest.raises(InvalidInput):
+            request()
+    assert device.spent == [2**42]
+    with pytest.raises(InvalidInput, match="rule"):
+        LocalFilter(1.0)

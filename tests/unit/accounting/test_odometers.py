@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    Gaussian,
+    GdpOdometer,
+    InvalidInput,
+    RenyiTracker,
+    advance_units,
+    gdp_cost,
+)
+from accounting.odometers import MAX_RUNGS
+from tests.unit.accounting import rational_model as exact
+
+cost_lists = st.lists(st.integers(0, 40), max_size=30)
+
+
+def algorithm_5(costs: list[int], step: int) -> list[int]:
+    """Feldman and Zrnic, Alg. 5, word for word: restart with the current cost counted."""
+    tracker, since_restart, trace = step, 0, []
+    for cost in costs:
+        if since_restart + cost > step:
+            tracker += step
+            since_restart = cost
+        else:
+            since_restart += cost
+        trace.append(tracker)
+    return trace
+
+
+def run(costs: list[list[int]], steps: list[int]) -> list[int]:
+    """The rungs after each step of one user."""
+    used, rungs = np.zeros((1, len(steps)), dtype=np.int64), np.ones(1, dtype=np.int64)
+    trace = []
+    for cost in costs:
+        used, rungs = advance_units(used, rungs, np.array([cost]), steps)
+        trace.append(int(rungs[0]))
+    return trace
+
+
+def test_tracker_of_step_one_on_costs_of_0_4_is_1_1_2_2_3() -> None:
+    tracker = RenyiTracker(order=2.0, step=1.0)
+    state, bounds = tracker.initial_state(1), []
+    for _ in range(5):
+        state, bound = tracker.advance(state, [0.4])
+        bounds.append(float(bound[0]))
+    assert bounds == [1.0, 1.0, 2.0, 2.0, 3.0]
+
+
+@given(st.lists(st.integers(0, 20), max_size=40), st.integers(20, 45))
+def test_costs_up_to_the_step_give_algorithm_5(costs: list[int], step: int) -> None:
+    assert [step * rung for rung in run([[c] for c in costs], [step])] == algorithm_5(costs, step)
+
+
+@given(cost_lists, st.integers(1, 30))
+def test_bound_is_never_below_the_sum_of_costs_at_any_time(costs: list[int], step: int) -> None:
+    total, previous = 0, 1
+    for cost, rungs in zip(costs, run([[c] for c in costs], [step]), strict=True):
+        total += cost
+        assert total <= rungs * step
+        assert rungs >= previous
+        previous = rungs
+    # Each restart wastes less than what caused it: never more than twice the need, and one rung.
+    assert previous <= 2 * math.ceil(total / step) + 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=25),
+    st.integers(1, 30),
+    st.integers(1, 30),
+)
+def test_one_schedule_bounds_every_order(costs: list[tuple[int, int]], a: int, b: int) -> None:
+    totals = [0, 0]
+    rungs = run([list(c) for c in costs], [a, b])
+    single = [run([[c[j]] for c in costs], [step]) for j, step in enumerate((a, b))]
+    for t, cost in enumerate(costs):
+        totals = [totals[0] + cost[0], totals[1] + cost[1]]
+        assert totals[0] <= rungs[t] * a
+        assert totals[1] <= rungs[t] * b
+        assert rungs[t] >= max(math.ceil(totals[0] / a), math.ceil(totals[1] / b), 1)
+    # An order with no costs never forces a restart.
+    silent = run([[c[0], 0] for c in costs], [a, b])
+    assert silent == single[0]
+
+
+def test_stopping_before_the_bound_exceeds_m_steps_is_a_filter_with_that_budget() -> None:
+    rng = np.random.default_rng(7)
+    for m in range(1, 6):
+        costs = rng.integers(0, 25, size=40).tolist()
+        admitted, step = 0, 10
+        for t, rungs in enumerate(run([[c] for c in costs], [step])):
+            if rungs > m:
+                break
+            admitted = sum(costs[: t + 1])
+        assert admitted <= m * step
+
+
+@pytest.mark.parametrize(
+    ("costs", "rungs", "used"),
+    [
+        ([0], [1], 0),
+        ([10], [1], 10),
+        ([11], [2], 1),  # the empty first rung is used
+        ([30], [3], 10),
+        ([1, 11], [1, 3], 1),  # a used rung is left as it is
+        ([1, 30], [1, 4], 10),
+        ([10, 0, 1], [1, 1, 2], 1),
+        ([5, 5, 5], [1, 1, 2], 5),
+    ],
+)
+def test_costs_above_the_step_climb_several_rungs(
+    costs: list[int], rungs: list[int], used: int
+) -> None:
+    state, height, trace = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), []
+    for cost in costs:
+        state, height = advance_units(state, height, np.array([cost]), 10)
+        trace.append(int(height[0]))
+    assert trace == rungs
+    assert int(state[0]) == used
+
+
+def test_orders_restart_together_and_keep_what_stands_on_the_last_rung() -> None:
+    used, rungs = advance_units(
+        np.array([[4, 4], [0, 0]]), np.array([1, 1]), np.array([[25, 7], [25, 7]]), [10, 10]
+    )
+    assert rungs.tolist() == [4, 3]
+    assert used.tolist() == [[5, 0], [5, 0]]
+
+
+@given(cost_lists, st.integers(1, 30), st.integers(0, 30))
+def test_users_together_are_as_users_alone(costs: list[int], step: int, start: int) -> None:
+    used = np.full(len(costs), min(start, step))
+    rungs = np.arange(1, len(costs) + 1)
+    together = advance_units(used, rungs, np.array(costs, dtype=np.int64), step)
+    for i, cost in enumerate(costs):
+        alone = advance_units(used[i : i + 1], rungs[i : i + 1], np.array([cost]), step)
+        assert (alone[0][0], alone[1][0]) == (together[0][i], together[1][i])
+    column = advance_units(used[:, None], rungs, np.array(costs, dtype=np.int64)[:, None], [step])
+    np.testing.assert_array_equal(column[0][:, 0], together[0])
+    np.testing.assert_array_equal(column[1], together[1])
+    np.testing.assert_array_equal(rungs, np.arange(1, len(costs) + 1))
+
+
+@pytest.mark.parametrize("step", [1, 3, MAX_BUDGET_UNITS])
+def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
+    used, rungs = np.array([0, step]), np.array([1, MAX_RUNGS])
+    cost = np.array([MAX_COST_UNITS - 1, MAX_COST_UNITS - 1])
+    for _ in range(3):
+        used, rungs = advance_units(used, rungs, cost, step)
+        assert ((used >= 0) & (used <= step)).all()
+        assert ((rungs >= 1) & (rungs <= MAX_RUNGS)).all()
+    assert rungs[1] == MAX_RUNGS
+    _, saturated = advance_units(np.array([0]), np.array([1]), np.array([MAX_COST_UNITS]), step)
+    assert saturated.tolist() == [MAX_RUNGS]
+    mixed = advance_units(
+        np.array([[0, 0]]), np.array([1]), np.array([[2**61, 5]]), [1, MAX_BUDGET_UNITS]
+    )
+    assert mixed[1].tolist() == [MAX_RUNGS]
+    assert mixed[0].tolist() == [[1, 0]]
+
+
+def test_after_an_unbounded_cost_the_bound_is_infinite() -> None:
+    for odometer in (RenyiTracker(8.0, 0.5), GdpOdometer(0.5)):
+        state, bound = odometer.advance(odometer.initial_state(2), [math.inf, 0.1])
+        assert bound.tolist() == [math.inf, odometer.step_units / 2**44]
+        assert odometer.advance(state, [0.0, 0.0])[1][0] == math.inf
+
+
+def test_gdp_odometer_adds_mu_squared_and_bounds_it() -> None:
+    odometer = GdpOdometer(0.5)
+    state, total = odometer.initial_state(1), Fraction(0)
+    trace = []
+    for norm in [1.0, 1.0, 0.5, 1.5, 0.0, 2.0]:
+        state, bound = odometer.advance(state, gdp_cost(Gaussian(4.0), [norm]))
+        total += 2 * exact.rho(norm, 4.0)
+        assert total <= Fraction(float(bound[0]))
+        trace.append(float(bound[0]))
+    assert trace == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
+
+
+def unequal(steps: list[int], costs: list[int]) -> list[tuple[int, int]]:
+    """The algorithm in words, one cost at a time: (used, rungs), where the last step repeats."""
+
+    def span(rung: int) -> int:
+        return steps[min(rung, len(steps)) - 1]
+
+    used, rung, trace = 0, 1, []
+    for cost in costs:
+        if used + cost <= span(rung):
+            used += cost
+        else:
+            rung, used = (rung + 1 if used else rung), cost
+            while used > span(rung):
+                used -= span(rung)
+                rung += 1
+        trace.append((used, rung))
+    return trace
+
+
+unit = 2.0**-20  # squares of whole multiples are whole numbers of 2**-40
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), max_size=12),
+    st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_gdp_odometer_climbs_steps_that_differ(costs: list[list[int]], roots: list[int]) -> None:
+    odometer = GdpOdometer([root * unit for root in roots])
+    state = odometer.initial_state(3)
+    squares = [root**2 for root in roots]
+    expected = [unequal(squares, [row[user] for row in costs]) for user in range(3)]
+    for step, row in enumerate(costs):
+        state, bound = odometer.advance(state, np.array(row) * unit**2)
+        for user in range(3):
+            used, rung = expected[user][step]
+            assert state[user].tolist() == [used * 2**4, rung]
+            spans = [*roots, *[roots[-1]] * max(rung - len(roots), 0)][:rung]
+            height = sum(Fraction(root * unit) ** 2 for root in spans)
+            assert sum(row[user] for row in costs[: step + 1]) * Fraction(unit) ** 2 <= height
+            assert exact.is_smallest_float_at_least(float(bound[user]), height)
+
+
+@given(st.lists(st.floats(0.0, 3.0), max_size=15), st.floats(0.01, 2.0), st.integers(1, 4))
+def test_gdp_odometer_of_equal_steps_is_that_of_one_step(
+    costs: list[float], step: float, times: int
+) -> None:
+    one, several = GdpOdometer(step), GdpOdometer([step] * times)
+    state, other = one.initial_state(1), several.initial_state(1)
+    for cost in costs:
+        state, bound = one.advance(state, [cost])
+        other, other_bound = several.advance(other, [cost])
+        assert state.tolist() == other.tolist()
+        np.testing.assert_allclose(bound, other_bound, rtol=1e-15)
+        assert Fraction(float(other_bound[0])) >= int(state[0, 1]) * Fraction(one.step_units, 2**44)
+
+
+def test_unequal_steps_saturate_and_are_checked() -> None:
+    odometer = GdpOdometer([1.0, 0.5])
+    state, bound = odometer.advance(odometer.initial_state(2), [math.inf, 1e5])
+    assert bound[0] == math.inf
+    assert bound[1] >= 1e5
+    assert odometer.advance(state, [0.0, 0.0])[1].tolist() == bound.tolist()
+    for bad in ([], [1.0, 0.0], [0.5, math.nan], [300.0, 300.0]):
+        with pytest.raises(InvalidInput, match="step"):
+            GdpOdometer(bad)
+
+
+@given(st.lists(st.floats(0.0, 3.0), max_size=15), st.floats(0.01, 2.0))
+def test_float_bound_is_never_below_the_exact_sum(costs: list[float], step: float) -> None:
+    tracker = RenyiTracker(4.0, step)
+    state, total = tracker.initial_state(1), Fraction(0)
+    for cost in costs:
+        state, bound = tracker.advance(state, [cost])
+        total += Fraction(cost)
+        assert total <= Fraction(float(bound[0]))
+
+
+def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
+    tracker = RenyiTracker(2.0, 0.1)
+    state = tracker.initial_state(1)
+    for rung in (1, 2, 3):
+        state, _ = tracker.advance(state, [0.1])
+        assert state.tolist() == [[tracker.step_units, rung]]
+
+
+def test_what_is_no_odometer_state_is_refused() -> None:
+    tracker = RenyiTracker(2.0, 1.0)
+    zero, one = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
+    with pytest.raises(InvalidInput, match="state"):
+        tracker.advance(zero, [0.1, 0.1])
+    with pytest.raises(InvalidInput, match="cost"):
+        tracker.advance(tracker.initial_state(2), [0.1])
+    with pytest.raises(InvalidInput, match="cost"):
+        tracker.advance(tracker.initial_state(1), [math.nan])
+    with pytest.raises(InvalidInput, match="rungs"):
+        advance_units(zero, one[:1], zero, 1)
+    with pytest.raises(InvalidInput, match="rungs"):
+        advance_units(zero, -one, zero, 1)
+    with pytest.raises(InvalidInput, match="used"):
+        advance_units(zero, one, zero, [1, 2])
+    with pytest.raises(InvalidInput, match="used"):
+        advance_units(-one, one, zero, 1)
+    for bad in (0, -1, MAX_BUDGET_UNITS + 1):
+        with pytest.raises(InvalidInput, match="step"):
+            advance_units(zero, one, zero, bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_steps_that_are_none_are_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="step"):
+        RenyiTracker(2.0, bad)
+    with pytest.raises(InvalidInput, match="step"):
+        GdpOdometer(bad)
+    with pytest.raises(InvalidInput, match="order"):
+        RenyiTracker(1.0, 1.0)
+
+
+def test_a_step_is_taken_exactly_and_rounded_up_to_units() -> None:
+    assert RenyiTracker(2.0, Fraction(1, 3)).step_units == 2**44 // 3 + 1
+    assert RenyiTracker(2.0, Decimal("0.3")).step_units == 3 * 2**44 // 10 + 1
+    assert GdpOdometer(Fraction(1, 3)).step_units == 2**44 // 9 + 1
+    for bad in (0, -1, Decimal("NaN"), 10**400, 1e200):
+        with pytest.raises(InvalidInput, match="step"):
+            RenyiTracker(2.0, bad)
+        with pytest.raises(InvalidInput, match="step"):
+            GdpOdometer([0.5, bad])

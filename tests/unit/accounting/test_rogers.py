@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import MAX_COST_UNITS, ApproxDPFilter, InvalidInput, PureDP, zcdp_cost
+from accounting.rogers import RogersFilter
+from tests.unit.accounting import rational_model as exact
+
+DIGITS = 60
+epsilons = st.floats(0.01, 100.0)
+deltas = st.floats(-300.0, -1.0).map(lambda exponent: 10.0**exponent)
+costs = st.one_of(st.floats(0.0, 3.0), st.floats(0.0, 1e-3), st.sampled_from([0.1, 0.2, 0.25]))
+
+
+def left_side(spread: mpmath.mpf, drift: mpmath.mpf, epsilon: float, delta: float) -> mpmath.mpf:
+    """The condition as Feldman and Zrnic print it, at 60 digits."""
+    log = mpmath.log(1 / mpmath.mpf(delta))
+    c = mpmath.mpf(epsilon) ** 2 / (mpmath.mpf("28.04") * log)
+    inner = 2 * (spread + c) * (1 + mpmath.mpf("0.5") * mpmath.log(1 + spread / c)) * log
+    return drift + mpmath.sqrt(inner)
+
+
+def fits(spread: int, drift: int, epsilon: float, delta: float) -> bool:
+    with mpmath.workdps(DIGITS):
+        unit = mpmath.mpf(2) ** -44
+        return bool(left_side(spread * unit, drift * unit, epsilon, delta) <= epsilon)
+
+
+def exact_units(eps: float) -> list[int]:
+    with mpmath.workdps(DIGITS):
+        value = mpmath.mpf(eps)
+        drift = mpmath.ceil(value * mpmath.expm1(value) / 2 * mpmath.mpf(2) ** 44)
+        return [exact.units(Fraction(eps) ** 2), int(drift)]
+
+
+def steps_admitted(rule: RogersFilter, eps: float) -> int:
+    """How many equal steps fit, by bisection over the state."""
+    unit = rule.cost_units([eps])
+    few, many = 0, 2**53 // int(unit.max())
+    while many - few > 1:
+        middle = (few + many) // 2
+        admitted = rule.admit_units(rule.initial_state(1), unit * middle)[1][0]
+        few, many = (middle, many) if admitted else (few, middle)
+    return few
+
+
+@given(st.floats(0.0, 20.0))
+def test_charges_are_the_exact_ceilings_of_spread_and_drift(eps: float) -> None:
+    charge = RogersFilter(500.0, 1e-5).cost_units([eps]).tolist()[0]
+    expected = exact_units(eps)
+    if charge == [MAX_COST_UNITS, MAX_COST_UNITS]:
+        assert expected[1] > 500 * 2**44
+    else:
+        assert charge == expected
+
+
+@pytest.mark.parametrize("eps", [5e-324, 1e-300, 1e-160, 2.0**-44, 1e-8, 1e-7, 2.0**-22])
+def test_a_positive_cost_is_charged_at_least_one_unit_of_each(eps: float) -> None:
+    assert RogersFilter(1.0, 1e-5).cost_units([eps]).tolist() == [exact_units(eps)]
+    assert min(exact_units(eps)) >= 1
+
+
+@given(epsilons, deltas, st.floats(0.0, 1.0))
+def test_boundary_in_units_is_where_60_digits_put_it(
+    epsilon: float, delta: float, part: float
+) -> None:
+    rule = RogersFilter(epsilon, delta)
+    # The largest spread, a part of it, and then the largest drift beside it.
+    low, high = 0, math.ceil(epsilon**2 * 2**44)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle, 0, epsilon, delta) else (low, middle)
+    spread = int(part * low)
+    drift, above = 0, math.ceil(epsilon * 2**44) + 1
+    while above - drift > 1:
+        middle = (drift + above) // 2
+        drift, above = (middle, above) if fits(spread, middle, epsilon, delta) else (drift, middle)
+    charges = np.array([[low, 0], [low + 1, 0], [spread, drift], [spread, drift + 1]])
+    admitted = rule.admit_units(rule.initial_state(4), charges)[1]
+    assert admitted.tolist() == [True, False, True, False]
+    # The same from states on the boundary, and one unit below it.
+    near = np.array([[spread, max(drift - 1, 0)], [spread, drift]])
+    state, admitted = rule.admit_units(near, np.array([[0, min(drift, 1)], [0, 1]]))
+    assert admitted.tolist() == [True, False]
+    assert state.tolist() == [[spread, drift], [spread, drift]]
+
+
+@given(st.lists(costs, max_size=15), epsilons, deltas)
+def test_what_is_admitted_meets_the_condition_in_real_numbers(
+    sequence: list[float], epsilon: float, delta: float
+) -> None:
+    rule = RogersFilter(epsilon, delta)
+    state = rule.initial_state(1)
+    with mpmath.workdps(DIGITS):
+        spread, drift = mpmath.mpf(0), mpmath.mpf(0)
+        for eps in sequence:
+            before, (state, admitted) = state, rule.admit(state, [eps])
+            value = mpmath.mpf(eps)
+            more = spread + value**2, drift + value * mpmath.expm1(value) / 2
+            if admitted[0]:
+                spread, drift = more
+                assert left_side(spread, drift, epsilon, delta) <= epsilon
+            else:
+                np.testing.assert_array_equal(state, before)
+                # No more is denied than rounding up to units explains.
+                slack = (len(sequence) + 1) * mpmath.mpf(2) ** -44
+                assert left_side(more[0] + slack, more[1] + slack, epsilon, delta) > epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "eps", "steps"),
+    [
+        (1.0, 1e-5, 0.001, 18524),
+        (1.0, 1e-5, 0.01, 185),
+        (1.0, 1e-6, 0.01, 154),
+        (8.0, 1e-6, 0.01, 9014),
+        (8.0, 1e-6, 0.1, 89),
+    ],
+)
+def test_equal_steps_are_admitted_as_often_as_the_printed_rule_says(
+    epsilon: float, delta: float, eps: float, steps: int
+) -> None:
+    with mpmath.workdps(DIGITS):
+
+        def at(k: int) -> mpmath.mpf:
+            value = mpmath.mpf(eps)
+            return left_side(k * value**2, k * value * mpmath.expm1(value) / 2, epsilon, delta)
+
+        assert at(steps) <= epsilon < at(steps + 1)
+    assert steps_admitted(RogersFilter(epsilon, delta), eps) == steps
+
+
+@given(st.floats(0.1, 10.0), deltas, st.floats(0.001, 1.0))
+def test_whatever_is_admitted_here_is_admitted_by_theorem_4_9(
+    epsilon: float, delta: float, eps: float
+) -> None:
+    steps = steps_admitted(RogersFilter(epsilon, delta), eps)
+    rho = float(zcdp_cost(PureDP(), [eps])[0])
+    tighter = ApproxDPFilter(epsilon, delta)
+    assert tighter.admit(tighter.initial_state(1), [steps * rho * (1 - 1e-12)])[1][0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "eps"), [(1.0, 1e-5, 0.05), (3.0, 1e-3, 0.2), (0.5, 0.3, 0.02)]
+)
+def test_randomised_response_as_often_as_admitted_is_epsilon_delta_dp(
+    epsilon: float, delta: float, eps: float
+) -> None:
+    """The exact delta of k responses: the loss is (2 j - k) eps with j true ones."""
+    k = steps_admitted(RogersFilter(epsilon, delta), eps)
+    assert k >= 1
+    with mpmath.workdps(DIGITS):
+        truth = 1 / (1 + mpmath.exp(-mpmath.mpf(eps)))
+        exceeded = sum(
+            mpmath.binomial(k, j)
+            * (
+                truth**j * (1 - truth) ** (k - j)
+                - mpmath.exp(epsilon) * truth ** (k - j) * (1 - truth) ** j
+            )
+            for j in range(k + 1)
+            if (2 * j - k) * eps > epsilon
+        )
+        assert 0 <= exceeded <= delta
+
+
+def test_denied_charge_leaves_budget_untouched_and_a_cheaper_one_is_admitted_later() -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    state = rule.initial_state(3)
+    new_state, admitted = rule.admit(state, [0.9, math.inf, 1e300])
+    assert not admitted.any()
+    np.testing.assert_array_equal(new_state, state)
+    assert rule.admit(new_state, [0.01, 0.0, 0.01])[1].all()
+
+
+@given(st.lists(costs, min_size=1, max_size=12), st.integers(1, 3))
+def test_users_together_are_as_users_alone_in_any_order(values: list[float], steps: int) -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    together, backwards = rule.initial_state(len(values)), rule.initial_state(len(values))
+    alone = [rule.initial_state(1) for _ in values]
+    for _ in range(steps):
+        together, admitted = rule.admit(together, values)
+        backwards, admitted_backwards = rule.admit(backwards, values[::-1])
+        np.testing.assert_array_equal(admitted, admitted_backwards[::-1])
+        for i, value in enumerate(values):
+            alone[i], one = rule.admit(alone[i], [value])
+            assert one[0] == admitted[i]
+    np.testing.assert_array_equal(together, backwards[::-1])
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+@given(st.lists(st.floats(0.0, 0.3), max_size=30), st.floats(0.1, 20.0), deltas)
+def test_the_remaining_step_is_admitted_and_little_more_is_not(
+    sequence: list[float], epsilon: float, delta: float
+) -> None:
+    rule = RogersFilter(epsilon, delta)
+    state = rule.initial_state(1)
+    for eps in sequence:
+        state, _ = rule.admit(state, [eps])
+    left = rule.remaining(state)
+    assert rule.admit(state, left)[1][0]
+    assert not rule.admit(state, left + epsilon * 2.0**-20)[1][0]
+    if left[0] > 0.0:
+        assert not rule.exhausted(state)[0]
+
+
+def test_exhausted_means_that_one_unit_of_each_is_denied() -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    state = rule.initial_state(1)
+    # Spend greedily: the largest step that fits, then what single units can still do.
+    for _ in range(200):
+        state, _ = rule.admit(state, rule.remaining(state))
+    size = 2**30
+    while size:
+        state, admitted = rule.admit_units(state, np.full((1, 2), size))
+        size = size if admitted[0] else size // 2
+    assert rule.exhausted(state)[0]
+    assert rule.remaining(state).tolist() == [0.0]
+    assert not rule.admit(state, [5e-324])[1][0]
+    assert rule.admit(state, [0.0])[1][0]
+    assert not rule.exhausted(rule.initial_state(1))[0]
+
+
+def test_rules_of_the_same_guarantee_are_equal_and_immutable() -> None:
+    assert RogersFilter(1.0, 1e-5) == RogersFilter(1, 1e-5) != RogersFilter(1.0, 1e-6)
+    assert len({RogersFilter(1.0, 1e-5), RogersFilter(1.0, 1e-5)}) == 1
+    assert repr(RogersFilter(1.0, 0.25)) == "RogersFilter(epsilon=1.0, delta=0.25)"
+    with pytest.raises(AttributeError):
+        RogersFilter(1.0, 1e-5).epsilon = 2.0
+
+
+def test_arguments_are_never_changed() -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    state, cost = rule.initial_state(3), np.array([0.1, 0.2, 9.0])
+    copies = state.copy(), cost.copy()
+    rule.admit(state, cost)
+    rule.remaining(state)
+    rule.exhausted(state)
+    np.testing.assert_array_equal(state, copies[0])
+    np.testing.assert_array_equal(cost, copies[1])
+
+
+def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else() -> None:
+    rule = RogersFilter(0.0, 1e-5)
+    state = rule.initial_state(2)
+    assert rule.admit(state, [0.0, 0.0])[1].all()
+    for cost in (5e-324, 0.1, math.inf):
+        new_state, admitted = rule.admit(state, [cost, cost])
+        assert not admitted.any()
+        np.testing.assert_array_equal(new_state, state)
+    assert rule.exhausted(state).all()
+    assert rule.remaining(state).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 512.1, 1e-9, 1e-200, 5e-324])
+def test_epsilon_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="epsilon"):
+        RogersFilter(bad, 1e-5)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -1e-5, math.nan, 0.5, math.exp(-1.0)])
+def test_delta_outside_the_theorem_is_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="delta"):
+        RogersFilter(1.0, bad)
+
+
+def test_wrong_states_and_costs_are_refused() -> None:
+    rule = RogersFilter(1.0, 1e-5)
+    good = rule.initial_state(2)
+    for bad in ([-0.1, 0.1], [math.nan, 0.1], [0.1], [[0.1, 0.1]]):
+        with pytest.raises(InvalidInput, match="cost"):
+            rule.admit(good, bad)
+    for state in (good[:, 0], good.astype(np.float64), good - 1, good + 2**44 + 1):
+        with pytest.raises(InvalidInput, match="state"):
+            rule.admit(state, [0.1, 0.1])
+        with pytest.raises(InvalidInput, match="state"):
+            rule.remaining(state)
+    with pytest.raises(InvalidInput, match="n is"):
+        rule.initial_state(-1)

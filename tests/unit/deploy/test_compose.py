@@ -1,0 +1,182 @@
+"""The compose file, held against the Compose Specification and against this repository.
+
+The engine itself is not run here. The schema comes with the package check-jsonschema.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import yaml
+
+from streams.config import Config
+from streams.topics.topics import SETTINGS
+from tests.readme import TOP
+
+COMPOSE: dict[str, Any] = yaml.safe_load((TOP / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+KAFKA, REDIS, WORKER = SERVICES["kafka"], SERVICES["redis"], SERVICES["worker"]
+BROKER: dict[str, str] = KAFKA["environment"]
+
+
+def listeners(name: str) -> dict[str, tuple[str, int]]:
+    """The value of a listener setting: name -> (host, port)."""
+    found = re.findall(r"(\w+)://([^:,]*):(\d+)", BROKER[name])
+    return {listener: (host, int(port)) for listener, host, port in found}
+
+
+def pairs(command: list[str]) -> dict[str, str]:
+    """The options of a Redis command line."""
+    return dict(zip(command[1::2], command[2::2], strict=True))
+
+
+def test_file_is_valid_under_the_compose_specification() -> None:
+    pytest.importorskip("check_jsonschema", reason="pip install 'check-jsonschema<0.38'")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run(
+        [*command, "docker-compose.yml"], cwd=TOP, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_services_are_a_broker_a_redis_and_two_workers() -> None:
+    assert SERVICES.keys() == {"kafka", "redis", "worker"}
+    assert KAFKA["image"].startswith("apache/kafka:")
+    assert REDIS["image"].startswith("redis:")
+    assert WORKER["deploy"]["replicas"] == 2
+    assert "container_name" not in WORKER  # it would forbid a second replica
+    assert "ports" not in WORKER
+
+
+@pytest.mark.parametrize("service", [KAFKA, REDIS], ids=["kafka", "redis"])
+def test_images_are_pinned_to_a_version(service: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[\w./-]+:\d+\.\d+[\w.-]*", service["image"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_started_again(name: str) -> None:
+    assert SERVICES[name]["restart"] == "always"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_environment_values_are_strings(name: str) -> None:
+    # YAML would turn a bare `false` or `1` into what the container sees differently.
+    assert all(isinstance(value, str) for value in SERVICES[name].get("environment", {}).values())
+
+
+def test_ports_are_published_on_the_loopback_address_only() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert published == ["127.0.0.1:9092:9092", "127.0.0.1:6379:6379"]
+
+
+# --- Kafka --------------------------------------------------------------------------------------
+
+
+def test_broker_runs_kraft_on_one_node() -> None:
+    assert set(BROKER["KAFKA_PROCESS_ROLES"].split(",")) == {"broker", "controller"}
+    node, host, port = re.fullmatch(
+        r"(\d+)@(\w+):(\d+)", BROKER["KAFKA_CONTROLLER_QUORUM_VOTERS"]
+    ).groups()
+    assert node == BROKER["KAFKA_NODE_ID"]
+    assert host == KAFKA["hostname"]
+    controller = BROKER["KAFKA_CONTROLLER_LISTENER_NAMES"]
+    assert listeners("KAFKA_LISTENERS")[controller] == ("", int(port))
+    assert controller not in listeners("KAFKA_ADVERTISED_LISTENERS")
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", BROKER["CLUSTER_ID"])
+    replication = [name for name in BROKER if name.endswith(("REPLICATION_FACTOR", "MIN_ISR"))]
+    assert len(replication) == 5
+    assert {BROKER[name] for name in replication} == {"1"}
+
+
+def test_host_and_containers_are_sent_to_addresses_they_can_reach() -> None:
+    advertised, bound = listeners("KAFKA_ADVERTISED_LISTENERS"), listeners("KAFKA_LISTENERS")
+    assert advertised["HOST"] == ("localhost", 9092)
+    assert f"127.0.0.1:{advertised['HOST'][1]}:{bound['HOST'][1]}" in KAFKA["ports"]
+    assert Config().kafka == "localhost:9092"
+    assert advertised["INTERNAL"] == (KAFKA["hostname"], bound["INTERNAL"][1])
+    assert WORKER["environment"]["TURNSTILE_KAFKA"] == "{}:{}".format(*advertised["INTERNAL"])
+    assert BROKER["KAFKA_INTER_BROKER_LISTENER_NAME"] == "INTERNAL"
+    protocols = dict(
+        pair.split(":") for pair in BROKER["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
+    )
+    assert protocols.keys() == bound.keys()
+    assert len({port for _, port in bound.values()}) == len(bound)
+
+
+def test_topics_are_never_created_by_accident() -> None:
+    assert BROKER["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["KAFKA_MESSAGE_MAX_BYTES", "KAFKA_REPLICA_FETCH_MAX_BYTES", "KAFKA_SOCKET_REQUEST_MAX_BYTES"],
+)
+def test_broker_admits_the_largest_record_of_any_topic(setting: str) -> None:
+    largest = max(int(topic.get("max.message.bytes", 0)) for topic in SETTINGS.values())
+    assert largest > 0
+    assert int(BROKER[setting]) >= largest
+
+
+def test_log_survives_the_container() -> None:
+    assert KAFKA["volumes"] == [f"kafka-data:{BROKER['KAFKA_LOG_DIRS']}"]
+    assert BROKER["KAFKA_UNCLEAN_LEADER_ELECTION_ENABLE"] == "false"
+
+
+# --- Redis --------------------------------------------------------------------------------------
+
+
+def test_redis_keeps_what_it_is_given() -> None:
+    assert REDIS["command"][0] == "redis-server"
+    options = pairs(REDIS["command"])
+    assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] == "everysec"
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert REDIS["volumes"] == ["redis-data:/data"]
+
+
+def test_every_named_volume_is_declared() -> None:
+    mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
+    assert {mount.split(":")[0] for mount in mounts} == COMPOSE["volumes"].keys()
+
+
+# --- worker -------------------------------------------------------------------------------------
+
+
+def test_worker_waits_until_broker_and_redis_answer() -> None:
+    assert WORKER["depends_on"] == {
+        name: {"condition": "service_healthy"} for name in ("kafka", "redis")
+    }
+    assert all("test" in SERVICES[name]["healthcheck"] for name in ("kafka", "redis"))
+
+
+def test_worker_settings_are_settings_of_the_code() -> None:
+    environment = WORKER["environment"]
+    known = {f"TURNSTILE_{setting.name.upper()}" for setting in fields(Config)}
+    assert environment.keys() <= known
+    config = Config.load(environment=environment)
+    assert config.kafka == "kafka:19092"
+    assert config.redis == "redis://redis:6379/0"
+    assert (config.partitions, config.replication) == (4, 1)
+
+
+def test_worker_is_built_from_this_repository() -> None:
+    build = WORKER["build"]
+    assert (TOP / build["context"]).resolve() == TOP
+    assert (TOP / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_worker_needs_no_privileges_and_writes_to_a_scratch_directory_only() -> None:
+    assert WORKER["cap_drop"] == ["ALL"]
+    assert WORKER["read_only"] is True
+    assert WORKER["tmpfs"] == ["/tmp"]
+
+
+def test_settings_named_in_the_readme_exist() -> None:
+    named = set(re.findall(r"TURNSTILE_[A-Z]+", (TOP / "deploy" / "README.md").read_text()))
+    known = {f"TURNSTILE_{setting.name.upper()}" for setting in fields(Config)}
+    assert named == known | {"TURNSTILE_CONFIG"}

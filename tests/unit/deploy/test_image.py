@@ -1,0 +1,128 @@
+"""The Dockerfile, held against what the package needs. The image itself is not built here."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+
+from tests.readme import TOP
+
+PYPROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
+COMPOSE = yaml.safe_load((TOP / "docker-compose.yml").read_text())
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, arguments), continued lines joined and comments left out."""
+    text = (TOP / "deploy" / "Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [
+        (word.upper(), " ".join(rest.split()))
+        for word, _, rest in (line.strip().partition(" ") for line in joined.splitlines() if line)
+    ]
+
+
+def arguments(instruction: str) -> list[str]:
+    return [rest for word, rest in instructions() if word == instruction]
+
+
+def copied() -> set[str]:
+    """What comes from the build context."""
+    return {
+        source
+        for rest in arguments("COPY")
+        if not rest.startswith("--from=")
+        for source in rest.split()[:-1]
+    }
+
+
+def kept(path: str) -> bool:
+    """Whether .dockerignore lets a top-level path through: the last line that matches decides."""
+    ignored = False
+    for line in (TOP / ".dockerignore").read_text().splitlines():
+        pattern = line.strip()
+        if pattern and not pattern.startswith("#") and pattern.lstrip("!") in ("*", path):
+            ignored = not pattern.startswith("!")
+    return not ignored
+
+
+def test_base_image_is_pinned_and_satisfies_the_package() -> None:
+    bases = [rest.split()[0] for rest in arguments("FROM")]
+    assert len(set(bases)) == 1  # the environment built in one stage runs in the other
+    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", bases[0]).groups()
+    least = re.fullmatch(r">=(\d+)\.(\d+)", PYPROJECT["project"]["requires-python"])
+    assert (int(major), int(minor)) >= tuple(map(int, least.groups()))
+
+
+def test_all_that_the_package_is_made_of_is_copied() -> None:
+    packages = {
+        pattern.rstrip("*")
+        for pattern in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    }
+    linked = {
+        str(file.resolve().relative_to(TOP))
+        for package in packages
+        for file in (TOP / package).rglob("*")
+        if file.is_symlink()
+    }
+    project = PYPROJECT["project"]
+    files = {"pyproject.toml", project["readme"], *project["license-files"], *linked}
+    assert copied() == {*files, *packages}
+
+
+def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+    for path in copied():
+        assert (TOP / path).exists(), f"{path} does not exist"
+        assert kept(path), f".dockerignore hides {path}"
+
+
+@pytest.mark.parametrize("path", [".git", ".venv", "tests", ".hypothesis", "out", "deploy"])
+def test_nothing_else_reaches_the_builder(path: str) -> None:
+    assert not kept(path)
+
+
+def test_files_that_are_not_python_are_package_data() -> None:
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    for package, patterns in data.items():
+        matched = {file for pattern in patterns for file in (TOP / package).glob(pattern)}
+        others = {
+            file
+            for file in (TOP / package).rglob("*")
+            if file.is_file() and file.suffix not in (".py", ".pyc")
+        }
+        assert others <= matched, f"not package data: {others - matched}"
+    assert list((TOP / "streams").rglob("*.lua"))
+
+
+def test_the_package_alone_is_installed() -> None:
+    installs = [rest for rest in arguments("RUN") if "pip install" in rest]
+    assert len(installs) == 1
+    assert installs[0].split()[-1] == "."  # no extras
+
+
+def test_container_does_not_run_as_root() -> None:
+    words = [word for word, _ in instructions()]
+    user, group = arguments("USER")[-1].split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    assert words.index("USER") > max(i for i, word in enumerate(words) if word in ("RUN", "COPY"))
+    assert any(f"--uid {user}" in rest and f"--gid {group}" in rest for rest in arguments("RUN"))
+
+
+def test_command_of_image_and_compose_is_a_command_of_the_package() -> None:
+    entrypoint, command = (json.loads(arguments(word)[-1]) for word in ("ENTRYPOINT", "CMD"))
+    assert command == COMPOSE["services"]["worker"]["command"]
+    module, _, function = PYPROJECT["project"]["scripts"][entrypoint[0]].partition(":")
+    script = f"import sys; from {module} import {function}; sys.exit({function}())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *entrypoint[1:], *command, "--help"],
+        cwd=TOP, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "worker" in done.stdout

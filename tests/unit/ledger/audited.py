@@ -1,0 +1,39 @@
+"""A log that is folded twice: by a ledger, and by the auditor of the pipeline tests."""
+
+from types import SimpleNamespace
+
+from streams.ledger.ledger import Channel
+from tests.audit.auditor import Auditor, compare, compare_chain, granted_norms
+from tests.unit.ledger.ledgers import Log, replayed
+
+
+class AuditedLog(Log):
+    """Every record goes to both; ``audit`` asserts that they agree about everything."""
+
+    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
+        super().__init__(partitions, partition, v)
+        self.auditor = Auditor(partitions)
+        self.published: dict[str, list] = {channel.value: [] for channel in Channel}
+
+    def send(self, record) -> list:
+        outputs = super().send(record)
+        here, offset = self.ledger.partition, len(self.records) - 1
+        for output in outputs:
+            self.published[output.channel.value].append((here, offset, output.value))
+        # The auditor takes from a decision what clipping granted, and nothing else.
+        fresh = [(here, offset, out.value) for out in outputs if out.channel is Channel.HALTS]
+        self.auditor.apply(here, offset, self.records[-1], granted_norms(fresh))
+        return outputs
+
+    def reason(self) -> str | None:
+        """Why the auditor refuses the last record; None if it does not."""
+        place = self.ledger.partition, len(self.records) - 1
+        return self.auditor.rejects.get(place, (None,))[0]
+
+    def audit(self) -> None:
+        """State, answers, rejects, checkpoints and chain; the state as a new owner has it, too."""
+        here = self.ledger.partition
+        again = replayed(self.deltas, self.ledger.partitions, here)
+        for ledger in (self.ledger, again):
+            compare(self.auditor, SimpleNamespace(records=self.published), {here: ledger})
+        compare_chain(self.auditor, here, self.ledger.chain)

@@ -1,0 +1,117 @@
+"""The index gives each user one slot for ever, whatever the mixture of ids."""
+
+import ast
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
+from tests.unit.ledger.test_ledger import random_log
+
+integers = st.integers(-(2**63), 2**63 - 1)
+users = st.one_of(integers, st.integers(-50, 50), st.text(min_size=1, max_size=4))
+
+
+@given(st.lists(st.lists(users, unique=True, max_size=30), max_size=20))
+def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals(batches):
+    index, model = UserIndex(), {}
+    for batch in batches:
+        known = index.find(batch)
+        assert known.tolist() == [model.get(user, UNKNOWN) for user in batch]
+        new = [user for user in batch if user not in model]
+        for user, slot in zip(new, index.add(new).tolist(), strict=True):
+            model[user] = slot
+    assert sorted(model.values()) == list(range(len(index)))
+    listed = index.users(0, len(index))
+    assert list(model) == (listed.tolist() if isinstance(listed, np.ndarray) else listed)
+    assert [index.user(slot) for slot in range(len(index))] == list(model)
+
+
+def test_a_number_and_its_digits_are_two_users():
+    index = UserIndex()
+    index.add([7, "7"])
+    assert index.find([7, "7"]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("stride", [1, 2**20, 2**40, -(2**33)])
+def test_integer_users_that_collide_are_all_found(stride):
+    ids = np.arange(20_000, dtype=np.int64) * stride
+    index = UserIndex()
+    for part in np.array_split(ids, 37):
+        assert (index.find(part) == UNKNOWN).all()
+        index.add(part)
+    assert index.find(ids).tolist() == list(range(len(ids)))
+    assert (index.find(ids + 1) == UNKNOWN).sum() >= len(ids) - (20_000 if stride == 1 else 0)
+
+
+def table_of(ids, table):
+    """A table that holds these ids in the slots of their order."""
+    for part in np.array_split(np.arange(len(ids)), 10):
+        table.add(part, ids)
+    return table
+
+
+def probes(ids, table):
+    """How many places are looked at to find each id."""
+    places = np.empty(len(ids), dtype=np.int64)
+    taken = np.flatnonzero(table._slots != UNKNOWN)
+    places[table._slots[taken]] = taken
+    return ((places - table._home(ids)) & table._mask) + 1
+
+
+KNOWN = (0x9E3779B97F4A7C15, 0, 1)
+"""What an attacker knows, as he knew the one factor of a table that drew none."""
+
+
+def colliding(count, bits):
+    """Ids that all have the last of 2**bits places as home in a table with the known seed."""
+    homes = np.arange(count, dtype=np.uint64) + np.uint64((1 << bits) - 1 << (64 - bits))
+    mixed = homes ^ (homes >> np.uint64(32))  # undoes the folding: the upper half is as it was
+    return (mixed * np.uint64(pow(KNOWN[0], -1, 2**64))).view(np.int64)
+
+
+def test_ids_chosen_to_collide_collide_only_where_the_seed_is_known():
+    ids = colliding(4_000, bits=14)
+    known = probes(ids, table_of(ids, _SlotTable(KNOWN)))
+    drawn = probes(ids, table_of(ids, _SlotTable()))
+    assert known.mean() > 1_000
+    assert drawn.mean() < 2
+    assert drawn.max() < 64
+
+
+@pytest.mark.parametrize("stride", [1, 3, 2**20, 2**32, 2**40, 2**44 + 1, -(2**33)])
+def test_rows_of_ids_are_spread_whatever_seed_is_drawn(stride):
+    ids = np.arange(20_000, dtype=np.int64) * stride
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).integers(0, 2**64, 3, dtype=np.uint64).tolist()
+        table = table_of(ids, _SlotTable((drawn[0] | 1, drawn[1], drawn[2] | 1)))
+        assert probes(ids, table).mean() < 1.5
+
+
+def test_every_process_draws_a_seed_of_its_own():
+    script = "from streams.ledger.index import _SEED; print(_SEED)"
+    seeds = {subprocess.check_output([sys.executable, "-c", script]) for _ in range(2)}
+    assert len(seeds) == 2
+    for first, _, second in map(ast.literal_eval, map(bytes.decode, seeds)):
+        assert first % 2 == second % 2 == 1
+
+
+def test_what_is_written_does_not_depend_on_the_seed(monkeypatch):
+    logs = []
+    for seed in (KNOWN, (3, 4, 5)):
+        monkeypatch.setattr(_SlotTable.__init__, "__defaults__", (seed,))
+        logs.append(random_log(3))
+    assert logs[0].outputs == logs[1].outputs
+    assert logs[0].deltas == logs[1].deltas
+
+
+def test_a_mixed_list_is_entered_at_once():
+    """One by one, half a million integers beside a string took seconds."""
+    index, added = UserIndex(), []
+    index._integers.add = lambda slots, ids: added.append(len(slots))
+    index.add([*range(1000), "a"])
+    assert added == [1000]

@@ -1,0 +1,335 @@
+"""The fold of one partition: what a record does, what it must not do, and that it can be redone.
+
+In both versions of the wire, and with the auditor of the pipeline tests looking on.
+"""
+
+import random
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.ledger.accounts import PAGE_USERS
+from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
+from streams.schemas import (
+    Charge,
+    Decision,
+    OdometerCheckpoint,
+    Reason,
+    Rejected,
+    RunOpened,
+    encode,
+)
+from streams.wire.chain import NO_TOPIC
+from streams.wire.packing import pack_norms
+from streams.wire.partitioner import partitions_of
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, replayed
+
+
+@pytest.fixture
+def log(new_log) -> Log:
+    log = new_log()
+    log.create(**log.any_ids)
+    log.open()
+    return log
+
+
+def state_of(ledger: Ledger) -> tuple:
+    datasets = {
+        name: [part.tolist() if isinstance(part, np.ndarray) else part for part in a.spent_units()]
+        + [a.bounds().tolist()]
+        for name, a in ledger.datasets.items()
+    }
+    return datasets, dict(ledger.runs)
+
+
+def test_exactly_as_many_steps_are_admitted_as_fit(new_log):
+    log = new_log()
+    log.create(budget=1.0)
+    log.open()
+    for step in range(32):  # each costs 1 / 32
+        decision = log.charge(step, [1], [1.0])
+        assert admitted(decision) == [True]
+        assert exhausted(decision) == [step == 31]
+    assert admitted(log.charge(32, [1], [1.0])) == [False]
+    assert admitted(log.charge(33, [1], [0.0])) == [True]
+    assert log.spent() == {1: 2**44}
+
+
+def test_a_halted_user_is_charged_nothing_and_a_cheaper_step_still_fits(log):
+    log.charge(0, [1, 2], [5.0, 1.0])  # costs 25 / 32 and 1 / 32
+    before = log.spent()
+    decision = log.charge(1, [1, 2], [5.0, 1.0])
+    assert admitted(decision) == [False, True]
+    assert decision.halted == [1] or decision.halted == np.array([1]).tobytes()
+    assert log.spent()[1] == before[1]
+    assert admitted(log.charge(2, [1], [2.0])) == [True]
+
+
+def test_a_repeated_step_returns_the_stored_decision_and_charges_nothing(log):
+    first = log.charge(0, [1, 2], [1.0, 2.0])
+    spent = log.spent()
+    assert log.charge(0, [1, 2], [1.0, 2.0]) == first
+    assert log.spent() == spent
+    log.open(attempt=2)
+    again = log.charge(0, [1, 2], [1.0, 2.0], attempt=2)
+    assert msgspec.structs.replace(again, attempt=1) == first
+    assert log.spent() == spent
+
+
+def test_the_encoding_of_a_step_does_not_make_it_another_step(log):
+    first = log.charge(0, [1, 2], [1.0, 2.0])
+    packed = np.array([1, 2], dtype="<i8").tobytes()
+    assert log.charge(0, packed, [1.0, 2.0]) == first
+
+
+REFUSED = [
+    # what, what differs from a good step 1, why it is refused
+    ("other content", {"step": 0, "norms": [1.5, 2.0]}, Reason.STEP_CONTENT_CHANGED),
+    ("other noise", {"step": 0, "scale": 5.0}, Reason.STEP_CONTENT_CHANGED),
+    ("a step left out", {"step": 2}, Reason.STEP_OUT_OF_ORDER),
+    ("unknown dataset", {"dataset": "other"}, Reason.UNKNOWN_DATASET),
+    ("unknown run", {"run": "other"}, Reason.UNKNOWN_RUN),
+    ("attempt never opened", {"attempt": 9}, Reason.UNKNOWN_RUN),
+    ("fenced attempt", {"attempt": 1}, Reason.OLDER_ATTEMPT),
+    ("too few norms", {"norms": [1.0]}, Reason.LENGTH_MISMATCH),
+    ("NaN", {"norms": [1.0, np.nan]}, Reason.INVALID_NORM),
+    ("infinite", {"norms": [np.inf, 1.0]}, Reason.INVALID_NORM),
+    ("negative", {"norms": [1.0, -1e-300]}, Reason.INVALID_NORM),
+    ("infinite clip", {"clip_norm": np.inf}, Reason.INVALID_NORM),
+    ("above the clip bound", {"clip_norm": 1.999}, Reason.NORM_ABOVE_CLIP),
+    ("no noise", {"scale": 0.0}, Reason.INVALID_MECHANISM),
+    ("NaN noise", {"scale": np.nan}, Reason.INVALID_MECHANISM),
+    ("a known user twice", {"users": [1, 1]}, Reason.DUPLICATE_USER),
+    ("a new user twice", {"users": [8, 8]}, Reason.DUPLICATE_USER),
+    ("a new name twice", {"users": ["a", "a"]}, Reason.DUPLICATE_USER),
+]
+
+
+@pytest.mark.parametrize(("what", "change", "reason"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
+    log.charge(0, [1, 2], [1.0, 2.0])
+    log.open(attempt=2)
+    before = state_of(log.ledger)
+    good = {"step": 1, "users": [1, 2], "norms": [1.0, 2.0], "attempt": 2}
+    rejected = log.charge(**{**good, **change})
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is reason
+    assert rejected.record == log.records[-1]
+    assert state_of(log.ledger) == before
+    assert log.deltas[-1] == encode(Ledger(0, 1).take_changes())
+    assert isinstance(log.charge(**good), Decision)
+
+
+def test_a_user_of_another_partition_is_refused(new_log):
+    log = new_log(partitions=4, partition=0)
+    log.create()
+    log.open()
+    homes = partitions_of(np.arange(100), 4)
+    here, there = int(np.flatnonzero(homes == 0)[0]), int(np.flatnonzero(homes != 0)[0])
+    rejected = log.charge(0, [here, there], [1.0, 1.0])
+    assert rejected.reason is Reason.WRONG_PARTITION
+    assert log.spent() == {}
+
+
+def test_a_newer_attempt_fences_an_older_one_and_keeps_the_step(log):
+    log.charge(0, [1], [1.0])
+    opened = log.open(attempt=3, request="other")
+    assert isinstance(opened, RunOpened)
+    assert opened.last_step == 0
+    assert log.charge(1, [1], [1.0], attempt=1).reason is Reason.OLDER_ATTEMPT
+    assert log.open(attempt=3, request="token").reason is Reason.OLDER_ATTEMPT
+    assert log.open(attempt=3, request="other") == msgspec.structs.replace(
+        opened, offset=len(log.records) - 1
+    )
+
+
+def test_a_policy_never_changes(log):
+    created = answer_of(log.outputs[0])
+    log.create(budget=1.0)
+    assert answer_of(log.outputs[-1]).policy == created.policy
+    refused = log.create(budget=2.0)
+    assert refused.reason is Reason.POLICY_CHANGED
+    assert "UNSET" not in refused.detail
+    assert ("user_ids='mixed'" in refused.detail) == (log.v == 2)
+
+
+POLICIES = [
+    ("orders without renyi", {"orders": [2.0]}),
+    ("renyi without orders", {"measure": "renyi"}),
+    ("fewer budgets than orders", {"measure": "renyi", "orders": [2.0, 3.0]}),
+    ("orders that do not rise", {"measure": "renyi", "orders": [3.0, 2.0], "budget": [1, 1]}),
+    ("an order beyond all bounds", {"measure": "renyi", "orders": [2.0**41]}),
+    ("an infinite order", {"measure": "renyi", "orders": [np.inf]}),
+]
+
+
+@pytest.mark.parametrize(("what", "policy"), POLICIES, ids=[row[0] for row in POLICIES])
+def test_a_policy_that_makes_no_sense_creates_nothing(new_log, what, policy):
+    log = new_log()
+    refused = log.create("bad", **policy)
+    assert refused.reason is Reason.INVALID_POLICY
+    assert "np." not in refused.detail
+    assert "array(" not in refused.detail
+    assert state_of(log.ledger) == ({}, {})
+
+
+def test_clipping_lets_a_user_spend_to_the_end_and_no_further(new_log):
+    log = new_log()
+    log.create(budget=1.0, on_exhaustion="clip")
+    log.open()
+    log.charge(0, [1], [5.0])  # 25 of 32
+    decision = log.charge(1, [1], [5.0])
+    granted = np.frombuffer(decision.granted, dtype="<f8")
+    assert granted == pytest.approx([np.sqrt(7.0)])
+    assert granted[0] ** 2 <= 7.0
+    assert admitted(decision) == exhausted(decision) == [True]
+    last = log.charge(2, [1], [5.0])
+    assert admitted(last) == [False]
+    assert log.spent() == {1: 2**44}
+
+
+def test_the_odometer_is_published_on_every_increase_and_never_below_the_spend(log):
+    for step in range(40):
+        log.charge(step, [1], [0.9])
+    rises = [
+        msgspec.msgpack.decode(out.value, type=OdometerCheckpoint)
+        for outputs in log.outputs
+        for out in outputs
+        if out.channel is Channel.ODOMETER
+    ]
+    bounds = [rise.bound[0] for rise in rises]
+    assert bounds == sorted(set(bounds))
+    assert bounds[-1] <= 1.0
+    final = log.ledger.datasets["d"].bounds()[0]
+    assert final == bounds[-1] >= log.spent()[1] / 2**44
+
+
+def random_log(seed: int, kind: type[Log] = Log, messages: int = 120) -> Log:
+    """Good and bad records of three datasets with all kinds of users."""
+    rng = random.Random(seed)
+    log = kind(v=1 + seed % 2)
+    log.create("d", budget=1.0, **log.any_ids)
+    log.create("clip", budget=0.5, on_exhaustion="clip", **log.any_ids)
+    log.create("renyi", budget=[2.0, 6.0], measure="renyi", orders=[2.0, 8.0], **log.any_ids)
+    steps: dict[str, int] = {}
+    for dataset in ("d", "clip", "renyi"):
+        log.open(dataset=dataset)
+    for _ in range(messages):
+        dataset = rng.choice(["d", "clip", "renyi"])
+        count = rng.choice([0, 1, 5, 60])
+        users = rng.sample(range(150), count)
+        if rng.random() < 0.4:
+            users = [f"u{user}" if user % 3 == 0 else user for user in users]
+        norms = [rng.choice([0.0, 0.3, 1.0, rng.random() * 3]) for _ in users]
+        step = steps.get(dataset, 0) - (rng.random() < 0.1)
+        answer = log.charge(max(step, 0), users, norms, scale=2.0, dataset=dataset)
+        if isinstance(answer, Decision) and answer.step == steps.get(dataset, 0):
+            steps[dataset] = answer.step + 1
+        if rng.random() < 0.05:
+            log.send(rng.choice([b"", b"{", b"\xff\xfe", b"\x81", None]))
+    return log
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_auditor_agrees_about_random_logs(seed):
+    random_log(seed, AuditedLog).audit()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replay_gives_the_same_bytes(seed):
+    log = random_log(seed)
+    again = Log()
+    for record in log.records:
+        again.send(record)
+    assert again.outputs == log.outputs
+    assert again.deltas == log.deltas
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_deltas_rebuild_the_state(seed):
+    log = random_log(seed)
+    assert state_of(replayed(log.deltas)) == state_of(log.ledger)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_fold_that_stops_anywhere_changes_nothing(seed):
+    """Fold while the log grows, stop at a random field, trim only if the fold was complete."""
+    rng = random.Random(seed)
+    source = random_log(seed)
+    ledger = Ledger(0, 1)
+    folded: dict[str, bytes] = {}
+    deltas: list[bytes] = []
+    pending: list[str] = []
+    covered = 0
+    for offset, record in enumerate(source.records):
+        ledger.apply(offset, record)
+        deltas.append(encode(ledger.take_changes()))
+        if not pending and rng.random() < 0.1:
+            pending, covered = ledger.unfolded(), len(deltas)
+        elif pending:
+            name = pending.pop(0)
+            folded[name] = ledger.fold(name)
+            if not pending:
+                del deltas[:covered]
+    taken_over = Ledger(0, 1)
+    taken_over.load(folded)
+    for delta in deltas:
+        taken_over.replay(msgspec.msgpack.decode(delta, type=Delta))
+    assert state_of(taken_over) == state_of(source.ledger)
+    follow_up = encode(
+        Charge(
+            v=source.v,
+            dataset="d",
+            run="r",
+            attempt=1,
+            step=source.ledger.runs["d", "r"].step + 1,
+            users=[1, "u3"],
+            norms=pack_norms(np.array([0.5, 0.5])),
+            scale=2.0,
+        )
+    )
+    offset = len(source.records)
+    assert taken_over.apply(offset, follow_up) == source.ledger.apply(offset, follow_up)
+
+
+def test_a_new_owner_goes_on_where_state_and_chain_stand():
+    source = random_log(1)
+    half = len(source.records) // 2
+    before = Ledger(0, 1)
+    for offset, record in enumerate(source.records[:half]):
+        before.apply(offset, record)
+    before.take_changes()
+    pages = {name: before.fold(name) for name in before.unfolded()}
+    changes = []
+    for offset, record in enumerate(source.records[half:-1], start=half):
+        before.apply(offset, record)
+        changes.append(encode(before.take_changes()))
+    kept = SimpleNamespace(pages=pages, changes=changes)
+    after = ledger_of(kept, 0, 1, NO_TOPIC, before.chain)
+    assert state_of(after) == state_of(before)
+    assert after.chain.ends_with(source.records[-2])
+    last = len(source.records) - 1
+    assert after.apply(last, source.records[-1]) == before.apply(last, source.records[-1])
+    assert after.chain == before.chain == source.ledger.chain
+
+
+def test_a_fold_over_many_pages_survives_users_that_arrive_meanwhile(new_log):
+    log = new_log()
+    log.create(budget=1.0)
+    log.open()
+    ids = np.arange(3 * PAGE_USERS)
+    half = len(ids) // 2
+    log.charge(0, ids[:half].tobytes(), np.full(half, 0.5))
+    names = log.ledger.unfolded()
+    folded = {names[0]: log.ledger.fold(names[0]), names[1]: log.ledger.fold(names[1])}
+    log.charge(1, ids[half:].tobytes(), np.full(len(ids) - half, 0.5))
+    for name in names[2:]:  # the second page of users is now fuller than the deltas know
+        folded[name] = log.ledger.fold(name)
+    ledger = Ledger(0, 1)
+    ledger.load(folded)
+    for delta in log.deltas[3:]:
+        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    assert state_of(ledger)[0] == state_of(log.ledger)[0]

@@ -1,0 +1,317 @@
+"""What a dataset is in one partition: its policy and kinds of ids, withdrawal, and P of the log."""
+
+import unicodedata
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from streams.ledger.ledger import Channel, Delta, LayoutMismatch, Ledger
+from streams.schemas import (
+    CreateDataset,
+    DatasetCreated,
+    DatasetWithdrawn,
+    Decision,
+    Policy,
+    Reason,
+    encode,
+)
+from tests.unit.ledger.ledgers import Log, admitted, replayed
+
+COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
+
+
+def folded(ledger: Ledger) -> Ledger:
+    """A ledger that loads what this one folds, after the deltas before were dropped."""
+    fields = {name: ledger.fold(name) for name in ledger.unfolded()}
+    loaded = Ledger(ledger.partition, ledger.partitions)
+    loaded.load({name: value for name, value in fields.items() if value is not None})
+    return loaded
+
+
+# --- kinds of ids -------------------------------------------------------------------------------
+
+CREATED_AGAIN = [
+    # version and user_ids of the first request, of the second, user_ids of the answer to it
+    ((2, UNSET), (2, UNSET), "one-kind"),
+    ((2, UNSET), (2, "one-kind"), "one-kind"),
+    ((2, UNSET), (2, "mixed"), None),
+    ((2, "string"), (2, UNSET), "string"),
+    ((2, "string"), (2, "integer"), None),
+    ((2, "string"), (1, UNSET), None),  # version 1 means: mixed
+    ((2, "mixed"), (1, UNSET), UNSET),  # and cannot read how version 2 says it
+    ((1, UNSET), (1, UNSET), UNSET),
+    ((1, UNSET), (2, UNSET), UNSET),
+    ((1, UNSET), (2, "mixed"), UNSET),
+    ((1, UNSET), (2, "one-kind"), None),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "answered"), CREATED_AGAIN, ids=str)
+def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(
+    new_log_of_2, first, second, answered
+):
+    log = new_log_of_2()
+    log.create(v=first[0], user_ids=first[1])
+    policy = log.ledger.datasets["d"].policy
+    again = log.create(v=second[0], user_ids=second[1])
+    if answered is None:
+        assert again.reason is Reason.POLICY_CHANGED
+    else:
+        assert again.policy.user_ids == answered
+        opened = log.open(v=second[0])
+        assert opened.policy == again.policy
+    assert log.ledger.datasets["d"].policy == policy
+
+
+KINDS = [
+    # user_ids, the users of one step after the other, which of these steps are charged
+    ("one-kind", [[1, 2], [3], ["a"], [4, "a"]], [0, 1]),
+    ("one-kind", [["a"], [1], ["b", 1], ["b"]], [0, 3]),
+    ("one-kind", [["a", 1], [1, "a"], [], [1], ["a"]], [2, 3]),
+    ("integer", [["a"], ["a", 1], [], [1]], [2, 3]),
+    ("string", [[1], ["a", 1], [], ["a"]], [2, 3]),
+    ("mixed", [[1], ["a"], ["b", 2]], [0, 1, 2]),
+]
+
+
+@pytest.mark.parametrize("v", [1, 2])
+@pytest.mark.parametrize(("user_ids", "steps", "charged"), KINDS, ids=str)
+def test_ids_of_another_kind_are_refused_and_change_nothing(
+    new_log_of_2, user_ids, steps, charged, v
+):
+    log = new_log_of_2()
+    log.create(user_ids=user_ids)
+    log.open()
+    step, users_charged = 0, []
+    for number, users in enumerate(steps):
+        answer = log.charge(step, users, [1.0] * len(users), v=v)
+        if number in charged:
+            assert isinstance(answer, Decision)
+            step, users_charged = step + 1, users_charged + users
+        else:
+            assert answer.reason is Reason.MIXED_USERS
+            assert "two budgets" in answer.detail
+        log.hand_over(replayed(log.deltas))  # the kind is known to whoever comes after
+    assert list(log.spent()) == list(dict.fromkeys(users_charged))
+
+
+def test_version_1_gives_a_budget_to_every_way_to_write_a_name(new_log):
+    """As logs of version 1 were decided once, they are decided for ever."""
+    log = Log(v=1)
+    log.create(budget=1.0)
+    log.open()
+    ways = [1, "1", COMPOSED, DECOMPOSED]
+    decision = log.charge(0, ways, [5.0] * 4)  # each costs 25 / 32
+    assert admitted(decision) == [True] * 4
+    assert list(log.spent()) == ways
+
+
+@pytest.mark.parametrize(
+    ("users", "reason"),
+    [
+        ([1, "1"], Reason.MIXED_USERS),
+        ([COMPOSED, DECOMPOSED], Reason.MALFORMED),
+        ([DECOMPOSED], Reason.MALFORMED),
+    ],
+)
+def test_version_2_gives_one_budget_to_a_name(new_log_of_2, users, reason):
+    log = new_log_of_2()
+    log.create()
+    log.open()
+    assert log.charge(0, users, [1.0] * len(users)).reason is reason
+    assert log.spent() == {}
+    assert isinstance(log.charge(0, [COMPOSED, "1"], [1.0, 1.0]), Decision)
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_a_dataset_of_version_2_has_names_in_normal_form_only(new_log_of_2, v):
+    log = new_log_of_2()
+    log.create(user_ids="mixed")
+    log.open()
+    assert isinstance(log.charge(0, [COMPOSED], [1.0], v=v), Decision)
+    refused = log.charge(1, [DECOMPOSED], [1.0], v=v)
+    assert refused.reason is (Reason.MIXED_USERS if v == 1 else Reason.MALFORMED)
+    assert r"'Zo\xeb'" in refused.detail
+    assert r"'Zoe\u0308'" in refused.detail
+    assert list(log.spent()) == [COMPOSED]
+
+
+def test_a_dataset_of_version_1_takes_names_in_version_1_only(new_log_of_2):
+    """A name that was charged as it is must not get a second budget by being normalised."""
+    log = new_log_of_2()
+    log.create(v=1)
+    log.open()
+    assert isinstance(log.charge(0, [DECOMPOSED], [1.0], v=1), Decision)
+    refused = log.charge(1, [COMPOSED], [1.0])
+    assert refused.reason is Reason.MIXED_USERS
+    assert "version 1" in refused.detail
+    assert isinstance(log.charge(1, [7], [1.0]), Decision)
+    assert list(log.spent()) == [DECOMPOSED, 7]
+
+
+# --- withdrawal ---------------------------------------------------------------------------------
+
+
+def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_log_of_2):
+    log = new_log_of_2()
+    log.create(budget=8.0)
+    withdrawn = log.withdraw()
+    assert isinstance(withdrawn, DatasetWithdrawn)
+    assert log.ledger.datasets == {}
+    assert log.open().reason is Reason.UNKNOWN_DATASET
+    assert isinstance(log.create(budget=1.0), DatasetCreated)
+    log.open()
+    assert admitted(log.charge(0, [1], [8.0])) == [False]  # 2 of 1
+
+
+@pytest.mark.parametrize("name", ["d", "never-created"])
+def test_withdrawing_what_is_not_there_is_answered(new_log_of_2, name):
+    log = new_log_of_2()
+    log.create()
+    log.withdraw()
+    first, again = log.withdraw(name), log.withdraw(name)
+    assert msgspec.structs.replace(again, offset=first.offset) == first
+    assert isinstance(first, DatasetWithdrawn)
+
+
+def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log_of_2):
+    log = new_log_of_2()
+    log.create()
+    log.open()
+    for _ in range(2):
+        assert log.withdraw().reason is Reason.DATASET_IN_USE
+        log.close()
+    assert replayed(log.deltas).apply(99, log.records[-2])[0].channel is Channel.REJECTS
+
+
+def test_a_withdrawn_dataset_is_gone_from_deltas_and_fields(new_log_of_2):
+    log = new_log_of_2()
+    log.create()
+    log.create("other", budget=2.0)
+    fields = {name: log.ledger.fold(name) for name in log.ledger.unfolded()}
+    log.withdraw()
+    assert log.ledger.unfolded() == ["policy:d"]
+    assert log.ledger.fold("policy:d") is None
+    assert log.ledger.unfolded() == []
+    behind = Ledger(0, 1)
+    behind.load(fields)
+    behind.replay(msgspec.msgpack.decode(log.deltas[-1], type=Delta))
+    assert list(behind.datasets) == list(replayed(log.deltas).datasets) == ["other"]
+    assert behind.unfolded() == ["policy:d"]
+
+
+def test_pages_may_be_newer_than_the_deltas_of_a_dataset_that_was_created_twice(new_log_of_2):
+    """A fold that stopped before the deltas were dropped; they are replayed over its pages."""
+    log = new_log_of_2()
+    log.create(budget=8.0)
+    log.withdraw()
+    log.create(budget=1.0)
+    log.open()
+    log.charge(0, [1, 2], [1.0, 5.0])
+    ahead = Ledger(0, 1)
+    ahead.load({name: log.ledger.fold(name) for name in log.ledger.unfolded()})
+    for delta in log.deltas:
+        ahead.replay(msgspec.msgpack.decode(delta, type=Delta))
+    log.hand_over(ahead)
+    assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
+
+
+def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log_of_2):
+    log = new_log_of_2()
+    records = []
+    for action in (
+        lambda: log.create(budget=8.0),
+        log.withdraw,
+        lambda: log.create(budget=1.0),
+        log.open,
+        lambda: log.charge(0, [1], [1.0]),
+        lambda: log.create("gone"),
+        lambda: log.withdraw("gone"),
+    ):
+        action()
+        records.append(log.records[-1])
+    batch = Ledger(0, 1)
+    for offset, record in enumerate(records):
+        batch.apply(offset, record)
+    after = replayed([encode(batch.take_changes())])
+    assert list(after.datasets) == ["d"]
+    assert after.datasets["d"].policy == log.ledger.datasets["d"].policy
+    assert after.summary() == batch.summary() == log.ledger.summary()
+
+
+# --- P of the log -------------------------------------------------------------------------------
+
+
+def policy_for(partitions: int, name: str = "d") -> Policy:
+    return Policy(
+        dataset=name, partitions=partitions, measure="zcdp", budget=[8], odometer_step=[1]
+    )
+
+
+def everything(ledger: Ledger) -> tuple:
+    """All that a record might have changed."""
+    return ledger.chain, ledger.summary(), ledger.unfolded(), ledger.unwritten_bytes
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_a_log_of_another_number_of_partitions_stops_before_anything_changes(v):
+    ledger = Ledger(1, 4)
+    ledger.apply(0, b"garbage")
+    before = everything(ledger)
+    with pytest.raises(LayoutMismatch, match="written for 2 partitions, but its topic has 4") as at:
+        ledger.apply(1, encode(CreateDataset(v=v, request="t", policy=policy_for(2))))
+    assert everything(ledger) == before
+    assert "with 2 partitions" in at.value.remedy
+    assert str(at.value) == f"{at.value.reason}. {at.value.remedy}"
+
+
+BEFORE_THE_FIRST = [
+    ("garbage", b"{"),
+    ("a tombstone", None),
+    ("a policy that makes no sense", {"policy": {"orders": [2.0]}}),
+    ("a version that is not known", {"v": 3}),
+]
+
+
+@pytest.mark.parametrize(("what", "record"), BEFORE_THE_FIRST, ids=[r[0] for r in BEFORE_THE_FIRST])
+def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log_of_2, what, record):
+    log = new_log_of_2(partitions=3)
+    if isinstance(record, dict):
+        policy = {**msgspec.to_builtins(policy_for(2)), **record.get("policy", {})}
+        record = encode({"type": "create-dataset", "request": "t", **record, "policy": policy})
+    log.send(record)
+    assert log.reason() is not None
+    with pytest.raises(LayoutMismatch):
+        log.ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
+
+
+def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(new_log_of_2):
+    """Also after the dataset is gone: a client's mistake must not stop a log that is right."""
+    log = new_log_of_2()
+    log.create()
+    log.withdraw()
+    wrong = encode(CreateDataset(request="t", policy=policy_for(2)))
+    for ledger in (replayed(log.deltas), folded(log.ledger)):
+        (output,) = ledger.apply(2, wrong)
+        assert output.channel is Channel.REJECTS
+    log.send(wrong)
+    assert log.reason() == "invalid-policy"
+    assert isinstance(log.create(), DatasetCreated)
+
+
+def test_the_auditor_stops_where_the_ledger_stops(new_log_of_2):
+    log = new_log_of_2(partitions=2)
+    log.send(b"garbage")
+    log.auditor.apply(0, 1, encode(CreateDataset(request="t", policy=policy_for(3))), {})
+    assert log.auditor.stopped == {0: 1}
+
+
+def test_state_of_another_number_of_partitions_is_not_loaded():
+    log = Log()
+    log.create()
+    delta = msgspec.msgpack.decode(log.deltas[0], type=Delta)
+    with pytest.raises(LayoutMismatch):
+        Ledger(0, 2).replay(delta)
+    with pytest.raises(LayoutMismatch):
+        Ledger(0, 2).load({"partitions": log.ledger.fold("partitions")})

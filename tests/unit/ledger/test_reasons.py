@@ -1,0 +1,251 @@
+"""Of several reasons to refuse a request the first one in the order of ``Reason`` is given.
+
+The auditor checks in an order of its own writing, so that this is a contract and not a habit.
+"""
+
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.ledger import writes
+from streams.schemas import VERSION, Reason
+from streams.wire.partitioner import partitions_of
+from tests.audit import auditor
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import answer_of
+
+HOMES = partitions_of(np.arange(1000), 2)
+HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
+THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
+
+
+@pytest.fixture(scope="module", params=range(1, VERSION + 1), ids="version {}".format)
+def log(request):
+    """A dataset whose run has come to step 0 under attempt 2, and a run that is closed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writes, "MAX_WRITE_BYTES", 20_000)
+        patch.setattr(writes, "MAX_CHARGE_USERS", 60)
+        patch.setattr(auditor, "_MOST_WRITTEN", 20_000)
+        patch.setattr(auditor, "_MOST_USERS", 60)
+        log = AuditedLog(partitions=2, v=request.param)
+        log.create(v=2)
+        for run in ("r", "closed"):
+            log.open(run=run, attempt=2)
+            log.charge(0, HERE[:2], [0.1, 0.1], run=run, attempt=2)
+        log.close(run="closed", attempt=2, v=2)
+        log.create("idle", v=2)
+        yield log
+        log.audit()
+
+
+def charge(log: AuditedLog) -> dict[str, Any]:
+    return {
+        "type": "charge",
+        "v": log.v,
+        "dataset": "d",
+        "run": "r",
+        "attempt": 2,
+        "step": 1,
+        "users": HERE[:3],
+        "norms": [0.1, 0.2, 0.3],
+        "scale": 4.0,
+        "clip_norm": 0.5,
+    }
+
+
+def more(record: dict[str, Any], users: list[int | str], norm: float = 0.1) -> None:
+    record["users"] = [*record["users"], *users]
+    record["norms"] = [*record["norms"], *[norm] * len(users)]
+
+
+CHARGE = {
+    Reason.UNSUPPORTED_VERSION: lambda r: r.update(v=VERSION + 1),
+    Reason.MALFORMED: lambda r: r.update(discount=1),
+    Reason.UNKNOWN_DATASET: lambda r: r.update(dataset="nobody-created-this"),
+    Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
+    Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
+    Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
+    Reason.STEP_CONTENT_CHANGED: lambda r: r.update(step=0),
+    Reason.STEP_OUT_OF_ORDER: lambda r: r.update(step=7),
+    Reason.TOO_LARGE: lambda r: more(r, HERE[10:75]),
+    Reason.LENGTH_MISMATCH: lambda r: r["norms"].append(0.1),
+    Reason.INVALID_MECHANISM: lambda r: r.update(scale=0.0),
+    Reason.MIXED_USERS: lambda r: more(r, ["a"]),
+    Reason.INVALID_NORM: lambda r: more(r, HERE[5:6], -1.0),
+    Reason.NORM_ABOVE_CLIP: lambda r: more(r, HERE[6:7], 0.6),
+    Reason.DUPLICATE_USER: lambda r: more(r, HERE[:1]),
+    Reason.WRONG_PARTITION: lambda r: more(r, THERE[:1]),
+}
+IMPOSSIBLE = [
+    {Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT},
+    {Reason.STEP_CONTENT_CHANGED, Reason.STEP_OUT_OF_ORDER},
+]
+PAIRS = [pair for pair in combinations(CHARGE, 2) if set(pair) not in IMPOSSIBLE]
+
+
+def reasons(log: AuditedLog, record: dict[str, Any]) -> tuple[str, str]:
+    """Why the ledger and the auditor refuse a record."""
+    log.send(msgspec.msgpack.encode(record))
+    rejected = msgspec.msgpack.decode(log.outputs[-1][0].value)
+    assert "np." not in rejected.get("detail", "")
+    return rejected.get("reason", "nothing"), log.reason() or "nothing"
+
+
+def test_the_table_is_in_the_order_of_the_reasons():
+    assert list(CHARGE) == [reason for reason in Reason if reason in CHARGE]
+
+
+@pytest.mark.parametrize("reason", CHARGE)
+def test_each_reason_is_given_by_itself(log, reason):
+    record = charge(log)
+    CHARGE[reason](record)
+    assert reasons(log, record) == (reason, reason)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids="-".join)
+def test_of_two_reasons_the_first_is_given(log, first, second):
+    record = charge(log)
+    for reason in (second, first):
+        CHARGE[reason](record)
+    assert reasons(log, record) == (first, first)
+
+
+PACKED = {
+    "users cut off": {"users": bytes(31)},
+    "norms cut off": {"norms": bytes(31)},
+}
+LATE_IN_VERSION_1 = [
+    Reason.UNKNOWN_DATASET,
+    Reason.UNKNOWN_RUN,
+    Reason.RUN_CLOSED,
+    Reason.OLDER_ATTEMPT,
+]
+
+
+@pytest.mark.parametrize("second", [r for r in CHARGE if r is not Reason.UNSUPPORTED_VERSION])
+@pytest.mark.parametrize("cut", PACKED.values(), ids=PACKED)
+def test_packed_arrays_are_measured_first_and_in_version_1_after_the_attempt(log, cut, second):
+    record = charge(log)
+    CHARGE[second](record)
+    record.update(cut)
+    late = log.v == 1 and second in LATE_IN_VERSION_1
+    expected = second if late else Reason.MALFORMED
+    assert reasons(log, record) == (expected, expected)
+
+
+@pytest.mark.parametrize("second", [r for r in CHARGE if r is not Reason.UNSUPPORTED_VERSION])
+def test_names_are_looked_at_first_from_version_2_on(log, second):
+    record = charge(log)
+    CHARGE[second](record)
+    more(record, ["e\u0308"])
+    expected = (
+        Reason.MALFORMED if log.v >= 2 else min(second, Reason.MIXED_USERS, key=list(Reason).index)
+    )
+    assert reasons(log, record) == (expected, expected)
+
+
+DETAILS = [
+    # what changes in a good charge, what people are told
+    ({"users": HERE[:1] * 2, "norms": [0.1] * 2}, f"user {HERE[0]} stands twice in one step"),
+    ({"users": HERE[7:8] * 2, "norms": [0.1] * 2}, "a user stands twice in one step"),
+    (
+        {"users": [*HERE[:2], THERE[0]]},
+        f"user {THERE[0]} lives in partition 1 of 2, not in 0",
+    ),
+    (
+        {"norms": [0.1, -1e-300, 0.1]},
+        "norm -1e-300 at position 1 is not a finite number >= 0",
+    ),
+    (
+        {"norms": [0.1, 0.5000000000000001, 0.1]},
+        "norm 0.5000000000000001 at position 1 is above clip_norm 0.5: "
+        "clip the contribution before it is charged",
+    ),
+    ({"clip_norm": -0.5}, "clip_norm -0.5 is not a finite number >= 0"),
+    ({"scale": 0.0}, "noise_stddev is 0.0, but must be finite and greater than 0"),
+    ({"norms": [0.1]}, "3 users, but 1 norms"),
+]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["lists", "packed"])
+@pytest.mark.parametrize(("change", "detail"), DETAILS, ids=[row[1][:40] for row in DETAILS])
+def test_what_people_are_told_does_not_depend_on_the_version_of_numpy(log, change, detail, packed):
+    """numpy 2 writes np.int64(7) where numpy 1 wrote 7, and a reject is kept."""
+    record = {**charge(log), **change}
+    if packed:
+        record["users"] = np.array(record["users"], dtype="<i8").tobytes()
+        record["norms"] = np.array(record["norms"], dtype="<f8").tobytes()
+    log.send(msgspec.msgpack.encode(record))
+    assert answer_of(log.outputs[-1]).detail == detail
+
+
+def test_a_record_beyond_the_largest_size_is_not_looked_at(log):
+    record = {**charge(log), "v": VERSION + 1, "padding": bytes(8 * 1024 * 1024)}
+    assert reasons(log, record) == (Reason.TOO_LARGE, Reason.TOO_LARGE)
+
+
+POLICY = {"dataset": "d", "partitions": 2, "measure": "zcdp", "budget": [1], "odometer_step": [1]}
+OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
+    "create-dataset": (
+        {"policy": POLICY},
+        {
+            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+            Reason.MALFORMED: {"discount": 1},
+            Reason.INVALID_POLICY: {"policy": {**POLICY, "partitions": 3}},
+            Reason.POLICY_CHANGED: {},
+        },
+    ),
+    "withdraw-dataset": (
+        {"dataset": "idle"},
+        {
+            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+            Reason.MALFORMED: {"discount": 1},
+            Reason.DATASET_IN_USE: {"dataset": "d"},
+        },
+    ),
+    "open-run": (
+        {"dataset": "d", "run": "r", "attempt": 2},
+        {
+            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+            Reason.MALFORMED: {"discount": 1},
+            Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+            Reason.RUN_CLOSED: {"run": "closed"},
+            Reason.OLDER_ATTEMPT: {"attempt": 1},
+        },
+    ),
+    "close-run": (
+        {"dataset": "d", "run": "r", "attempt": 2},
+        {
+            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+            Reason.MALFORMED: {"discount": 1},
+            Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+            Reason.UNKNOWN_RUN: {"run": "nobody-opened-this"},
+            Reason.OLDER_ATTEMPT: {"attempt": 1},
+        },
+    ),
+}
+OTHER_PAIRS = [
+    (kind, *pair)
+    for kind, (_, changes) in OTHERS.items()
+    for pair in combinations(changes, 2)
+    if set(pair) not in IMPOSSIBLE
+]
+
+
+@pytest.mark.parametrize(("kind", "first", "second"), OTHER_PAIRS)
+def test_of_two_reasons_the_first_is_given_for_other_requests_too(log, kind, first, second):
+    fields, changes = OTHERS[kind]
+    version = 2 if kind in ("withdraw-dataset", "close-run") else log.v
+    record = {"type": kind, "v": version, "request": "t", **fields}
+    for reason in (second, first):
+        alone = {**record, **changes[reason]}
+        assert reasons(log, alone) == (reason, reason)
+        record |= changes[reason]
+    assert reasons(log, record) == (first, first)
+
+
+def test_every_reason_is_in_a_table():
+    assert {*CHARGE, *(reason for _, changes in OTHERS.values() for reason in changes)} == {*Reason}

@@ -1,0 +1,162 @@
+"""What a run is in one partition: attempts that the partition numbers, and runs that end."""
+
+import msgspec
+import pytest
+
+from streams.ledger.ledger import Ledger
+from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened, decode_request
+from streams.wire.packing import charge_digest
+from tests.unit.ledger.ledgers import Log, replayed
+
+
+@pytest.fixture
+def log(new_log_of_2) -> Log:
+    log = new_log_of_2()
+    log.create()
+    return log
+
+
+def test_the_partition_numbers_the_attempts_of_those_who_ask_for_the_next(log):
+    assert log.open(attempt=0, request="first").attempt == 1
+    assert isinstance(log.charge(0, [1], [1.0], attempt=1), Decision)
+    second = log.open(attempt=0, request="second")
+    assert (second.attempt, second.last_step) == (2, 0)
+    assert log.charge(1, [1], [1.0], attempt=1).reason is Reason.OLDER_ATTEMPT
+    assert isinstance(log.charge(1, [1], [1.0], attempt=2), Decision)
+
+
+def test_asking_for_the_next_attempt_again_gets_the_same_answer(log):
+    first = log.open(attempt=0, request="mine")
+    again = log.open(attempt=0, request="mine")
+    assert msgspec.structs.replace(again, offset=first.offset) == first
+    assert log.open(attempt=0, request="another").attempt == 2
+    assert log.open(attempt=1, request="mine").reason is Reason.OLDER_ATTEMPT
+
+
+def test_a_partition_that_lags_behind_is_brought_up_with_the_same_token(log):
+    """As a sender does that got attempt 9 elsewhere."""
+    assert log.open(attempt=0, request="mine").attempt == 1
+    assert log.open(attempt=9, request="mine").attempt == 9
+    assert log.open(attempt=0, request="mine").attempt == 9  # sent twice by a producer
+    assert log.open(attempt=0, request="another").attempt == 10
+
+
+@pytest.mark.parametrize(("last", "v"), [(2**53, 1), (2**53, 2), (2**62, 2)])
+def test_the_highest_attempt_that_can_be_asked_for_does_not_end_a_run(log, last, v):
+    assert log.open(attempt=last, v=v).attempt == last
+    for following in (last + 1, last + 2):
+        assert log.open(attempt=0, request=str(following)).attempt == following
+        step = following - last - 1
+        assert isinstance(log.charge(step, [1], [1.0], attempt=following), Decision)
+    assert isinstance(log.close(attempt=last + 2), RunClosed)
+
+
+BEYOND = [
+    ("open-run", {"v": 2, "attempt": 2**62 + 1}),
+    ("open-run", {"v": 2, "attempt": -1}),
+    ("open-run", {"v": 1, "attempt": 0}),
+    ("open-run", {"v": 1, "attempt": 2**53 + 1}),
+    ("charge", {"v": 1, "attempt": 2**53 + 1}),
+    ("charge", {"v": 2, "attempt": 2**63}),
+    ("charge", {"v": 2, "attempt": 0}),
+    ("close-run", {"v": 2, "attempt": 0}),
+    ("close-run", {"v": 1, "attempt": 1}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), BEYOND, ids=str)
+def test_attempts_outside_the_range_of_their_version_are_malformed(log, kind, fields):
+    more = {"step": 0, "users": [], "norms": []} if kind == "charge" else {"request": "t"}
+    record = {"type": kind, "dataset": "d", "run": "r", **more, **fields}
+    log.send(msgspec.msgpack.encode(record))
+    assert log.reason() == "malformed"
+
+
+def test_a_closed_run_can_neither_be_charged_nor_opened_again(log):
+    log.open()
+    log.charge(0, [1], [1.0])
+    closed = log.close()
+    assert (closed.attempt, closed.last_step) == (1, 0)
+    spent = log.spent()
+    for answer in (
+        log.charge(0, [1], [1.0]),  # the stored decision is gone
+        log.charge(1, [1], [1.0]),
+        log.charge(1, [1], [1.0], v=1),
+        log.open(attempt=0, request="new"),
+        log.open(attempt=1),
+        log.open(attempt=2),
+        log.open(attempt=2, v=1),
+    ):
+        assert isinstance(answer, Rejected)
+        assert answer.reason is Reason.RUN_CLOSED
+    assert log.spent() == spent
+    assert isinstance(log.open(run="another", attempt=0), RunOpened)
+
+
+def test_closing_again_gets_the_same_answer(log):
+    log.open()
+    first = log.close()
+    again = log.close()
+    assert msgspec.structs.replace(again, offset=first.offset) == first
+
+
+CLOSES = [
+    ({"dataset": "other"}, Reason.UNKNOWN_DATASET),
+    ({"run": "other"}, Reason.UNKNOWN_RUN),
+    ({"attempt": 3}, Reason.UNKNOWN_RUN),
+    ({"attempt": 1}, Reason.OLDER_ATTEMPT),
+]
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])
+@pytest.mark.parametrize(("change", "reason"), CLOSES, ids=str)
+def test_only_the_current_attempt_can_close_a_run(log, change, reason, is_closed):
+    log.open(attempt=2)
+    if is_closed:
+        log.close(attempt=2)
+    refused = log.close(**{"attempt": 2, **change})
+    assert refused.reason is reason
+    assert refused.request == "token"
+    assert log.ledger.runs["d", "r"].closed == is_closed
+
+
+def test_closed_runs_cost_bytes_and_stay_closed_for_later_owners(log):
+    log.open()
+    log.charge(0, list(range(1000)), [1.0] * 1000)
+    open_bytes = len(log.ledger.fold("run:d/r"))
+    log.close()
+    fields = {name: log.ledger.fold(name) for name in log.ledger.unfolded()}
+    assert len(fields["run:d/r"]) < 64 < open_bytes
+    loaded = Ledger(0, 1)
+    loaded.load(fields)
+    for ledger in (loaded, replayed(log.deltas)):
+        assert ledger.runs == log.ledger.runs
+        assert ledger.summary() == log.ledger.summary()
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+def test_a_step_that_is_repeated_in_another_version_is_charged_once(log, first, then):
+    """As by a trainer whose SDK was brought up to date between two attempts."""
+    log.open()
+    decision = log.charge(0, [1, 2], [1.0, 2.0], v=first)
+    spent = log.spent()
+    again = log.charge(0, [1, 2], [1.0, 2.0], v=then)
+    asked = decode_request(log.records[-1])
+    assert (again.v, again.digest) == (then, charge_digest(asked))
+    assert again.digest != decision.digest
+    assert msgspec.structs.replace(again, v=first, digest=decision.digest) == decision
+    assert log.charge(0, [1, 2], [1.0, 2.0], v=first) == decision
+    assert log.charge(0, [1, 2], [1.0, 2.5], v=then).reason is Reason.STEP_CONTENT_CHANGED
+    assert log.spent() == spent
+
+
+def test_what_a_refused_request_says_of_its_sender_is_in_the_reject(log):
+    log.open(attempt=3)
+    uneven = log.charge(0, b"1234567", [], attempt=3)
+    assert uneven.reason is Reason.MALFORMED
+    assert (uneven.v, uneven.run, uneven.attempt, uneven.step) == (2, "r", 3, 0)
+    assert uneven.current_attempt == 3
+    closing = log.close(attempt=1, request="mine")
+    assert (closing.run, closing.attempt, closing.request) == ("r", 1, "mine")
+    withdrawing = log.withdraw(request="mine")
+    assert (withdrawing.dataset, withdrawing.run, withdrawing.request) == ("d", None, "mine")

@@ -1,0 +1,163 @@
+"""A dataset is decided in one place; what is half-made can be completed or withdrawn by anyone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+from streams.schemas import CreateDataset, Policy, encode
+from streams.sdk.errors import (
+    DatasetInUse,
+    DecisionTimeout,
+    InvalidRequest,
+    PartitionsDisagree,
+    PolicyChanged,
+)
+from streams.wire.partitioner import partitions_of
+from tests.unit.sdk.partitions import Partitions
+
+HOME = int(partitions_of(["d"], 3)[0])
+OTHERS = sorted({0, 1, 2} - {HOME})
+
+
+def holders(service: Partitions) -> list[int]:
+    return [p for p, ledger in enumerate(service.ledgers) if "d" in ledger.datasets]
+
+
+def test_nothing_is_created_elsewhere_before_the_home_partition_has_decided() -> None:
+    service = Partitions()
+    service.deaf = {HOME}
+    with pytest.raises(DecisionTimeout):
+        service.create()
+    assert [len(log) for log in service.logs] == [0, 0, 0]
+    service.deaf, service.mute = set(), {HOME}
+    with pytest.raises(DecisionTimeout):
+        service.create()
+    assert holders(service) == [HOME]
+
+
+def test_two_creators_with_different_budgets_leave_one_dataset() -> None:
+    service = Partitions()
+    service.deaf = set(OTHERS)  # the first one dies half-way
+    with pytest.raises(DecisionTimeout):
+        service.create(budget=8.0)
+    service.deaf = set()
+    with pytest.raises(PolicyChanged, match="nothing spent, for the same people"):
+        service.create(budget=1.0)
+    assert holders(service) == [HOME]
+    service.create(budget=8.0)
+    assert holders(service) == [0, 1, 2]
+    assert service.open().policy.budget == [8 * 2**44]
+
+
+def test_creating_a_dataset_again_is_fine_and_tells_its_policy() -> None:
+    service = Partitions()
+    made = service.create(user_ids="string")
+    assert made.user_ids == "string"
+    assert service.create() == made  # who does not say which ids leaves them as they are
+    assert service.create(user_ids="string") == made
+    with pytest.raises(PolicyChanged):
+        service.create(user_ids="mixed")
+
+
+def test_a_dataset_has_one_kind_of_ids_unless_something_else_is_asked_for() -> None:
+    service = Partitions()
+    assert service.create().user_ids == "one-kind"
+    run = service.open()
+    with pytest.raises(InvalidRequest, match="user_ids='mixed'"):
+        run.charge([1, "1"], np.ones(2), noise_stddev=4.0)
+    service.create("both", user_ids="mixed")
+    both = service.open(dataset="both")
+    assert both.charge([1, "1"], np.ones(2), noise_stddev=4.0).admitted.all()
+    for kind, users in (("integer", ["1"]), ("string", [1])):
+        service.create(kind, user_ids=kind)
+        with pytest.raises(InvalidRequest, match=f"{kind} ids only"):
+            service.open(dataset=kind).charge(users, np.ones(1), noise_stddev=4.0)
+
+
+@pytest.mark.parametrize("lost", [{0}, {1}, {2}, {0, 1}, {1, 2}])
+def test_a_withdrawal_that_came_half_way_can_be_completed_or_taken_back(lost: set[int]) -> None:
+    for go_on in ("withdraw", "create"):
+        service = Partitions()
+        service.create()
+        service.deaf = lost
+        with pytest.raises(DecisionTimeout):
+            service.withdraw()
+        assert HOME in holders(service)  # last, so that there is one who decides
+        service.deaf = set()
+        if go_on == "withdraw":
+            service.withdraw()
+            service.withdraw()
+            assert holders(service) == []
+            service.create(budget=2.0)
+        else:
+            service.create()
+        assert service.open().charge([1], [1.0], noise_stddev=4.0).admitted.all()
+
+
+def test_a_half_made_dataset_can_be_withdrawn_by_anyone() -> None:
+    service = Partitions()
+    service.deaf = {OTHERS[0]}
+    with pytest.raises(DecisionTimeout):
+        service.create(budget=8.0)
+    service.deaf = set()
+    service.withdraw()
+    assert holders(service) == []
+    service.create(budget=1.0)
+    assert service.open().policy.budget == [2**44]
+
+
+def test_a_dataset_of_which_a_run_was_opened_cannot_be_withdrawn() -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    with pytest.raises(DatasetInUse, match="stays charged"):
+        service.withdraw()
+    assert holders(service) == [0, 1, 2]
+    assert run.charge([1], [1.0], noise_stddev=4.0).admitted.all()
+
+
+def test_withdrawing_what_is_not_there_is_fine() -> None:
+    service = Partitions()
+    service.withdraw()
+    service.withdraw("never-heard-of")
+    assert service.rejects == []
+
+
+def test_a_service_of_one_partition_creates_and_withdraws() -> None:
+    service = Partitions(1)
+    service.create()
+    service.withdraw()
+    assert service.create(budget=2.0).budget == [2 * 2**44]
+
+
+def version_1(budget: int = 2**44) -> bytes:
+    policy = Policy(
+        dataset="d", partitions=3, measure="zcdp", budget=[budget], odometer_step=[budget // 8]
+    )
+    return encode(CreateDataset(request="token", policy=policy))
+
+
+def test_a_dataset_of_version_1_is_completed_and_charged_as_version_1_would() -> None:
+    service = Partitions()
+    service.publish(HOME, version_1())
+    assert service.create().user_ids is UNSET
+    run = service.open()
+    decomposed, composed = "Zoe\u0308", "Zoë"
+    users = [decomposed, composed, 1, "1"]
+    assert run.charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
+    assert service.spent().keys() == set(users)
+    assert service.open(released=-1).charge(users, np.ones(4), noise_stddev=4.0).step == 0
+    assert set(service.spent().values()) == {1 / 32}
+    assert service.rejects == []
+
+
+def test_what_version_1_left_in_other_partitions_can_be_withdrawn() -> None:
+    service = Partitions()
+    service.publish(OTHERS[0], version_1(8 * 2**44))
+    with pytest.raises(PartitionsDisagree, match="withdraw_dataset"):
+        service.create()
+    service.withdraw()
+    service.create()
+    assert service.open().policy.budget == [2**44]

@@ -1,0 +1,260 @@
+"""A run is opened everywhere under one attempt and one policy, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streams.ledger.ledger import Ledger
+from streams.schemas import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
+from streams.sdk.asking import Deadline
+from streams.sdk.errors import (
+    DecisionTimeout,
+    Fenced,
+    InvalidRequest,
+    PartitionsDisagree,
+    RequestRejected,
+    RunIsClosed,
+)
+from tests.unit.sdk.partitions import NOW, Partitions
+
+
+def policy(partitions: int = 3, budget: int = 2**44) -> Policy:
+    return Policy(
+        dataset="d",
+        partitions=partitions,
+        measure="zcdp",
+        budget=[budget],
+        odometer_step=[1],
+        user_ids="one-kind",
+    )
+
+
+def create_in(service: Partitions, partition: int, wanted: Policy) -> None:
+    service.publish(partition, CreateDataset(v=2, request="token", policy=wanted))
+
+
+def test_a_new_run_begins_at_step_0_of_attempt_1() -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    assert (run.attempt, run.step, run.interrupted) == (1, 0, False)
+    assert run.policy == service.ledgers[0].datasets["d"].policy
+
+
+def test_resuming_a_run_is_no_error_and_leaves_no_rejects() -> None:
+    service = Partitions()
+    service.create()
+    for attempt in range(1, 6):
+        run = service.open()
+        assert (run.attempt, run.step) == (attempt, attempt - 1)
+        run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    assert service.rejects == []
+
+
+@pytest.mark.parametrize("unreached", [{0}, {1, 2}])
+def test_after_an_opening_that_came_half_way_the_partitions_agree_again(
+    unreached: set[int],
+) -> None:
+    service = Partitions()
+    service.create()
+    service.deaf = unreached
+    for _ in range(3):
+        with pytest.raises(DecisionTimeout):
+            service.open()
+    service.deaf = set()
+    run = service.open()
+    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt} == {4}
+    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0
+    assert service.rejects == []
+
+
+class Rivalry(Partitions):
+    """Another trainer opens the run in one partition, between the two questions of an opening."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def survey(
+        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Any]:
+        replies = super().survey(key, requests, deadline)
+        if self.times:
+            self.times -= 1
+            for partition in (1, 2):  # one more than the opening has got there
+                attempt = self.ledgers[partition].runs["d", "r"].attempt + 1
+                record = OpenRun(v=2, dataset="d", run="r", attempt=attempt, request="rival")
+                replies[partition] = self.publish(partition, record)
+            attempt = self.ledgers[0].runs["d", "r"].attempt + 1
+            record = OpenRun(v=2, dataset="d", run="r", attempt=attempt, request="third")
+            self.publish(0, record)
+        return replies
+
+
+def test_an_opening_begins_again_when_another_trainer_comes_between() -> None:
+    service = Rivalry(times=3)
+    service.create()
+    run = service.open()
+    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+    assert len({ledger.runs["d", "r"].request for ledger in service.ledgers}) == 1
+
+
+def test_trainers_that_keep_opening_a_run_are_told_so() -> None:
+    service = Rivalry(times=1000)
+    service.create()
+    with pytest.raises(Fenced, match="other trainers"):
+        service.open()
+
+
+class Echo(Partitions):
+    """The answer to the first question comes once more instead of the answer to the second."""
+
+    stale: dict[int, Answer]
+
+    def survey(
+        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Any]:
+        self.stale = super().survey(key, requests, deadline)
+        return dict(self.stale)
+
+    def ask(
+        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Answer]:
+        super().ask(key, requests, deadline)
+        return {partition: self.stale[partition] for partition in requests}
+
+
+def test_a_repeated_answer_is_not_taken_for_the_next_one() -> None:
+    service = Echo()
+    create_in(service, 0, policy())
+    create_in(service, 1, policy())
+    create_in(service, 2, policy())
+    service.publish(1, OpenRun(v=2, dataset="d", run="r", attempt=5, request="before"))
+    run = service.open()
+    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+
+
+def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    for step in range(2):
+        record = Charge(
+            v=2, dataset="d", run="r", attempt=run.attempt, step=step, users=b"", norms=b""
+        )
+        service.publish(1, record)
+    with pytest.raises(PartitionsDisagree, match=r"\{0: -1, 1: 1, 2: -1\}"):
+        service.open()
+
+
+def test_a_very_high_attempt_does_not_end_a_run() -> None:
+    service = Partitions()
+    service.create()
+    service.publish(1, OpenRun(v=2, dataset="d", run="r", attempt=2**62, request="mischief"))
+    run = service.open()
+    assert run.attempt == 2**62 + 1
+    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0
+    assert service.open().attempt == 2**62 + 2
+
+
+def test_a_dataset_under_two_budgets_cannot_be_charged() -> None:
+    service = Partitions()
+    for partition, budget in enumerate([8 * 2**44, 2**44, 2**44]):
+        create_in(service, partition, policy(budget=budget))
+    with pytest.raises(PartitionsDisagree, match=r"budget=\[8\.0\].*budget=\[1\.0\]"):
+        service.open()
+    with pytest.raises(PartitionsDisagree):
+        service.create(budget=1.0, odometer_step=2.0**-44)
+    assert service.spent() == {}
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_half_made_dataset_cannot_be_charged_and_can_be_completed(missing: int) -> None:
+    service = Partitions()
+    for partition in {0, 1, 2} - {missing}:
+        create_in(service, partition, policy())
+    with pytest.raises(PartitionsDisagree, match="half-made") as disagreement:
+        service.open()
+    assert disagreement.value.partition == missing
+    service.create(budget=1.0, odometer_step=2.0**-44)
+    assert service.open().charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
+
+
+def test_a_dataset_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(RequestRejected, match="create_dataset") as refused:
+        Partitions().open()
+    assert refused.value.reason is Reason.UNKNOWN_DATASET
+    assert not isinstance(refused.value, PartitionsDisagree)
+
+
+def test_a_run_is_not_opened_when_partitions_were_added() -> None:
+    service = Partitions(2)
+    service.create()
+    service.ledgers += [Ledger(2, 4), Ledger(3, 4)]
+    service.logs += [[], []]
+    with pytest.raises(PartitionsDisagree, match="Partitions were added"):
+        service.open()
+    with pytest.raises(RequestRejected):
+        service.create(budget=1.0)
+    assert service.spent() == {}
+
+
+def test_a_closed_run_says_so() -> None:
+    service = Partitions()
+    service.create()
+    service.open().close()
+    with pytest.raises(RunIsClosed, match="another name"):
+        service.open()
+
+
+@pytest.mark.parametrize("lost", ["deaf", "mute"])
+def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> None:
+    service = Partitions()
+    service.create()
+    run = service.open()
+    run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    setattr(service, lost, {0, 2})
+    with pytest.raises(DecisionTimeout):
+        run.close()
+    setattr(service, lost, set())
+    with pytest.raises(RunIsClosed):
+        service.open()  # which says nothing of the others
+    assert service.close()
+    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert service.close(), "again is fine"
+
+
+def test_only_a_run_that_there_is_can_be_closed() -> None:
+    service = Partitions()
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        service.close()
+    service.create()
+    assert not service.close("typo")
+    assert not any(ledger.runs["d", "typo"].closed for ledger in service.ledgers)
+
+
+@pytest.mark.parametrize("name", ["", "with space", "new\nline", "x" * 129, "-first"])
+@pytest.mark.parametrize(
+    "call",
+    [Partitions.open, lambda s, n: s.open("r", n), Partitions.withdraw, Partitions.close],
+)
+def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
+    name: str, call: Callable[[Partitions, str], object]
+) -> None:
+    service = Partitions()
+    with pytest.raises(InvalidRequest, match="letters, digits"):
+        call(service, name)
+    assert service.logs == [[], [], []]
+
+
+@pytest.mark.parametrize("released", [-2, 1.0, True, "3"])
+def test_released_must_be_a_step(released: Any) -> None:
+    service = Partitions()
+    service.create()
+    with pytest.raises(InvalidRequest, match="released"):
+        service.open(released=released)
+    assert NOW.left() == 0.0

@@ -1,0 +1,566 @@
+"""No paid step is lost, none is charged twice, and none is released for other content."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from streams.schemas import Charge, Decision, Reason, decode_request
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    DecisionTimeout,
+    Fenced,
+    InvalidRequest,
+    PartitionsDisagree,
+    RequestRejected,
+    RunIsClosed,
+    StepContentChanged,
+    Unusable,
+)
+from streams.sdk.run import Run
+from streams.sdk.witness import REMEMBERED_STEPS
+from streams.wire.packing import pack_bits
+from tests.unit.sdk.partitions import Partitions
+
+USERS = list(range(12))
+NORMS = np.linspace(0.5, 2.0, 12)
+COST = NORMS**2 / 32  # at a noise of 4
+
+
+def charge(run: Run, norms: Any = NORMS, users: Any = USERS) -> Any:
+    return run.charge(users, norms, noise_stddev=4.0)
+
+
+def opened(count: int = 3, **policy: Any) -> tuple[Partitions, Run]:
+    service = Partitions(count)
+    service.create(**policy)
+    return service, service.open()
+
+
+def assert_charged(service: Partitions, times: int) -> None:
+    spent = service.spent()
+    np.testing.assert_allclose([spent[user] for user in USERS], times * COST, rtol=1e-9)
+
+
+# --- a step that was interrupted ------------------------------------------------------------------
+
+PLACES = [{0}, {1, 2}, {0, 1, 2}]
+
+
+def interrupted(reached: set[int]) -> tuple[Partitions, Run]:
+    """A run whose trainer died when step 1 had come to these partitions, and its next attempt."""
+    service, run = opened()
+    charge(run)
+    service.deaf, service.mute = {0, 1, 2} - reached, reached
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    service.deaf, service.mute = set(), set()
+    return service, service.open()
+
+
+@pytest.mark.parametrize("reached", PLACES[:2], ids=str)
+def test_an_interrupted_step_is_completed_by_charging_it_again(reached: set[int]) -> None:
+    service, run = interrupted(reached)
+    assert (run.step, run.interrupted) == (1, True)
+    assert charge(run).step == 1
+    assert not run.interrupted
+    assert_charged(service, times=2)
+    assert charge(run).step == 2
+    assert service.rejects == []
+
+
+@pytest.mark.parametrize("reached", PLACES[:2], ids=str)
+def test_other_content_for_an_interrupted_step_is_refused_before_anything_is_charged(
+    reached: set[int],
+) -> None:
+    service, run = interrupted(reached)
+    before = service.spent()
+    lengths = [len(log) for log in service.logs]
+    for _ in range(2):
+        with pytest.raises(StepContentChanged, match="abandon"):
+            charge(run, NORMS / 2)
+        assert service.spent() == before
+    unreached = {0, 1, 2} - reached
+    assert all(len(service.logs[p]) == lengths[p] for p in unreached)  # nothing was even sent
+    assert charge(run).step == 1  # the right content still completes it
+    assert_charged(service, times=2)
+
+
+@pytest.mark.parametrize("reached", PLACES[:2], ids=str)
+def test_an_interrupted_step_can_be_given_up(reached: set[int]) -> None:
+    service, run = interrupted(reached)
+    before = service.spent()
+    run.abandon()
+    assert (run.step, run.interrupted) == (2, False)
+    assert service.spent() == before
+    assert charge(run).step == 2
+    assert service.rejects == []
+
+
+def test_giving_up_can_be_repeated_after_a_time_out_but_not_turned_into_a_charge() -> None:
+    service, run = interrupted({0})
+    service.mute = {1}
+    with pytest.raises(DecisionTimeout):
+        run.abandon()
+    service.mute = set()
+    with pytest.raises(InvalidRequest, match="published"):
+        charge(run)
+    run.abandon()
+    assert charge(run).step == 2
+
+
+def test_with_nothing_to_abandon_abandon_does_nothing() -> None:
+    service, run = opened()
+    lengths = [len(log) for log in service.logs]
+    run.abandon()
+    charge(run)
+    run.abandon()
+    assert run.step == 1
+    assert [len(log) for log in service.logs] == [length + 1 for length in lengths]
+
+
+def test_a_step_that_this_attempt_has_published_is_not_abandoned() -> None:
+    service, run = opened()
+    service.mute = {1}
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    with pytest.raises(InvalidRequest, match="open the run again"):
+        run.abandon()
+    service.mute = set()
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+
+
+# --- after DecisionTimeout ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mute", [{0}, {0, 1, 2}], ids=str)
+def test_after_a_time_out_only_the_same_content_is_charged(mute: set[int]) -> None:
+    service, run = opened()
+    service.mute = mute
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    service.mute = set()
+    lengths = [len(log) for log in service.logs]
+    for users, norms in ((USERS, NORMS / 2), (USERS[:-1], NORMS[:-1]), (USERS[::-1], NORMS[::-1])):
+        with pytest.raises(InvalidRequest, match="published with other users or norms"):
+            charge(run, norms, users)
+    with pytest.raises(InvalidRequest, match="published"):
+        run.charge(USERS, NORMS, noise_stddev=5.0)
+    assert [len(log) for log in service.logs] == lengths
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+    assert charge(run, NORMS / 2).step == 1
+
+
+def test_after_an_interruption_from_the_keyboard_only_the_same_content_is_charged() -> None:
+    service, run = opened()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    service.before_result = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        charge(run)
+    service.before_result = lambda: None
+    with pytest.raises(InvalidRequest, match="published"):
+        charge(run, NORMS / 2)
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+
+
+def test_what_was_refused_before_it_was_published_leaves_the_run_as_it_was() -> None:
+    service, run = opened()
+    for bad in ([1, 1], ["a"], [1.0], [2**70]):
+        with pytest.raises(InvalidRequest):
+            charge(run, np.ones(len(bad)) * 2, bad + bad if bad == ["a"] else bad)
+    assert [len(log) for log in service.logs] == [2, 2, 2]
+    assert charge(run).step == 0
+
+
+# --- released -------------------------------------------------------------------------------------
+
+
+def test_a_step_that_was_decided_and_not_released_is_handed_back() -> None:
+    service, run = opened()
+    told = [charge(run) for _ in range(3)]
+    for _ in range(2):  # and again, if that attempt dies too
+        run = service.open(released=1)
+        assert (run.step, run.interrupted) == (2, True)
+        again = charge(run)
+        assert again.step == 2
+        for field in ("admitted", "granted", "exhausted"):
+            np.testing.assert_array_equal(getattr(again, field), getattr(told[2], field))
+        assert_charged(service, times=3)
+    assert charge(run).step == 3
+    assert service.rejects == []
+
+
+def test_a_step_that_was_released_is_behind() -> None:
+    service, run = opened()
+    for _ in range(3):
+        charge(run)
+    for released in (2, None):
+        run = service.open(released=released)
+        assert (run.step, run.interrupted) == (3, False)
+    run = Partitions.open(opened()[0], released=-1)
+    assert (run.step, run.interrupted) == (0, False)
+
+
+def test_nothing_was_released_is_minus_one() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    assert (run.step, run.interrupted) == (0, True)
+    charge(run)
+    assert_charged(service, times=1)
+
+
+def test_a_step_that_is_handed_back_is_not_charged_with_other_content() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    with pytest.raises(StepContentChanged):
+        charge(run, NORMS / 2)
+    assert_charged(service, times=1)
+    run.abandon()
+    assert (run.step, run.interrupted) == (1, False)
+    charge(run)
+    assert_charged(service, times=2)
+
+
+@pytest.mark.parametrize("reached", PLACES, ids=str)
+def test_a_half_decided_step_is_handed_back_and_cannot_have_been_released(
+    reached: set[int],
+) -> None:
+    service, run = interrupted(reached)
+    run = service.open(released=0)
+    assert (run.step, run.interrupted) == (1, True)
+    assert charge(run).step == 1
+    assert_charged(service, times=2)
+    service, run = interrupted(reached)
+    if len(reached) < 3:
+        with pytest.raises(InvalidRequest, match="that all partitions have decided"):
+            service.open(released=1)
+
+
+@pytest.mark.parametrize(("released", "message"), [(3, "Release nothing more"), (0, "handed back")])
+def test_released_that_does_not_fit_is_an_error_that_says_what_happened(
+    released: int, message: str
+) -> None:
+    service, run = opened()
+    for _ in range(3):
+        charge(run)
+    with pytest.raises(InvalidRequest, match=message):
+        service.open(released=released)
+
+
+# --- closing --------------------------------------------------------------------------------------
+
+
+def test_a_closed_run_is_neither_charged_nor_opened_again() -> None:
+    service, run = opened()
+    charge(run)
+    run.close()
+    run.close()
+    assert all(ledger.runs["d", "r"].decision == b"" for ledger in service.ledgers)
+    for call in (lambda: charge(run), run.abandon, service.open):
+        with pytest.raises(RunIsClosed, match="another name"):
+            call()
+    assert_charged(service, times=1)
+    assert charge(service.open("other")).step == 0
+
+
+@pytest.mark.parametrize("lost", ["deaf", "mute"])
+def test_closing_is_completed_after_a_time_out(lost: str) -> None:
+    service, run = opened()
+    setattr(service, lost, {1})
+    with pytest.raises(DecisionTimeout):
+        run.close()
+    with pytest.raises(RunIsClosed):
+        charge(run)
+    setattr(service, lost, set())
+    run.close()
+    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert service.rejects == []
+
+
+def test_an_older_attempt_does_not_close_the_run() -> None:
+    service, old = opened()
+    new = service.open()
+    with pytest.raises(Fenced):
+        old.close()
+    assert charge(new).step == 0
+
+
+# --- who may use a run ----------------------------------------------------------------------------
+
+
+def test_a_run_that_was_refused_says_so_from_then_on() -> None:
+    service, old = opened()
+    service.open()
+    with pytest.raises(Fenced) as fenced:
+        charge(old)
+    assert fenced.value.current_attempt == 2
+    with pytest.raises(Unusable, match="attempt 2") as unusable:
+        charge(old)
+    assert unusable.value.__cause__ is fenced.value
+
+
+def test_a_run_is_not_charged_by_two_threads_at_once() -> None:
+    service, run = opened()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        assert go_on.wait(60.0)
+
+    service.before_result = wait
+    thread = threading.Thread(target=charge, args=(run,))
+    thread.start()
+    assert entered.wait(60.0)
+    for call in (lambda: charge(run), run.abandon, run.close):
+        with pytest.raises(Unusable, match="another thread"):
+            call()
+    go_on.set()
+    thread.join()
+    assert charge(run).step == 1
+    assert_charged(service, times=2)
+
+
+# --- forged and contradicting decisions -----------------------------------------------------------
+
+
+def with_exhausted_users() -> tuple[Partitions, Run]:
+    """Everybody but user 0 has too little left for their norms."""
+    service, run = opened(budget=float(2 * COST[0]))
+    for _ in range(2):
+        decision = charge(run)
+    assert decision.admitted.tolist() == [True] + 11 * [False]
+    return service, run
+
+
+def admit_all(decision: Decision) -> Decision:
+    """What somebody would forge who can read the charge in `norms`."""
+    everyone = pack_bits(np.ones(decision.users, dtype=bool))
+    return msgspec.structs.replace(decision, admitted=everyone, halted=b"")
+
+
+def assert_nothing_goes_on(run: Run) -> None:
+    for call in (lambda: charge(run), run.abandon, run.close):
+        with pytest.raises((ConflictingDecisions, Unusable), match="in two ways"):
+            call()
+
+
+@pytest.mark.parametrize("forged_first", [True, False])
+def test_a_contradiction_that_is_seen_in_time_ends_the_charge(forged_first: bool) -> None:
+    service, run = with_exhausted_users()
+    order = 1 if forged_first else -1
+    service.heard = lambda decision: [admit_all(decision), decision][::order]
+    with pytest.raises(ConflictingDecisions, match="in two ways"):
+        charge(run)
+    assert_nothing_goes_on(run)
+
+
+@pytest.mark.parametrize("steps_later", [0, 1, 100])
+def test_a_contradiction_that_is_seen_later_ends_the_run(steps_later: int) -> None:
+    service, run = with_exhausted_users()
+    true: list[Decision] = []
+
+    def forge(decision: Decision) -> list[Decision]:
+        true.append(decision)
+        return [admit_all(decision)]
+
+    service.heard = forge
+    assert charge(run).admitted.all()  # this is what forging can do, for one step
+    service.heard = lambda decision: [decision]
+    for _ in range(steps_later):
+        charge(run)
+    for decision in true:
+        service.hear(decision)
+    with pytest.raises(ConflictingDecisions, match="in two ways"):
+        charge(run)
+    assert_nothing_goes_on(run)
+
+
+def test_a_run_that_is_opened_again_here_remembers_the_contradiction() -> None:
+    service, run = with_exhausted_users()
+    true = charge(run)
+    assert not true.admitted[1:].any()
+    stored = msgspec.msgpack.decode(service.ledgers[0].runs["d", "r"].decision, type=Decision)
+    service.hear(admit_all(stored))
+    with pytest.raises(ConflictingDecisions):
+        charge(service.open())
+
+
+def test_what_is_repeated_is_no_contradiction() -> None:
+    service, run = opened()
+    charge(run)
+    for ledger in service.ledgers:
+        decision = msgspec.msgpack.decode(ledger.runs["d", "r"].decision, type=Decision)
+        service.hear(decision)
+        service.hear(msgspec.structs.replace(decision, attempt=7))
+        service.hear(msgspec.structs.replace(decision, v=1, digest=b"as version 1 has"))
+    assert charge(run).step == 1
+
+
+def test_what_is_remembered_of_a_run_is_bounded() -> None:
+    service, run = opened(1, user_ids="integer")
+    first = None
+    for _ in range(REMEMBERED_STEPS + 1):
+        run.charge([1], [0.0], noise_stddev=1.0)
+        stored = service.ledgers[0].runs["d", "r"].decision
+        first = first or msgspec.msgpack.decode(stored, type=Decision)
+    assert first is not None
+    service.hear(msgspec.structs.replace(first, exhausted=b"\1"))
+    assert run.charge([1], [0.0], noise_stddev=1.0).step == REMEMBERED_STEPS + 1
+
+
+@pytest.mark.parametrize("places", [{0}, {0, 1, 2}], ids=str)
+def test_a_forged_charge_makes_the_true_one_fail_and_nothing_is_released(places: set[int]) -> None:
+    service, run = opened()
+    charge(run)
+    for partition in places:
+        true = decode_request(service.logs[partition][-1])
+        forged = msgspec.structs.replace(true, step=1, norms=true.norms[:-8] + bytes(8))
+        assert isinstance(service.publish(partition, forged), Decision)
+    with pytest.raises(StepContentChanged):
+        charge(run)
+    with pytest.raises(Unusable):
+        charge(run)
+    again = service.open(released=0)
+    assert (again.step, again.interrupted) == (1, True)
+    again.abandon()
+    assert charge(again).step == 2
+
+
+def replaced(**fields: Any) -> Callable[[Decision], list[Decision]]:
+    return lambda decision: [msgspec.structs.replace(decision, **fields)]
+
+
+IMPOSSIBLE = {
+    "other content": replaced(digest=bytes(16)),
+    "more users": replaced(users=99),
+    "fewer bits": replaced(admitted=b""),
+    "more bits": replaced(exhausted=bytes(9)),
+    "a grant without a norm": replaced(clipped=bytes(4)),
+    "a grant that is cut off": replaced(clipped=bytes(3), granted=bytes(8)),
+    "a grant to nobody": replaced(
+        clipped=np.array([99], "<u4").tobytes(), granted=np.array([0.1]).tobytes()
+    ),
+    "more than was asked for": replaced(
+        clipped=np.array([0], "<u4").tobytes(), granted=np.array([5.0]).tobytes()
+    ),
+    "no number": replaced(
+        clipped=np.array([0], "<u4").tobytes(), granted=np.array([np.nan]).tobytes()
+    ),
+}
+
+
+@pytest.mark.parametrize("heard", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_no_worker_can_have_decided_ends_the_run(
+    heard: Callable[[Decision], list[Decision]],
+) -> None:
+    service, run = opened()
+    service.heard = heard
+    with pytest.raises(ConflictingDecisions, match="not made by a worker"):
+        charge(run)
+    with pytest.raises(Unusable):
+        charge(run)
+
+
+# --- who is charged -------------------------------------------------------------------------------
+
+
+def test_columns_are_charged_by_position() -> None:
+    service, run = opened()
+    frame = pd.DataFrame({"user": USERS, "norm": NORMS}).sort_values("norm", ascending=False)
+    decision = charge(run, frame["norm"], frame["user"])
+    assert_charged(service, times=1)
+    np.testing.assert_array_equal(decision.granted, frame["norm"].to_numpy())
+
+
+def test_two_spellings_of_a_name_are_one_user_and_answers_keep_the_caller_s_order() -> None:
+    service, run = opened()
+    users = ["Zoe\u0308", "b", "名前"]
+    norms = [1.0, 2.0, 3.0]
+    assert charge(run, norms, users).granted.tolist() == norms
+    assert charge(run, norms[::-1], ["名前", "b", "Zoë"]).granted.tolist() == norms[::-1]
+    assert service.spent() == {"Zoë": 2 / 32, "b": 8 / 32, "名前": 18 / 32}
+    with pytest.raises(InvalidRequest, match="appears twice"):
+        charge(run, [1.0, 1.0], ["Zoë", "Zoe\u0308"])
+    with pytest.raises(InvalidRequest, match="characters"):
+        charge(run, [1.0], [200 * "\u0344"])  # longer in normal form
+    assert service.rejects == []
+
+
+def test_users_that_change_between_steps_are_charged_as_they_are_then() -> None:
+    service, run = opened()
+    users = [1, 2, 3]
+    for step, change in enumerate((lambda: None, lambda: users.append(4), users.reverse)):
+        change()
+        assert charge(run, np.ones(len(users)), users).step == step
+    assert service.spent() == {1: 3 / 32, 2: 3 / 32, 3: 3 / 32, 4: 2 / 32}
+    array = np.array([1, 2])
+    charge(run, np.ones(2), array)
+    array[0] = 5
+    charge(run, np.ones(2), array)
+    assert service.spent() == {1: 4 / 32, 2: 5 / 32, 3: 3 / 32, 4: 2 / 32, 5: 1 / 32}
+    service.create("both", user_ids="mixed")
+    run = service.open(dataset="both")
+    for of_a_kind in ([1, 2], ["a", "b"], [1, "a"], [], ["a"], [1]):
+        charge(run, np.ones(len(of_a_kind)), of_a_kind)
+    assert service.spent("both") == {1: 3 / 32, 2: 1 / 32, "a": 3 / 32, "b": 1 / 32}
+    names = ["a", "b"]
+    service.create("names")
+    run = service.open(dataset="names")
+    charge(run, np.ones(2), names)
+    names[0] = "c"
+    charge(run, np.ones(2), names)
+    assert service.spent("names") == {"a": 1 / 32, "b": 2 / 32, "c": 1 / 32}
+
+
+def test_norms_clipped_in_float32_are_charged_as_they_are() -> None:
+    service, run = opened()
+    norms = np.minimum(NORMS.astype(np.float32), np.float32(0.7))
+    decision = run.charge(USERS, norms, noise_stddev=4.0, clip_norm=0.7)
+    np.testing.assert_array_equal(decision.granted, norms.astype(float))
+    records = [decode_request(log[-1]) for log in service.logs]
+    limits = {record.clip_norm for record in records if isinstance(record, Charge)}
+    rounded_up = float(np.nextafter(np.float32(0.7), np.float32(1.0)))
+    assert limits == {rounded_up}
+
+
+def test_requests_are_of_version_2() -> None:
+    service, run = opened()
+    charge(run)
+    run.close()
+    assert {decode_request(value).v for log in service.logs for value in log} == {2}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fenced(Reason.OLDER_ATTEMPT, "so it is", 2, 7),
+        PartitionsDisagree("they do", 1),
+        InvalidRequest("bad"),
+        ConflictingDecisions("two"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_a_process_boundary(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_refusal_says_what_to_do(reason: Reason) -> None:
+    said = str(RequestRejected(reason, "what happened", 1))
+    assert said.startswith(f"partition 1 refused: {reason}: what happened; ")

@@ -1,0 +1,71 @@
+"""A partition that cannot keep up holds up the stream instead of filling the memory."""
+
+import asyncio
+
+import pytest
+
+from streams.worker.intake import ARRIVED_BYTES, Intake
+from streams.worker.stops import Stop, StopReason
+from tests.unit.worker.processors import Record, bench
+
+
+async def filled(intake: Intake) -> asyncio.Task:
+    half = b"x" * (ARRIVED_BYTES // 2)
+    await intake.arrive(Record(0, half))
+    await intake.arrive(Record(1, half))
+    blocked = asyncio.create_task(intake.arrive(Record(2, half)))
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    return blocked
+
+
+def test_a_record_that_finds_no_room_waits_until_one_is_taken():
+    async def scenario():
+        intake = Intake(0)
+        blocked = await filled(intake)
+        assert intake.take().offset == 0
+        await blocked
+        assert [intake.take().offset, intake.take().offset, intake.take()] == [1, 2, None]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("change", ["suspend", "halt", "close"])
+def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
+    async def scenario():
+        processor = bench().processor
+        blocked = await filled(processor.intake)
+        arguments = [Stop(StopReason.HOLE, "a hole", "fill it")] if change == "halt" else []
+        await getattr(processor, change)(*arguments)
+        await blocked
+        assert processor.intake.take() is None
+
+    asyncio.run(scenario())
+
+
+def test_a_suspended_partition_takes_nothing_until_it_resumes():
+    async def scenario():
+        processor = bench().processor
+        await processor.suspend()
+        await processor.intake.arrive(Record(0, b"lost"))
+        assert await processor.resume(7) == 0
+        assert processor.holding.version == 7
+        await processor.intake.arrive(Record(0, b"again"))
+        assert processor.intake.take().value == b"again"
+        assert processor.intake.take() is None
+
+    asyncio.run(scenario())
+
+
+def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
+    async def scenario():
+        intake = Intake(5)
+        for offset in (3, 4, 5, 7):
+            await intake.arrive(Record(offset))
+        assert intake.gap is None
+        assert intake.take().offset == 5
+        assert (intake.gap, intake.take()) == (7, None)
+        intake.pass_to(7)
+        assert (intake.gap, intake.take().offset) == (None, 7)
+
+    asyncio.run(scenario())

@@ -1,0 +1,262 @@
+"""The batch loop: what is committed together, what is passed over, and what stops it."""
+
+import asyncio
+
+import pytest
+
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
+from streams.schemas import encode
+from streams.worker import processor as batch_loop
+from streams.worker.log_reader import Missing
+from streams.worker.outbox import parcels_of
+from streams.worker.processor import State
+from streams.worker.stops import Stop, StopReason
+from tests.unit.worker.processors import Books, Broker, Record, bench, snapshot
+
+
+class Writes(Ledger):
+    """A ledger whose records write as many bytes as their value says."""
+
+    def apply(self, offset, value):
+        outputs = super().apply(offset, None)
+        self._unwritten += int(value)
+        return outputs
+
+
+def run(scenario) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_batch_ends_when_it_would_write_too_much():
+    async def scenario():
+        made = bench(Writes(0, 1))
+        half = str(batch_loop.WRITE_BYTES // 2).encode()
+        made.processor.start()
+        await made.arrive(*(Record(offset, half) for offset in range(7)))
+        await made.until(lambda: made.processor.next == 7)
+        assert all(commit.next - commit.first <= 2 for commit in made.books.commits)
+
+    run(scenario)
+
+
+def test_a_commit_carries_the_chain_up_to_its_last_record():
+    async def scenario():
+        made = bench()
+        made.processor.start()
+        for offset in range(3):
+            record = Record(offset, b"%d" % offset)
+            await made.arrive(record)
+            await made.until(lambda offset=offset: made.processor.next == offset + 1)
+            assert record.applied
+        for commit in made.books.commits:
+            assert commit.chain.last == commit.next - 1
+            assert commit.chain.ends_with(b"%d" % commit.chain.last)
+
+    run(scenario)
+
+
+def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_follows():
+    async def scenario():
+        made = bench(missing=Missing.NOTHING_TO_APPLY)
+        made.processor.start()
+        await made.arrive(Record(0), Record(3))
+        await made.until(lambda: made.processor.next == 4)
+        assert made.asked == [(1, 3)]
+        reached = 0
+        for commit in made.books.commits:
+            assert commit.first == reached
+            reached = commit.next
+        assert reached == 4
+
+    run(scenario)
+
+
+def test_a_hole_stops_the_partition_and_the_stop_is_kept():
+    async def scenario():
+        made = bench(missing=Missing.HOLE)
+        made.processor.start()
+        await made.arrive(Record(0), Record(3))
+        await made.until(lambda: made.books.stop)
+        assert made.books.stop[0] == StopReason.HOLE
+        assert made.processor.state is State.STOPPED
+        await made.arrive(Record(1), Record(2), Record(3))
+        await made.processor.compact()
+        await made.processor.pass_tail(9)
+        assert made.processor.next == 1
+        assert made.books.pages == made.books.dropped == []
+        assert not made.processor.can_resume
+
+    run(scenario)
+
+
+def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
+    class OfTwo(Ledger):
+        def apply(self, offset, value):
+            if offset == 1:
+                raise LayoutMismatch(2, 1)
+            return super().apply(offset, value)
+
+    async def scenario():
+        made = bench(OfTwo(0, 1))
+        await made.arrive(Record(0), Record(1))
+        made.processor.start()
+        await made.until(lambda: made.books.stop)
+        assert made.books.stop[0] == StopReason.OTHER_PARTITIONS
+        assert made.books.commits == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("missing", Missing)
+def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
+    async def scenario():
+        made = bench(missing=missing, kept=snapshot(5))
+        await made.processor.pass_tail(8)
+        passed = missing is Missing.NOTHING_TO_APPLY
+        assert made.processor.next == (8 if passed else 5)
+        assert [(c.first, c.next) for c in made.books.commits] == ([(5, 8)] if passed else [])
+        await made.processor.pass_tail(5)
+        assert made.asked == [(5, 8)]
+
+    run(scenario)
+
+
+def test_records_that_wait_are_no_end_to_be_passed():
+    async def scenario():
+        made = bench(missing=Missing.NOTHING_TO_APPLY)
+        await made.arrive(Record(0))
+        await made.processor.pass_tail(1)
+        assert made.asked == []
+
+    run(scenario)
+
+
+OUTPUTS = [
+    Output(Channel.ODOMETER, b"k", b"first checkpoint"),
+    Output(Channel.HALTS, b"r", b"first answer"),
+    Output(Channel.ODOMETER, b"k", b"second checkpoint"),
+    Output(Channel.REJECTS, None, b"second answer"),
+]
+
+
+def test_answers_and_checkpoints_travel_apart_and_each_in_the_order_of_the_log():
+    answers, checkpoints = parcels_of(4, OUTPUTS)
+    assert (answers.name, checkpoints.name) == ("4/0", "4/1")
+    assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
+    assert [output.value for output in checkpoints.outputs] == [
+        b"first checkpoint",
+        b"second checkpoint",
+    ]
+    assert parcels_of(4, []) == []
+
+
+def test_outputs_are_kept_in_parcels_of_a_size(monkeypatch):
+    monkeypatch.setattr("streams.worker.outbox.PARCEL_BYTES", 100)
+    many = [Output(Channel.HALTS, None, b"x" * 60) for _ in range(9)]
+    parcels = parcels_of(0, many)
+    assert [len(parcel.outputs) for parcel in parcels] == [2, 2, 2, 2, 1]
+    assert [output for parcel in parcels for output in parcel.outputs] == many
+
+
+def test_what_the_owner_before_kept_is_published_before_anything_newer():
+    async def scenario():
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        made = bench(kept=snapshot(9, kept))
+        await made.arrive(Record(9))
+        made.processor.start()
+        await made.until(lambda: made.processor.next == 10)
+        values = [output.value for output in made.broker.answers]
+        assert values[:2] == [b"first answer", b"second answer"]
+        assert len(values) == 3
+        assert made.broker.checkpoints == [OUTPUTS[0], OUTPUTS[2]]
+
+    run(scenario)
+
+
+def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
+    async def scenario():
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        made = bench(kept=snapshot(9, kept), broker=Broker(confirms=False))
+        made.processor.start()
+        await made.until(lambda: made.broker.checkpoints)
+        made.broker.confirmations["answers"][0].set_result(None)
+        await made.until(lambda: made.books.forgotten)
+        assert made.books.forgotten == ["0/0"]
+        made.broker.confirmations["checkpoints"][0].set_result(None)
+        await made.until(lambda: len(made.books.forgotten) > 1)
+        assert made.books.forgotten == ["0/0", "0/1"]
+
+    run(scenario)
+
+
+def test_many_checkpoints_that_wait_hold_up_no_answer():
+    class Raises(Ledger):
+        def apply(self, offset, value):
+            super().apply(offset, value)
+            return OUTPUTS
+
+    async def scenario():
+        made = bench(Raises(0, 1), broker=Broker())
+        made.broker.confirms = False
+        made.processor.start()
+        for offset in range(30):
+            await made.arrive(Record(offset))
+            await made.until(lambda offset=offset: made.processor.next == offset + 1)
+            for confirmation in made.broker.confirmations["answers"]:
+                if not confirmation.done():
+                    confirmation.set_result(None)
+        assert len(made.broker.answers) == 60
+
+    run(scenario)
+
+
+def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
+    async def scenario():
+        made = bench(broker=Broker(confirms=False))
+        made.processor.start()
+        await made.arrive(Record(0))
+        await made.until(lambda: made.broker.answers)
+        suspended = asyncio.create_task(made.processor.suspend())
+        await made.until(lambda: made.processor.state is State.SUSPENDED)
+        made.broker.confirmations["answers"][0].set_exception(OSError("fenced"))
+        await suspended
+        assert not made.processor.can_resume
+
+    run(scenario)
+
+
+def test_a_compaction_drops_only_changes_that_were_there_when_it_began():
+    class Dirty(Ledger):
+        def unfolded(self):
+            return ["run:d/a", "policy:gone"]
+
+        def fold(self, name):
+            return None if name == "policy:gone" else encode(name)
+
+    async def scenario():
+        books = Books()
+        made = bench(Dirty(0, 1), books=books, kept=snapshot(3))
+        books.backlog = began = books.backlog + type(books.backlog)(2, 20)
+        running = asyncio.create_task(made.processor.compact())
+        await made.until(lambda: books.pages)
+        books.backlog += type(began)(1, 10)
+        made.processor.next = 4
+        await running
+        assert books.pages == [{"run:d/a": encode("run:d/a")}, {"policy:gone": None}]
+        assert books.dropped == [(began, 3)]
+
+    run(scenario)
+
+
+def test_a_stop_is_told_once_and_outlasts_a_rebalance():
+    async def scenario():
+        made = bench()
+        stop = Stop(StopReason.TOPICS, "retention is 5 s", "change it")
+        made.processor.start()
+        await made.processor.halt(stop)
+        assert made.books.stop == (stop.reason, stop.problem, stop.remedy)
+        await made.processor.suspend()
+        assert made.processor.state is State.STOPPED
+        assert not made.processor.can_resume
+
+    run(scenario)
