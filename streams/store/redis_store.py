@@ -18,7 +18,6 @@ process with it, because what stands behind the address may be another Redis by 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from types import TracebackType
 from typing import Any
@@ -31,6 +30,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError, ResponseError
 
 from streams.store.holding import STATE, Holding, Verdict, hexadecimal
+from streams.store.port import Claimed, Glance, StoreUnavailable
 from streams.store.snapshot import LAYOUT, Meta, Snapshot, verified
 from streams.wire.chain import genesis
 
@@ -40,35 +40,6 @@ CONNECTIONS = 8
 _FIRST_LAYOUT = ("deltas", "folded")
 KEYS = (*STATE, "alive", "stopped", *_FIRST_LAYOUT)
 """All that any release keeps of a partition."""
-
-
-class StoreUnavailable(Exception):
-    """Redis did not answer, or answered with an error. Nothing can be decided."""
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """The answer to a claim, with what meta was before (empty: there was none)."""
-
-    verdict: Verdict
-    before: dict[str, str]
-
-    @property
-    def version(self) -> int:
-        """As it was before the claim."""
-        return int(self.before.get("version", "0"))
-
-
-@dataclass(frozen=True)
-class Glance:
-    """What can be said of a partition without reading its state."""
-
-    now: int  # seconds, by the clock of Redis
-    meta: dict[str, str]
-    seen: int | None  # when its owner was last seen, by the same clock
-    pulse: bytes
-    summary: bytes
-    stopped: dict[str, str]
 
 
 class RedisStore:

@@ -16,7 +16,8 @@ from faust.worker import Worker
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
-from streams.store.redis_store import RedisStore, StoreUnavailable
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
 from streams.topics.topics import NORMS, Topics, TopicsUnavailable
 from streams.worker.batches import bound_fetches
 from streams.worker.exits import EXIT_RESTART, end_process

@@ -29,7 +29,8 @@ from uuid import uuid4
 from streams.config import Config
 from streams.ledger.ledger import LayoutMismatch, ledger_of
 from streams.store.holding import Holding, Verdict
-from streams.store.redis_store import Claimed, RedisStore
+from streams.store.port import Claimed
+from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Damaged, Meta
 from streams.topics.topics import Topics, TopicsSeen, TopicsUnavailable
 from streams.worker.checkpoints import Checkpoints

@@ -7,7 +7,8 @@ import pytest
 import redis
 
 from streams.local import RedisServer
-from streams.store.redis_store import CONNECTIONS, RedisStore, StoreUnavailable, without_password
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import CONNECTIONS, RedisStore, without_password
 from tests.conformance.partitions import Owner, P, commit
 
 

@@ -20,7 +20,8 @@ from streams.local import LocalStack
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
 from streams.sdk.run import Run, StepDecision
-from streams.store.redis_store import RedisStore, StoreUnavailable
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
 from tests.integration.service import Service, eventually
 
 ROUNDS = [3, 3, 2, 3, 3, 3, 3]
