@@ -26,8 +26,7 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
-from streams.sdk.asking import Deadline, step_key
-from streams.sdk.connecting import publishing_error, reaching_kafka
+from streams.sdk.connection import Deadline, Waiting, rejected_key, step_key
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
@@ -37,7 +36,7 @@ from streams.sdk.errors import (
     TurnstileError,
     refusal_of,
 )
-from streams.sdk.replies import Waiting, rejected_key
+from streams.sdk.kafka_connection import publishing_error, reaching_kafka
 
 NOW = Deadline.after(0.0)
 

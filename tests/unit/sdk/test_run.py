@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from streams.schemas import Charge, Decision, Reason, decode_request
+from streams.sdk.decisions import REMEMBERED_STEPS
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -25,7 +26,6 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.run import Run
-from streams.sdk.witness import REMEMBERED_STEPS
 from streams.wire.packing import pack_bits
 from tests.unit.sdk.partitions import Partitions
 
