@@ -71,15 +71,15 @@ class Deadline:
 
 
 class Waiting:
-    """One request, sent to some partitions, and what they reply.
+    """Requests that were sent to some partitions, and what they reply.
 
     Args:
-        partitions: those that were asked.
+        requests: by partition.
         to_the_end: wait for all of them, even if one refuses.
     """
 
-    def __init__(self, partitions: frozenset[int], *, to_the_end: bool = False) -> None:
-        self._partitions = partitions
+    def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
+        self.requests = requests
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
@@ -96,7 +96,7 @@ class Waiting:
         self._done.wait(deadline.left())
         if self._failure is not None:
             raise self._failure
-        missing = sorted(self._partitions - self._replies.keys())
+        missing = sorted(self.requests.keys() - self._replies.keys())
         if missing:
             raise DecisionTimeout(
                 f"no answer from partitions {missing} within {deadline.seconds:g} s. Ask exactly "
@@ -110,14 +110,22 @@ class Waiting:
         self._failure = self._failure or error
         self._done.set()
 
-    def reply(self, partition: int, reply: Answer | RequestRejected) -> None:
+    def answer(self, answer: Answer) -> None:
         """Take what one partition says; its first reply counts."""
-        if partition not in self._partitions:
-            return
-        self._replies.setdefault(partition, reply)
-        if isinstance(reply, RequestRejected) and not self._to_the_end:
-            self.fail(reply)
-        if self._replies.keys() == self._partitions:
+        self._reply(answer.partition, answer)
+
+    def refuse(self, rejected: Rejected) -> None:
+        """Take a refusal, if it is one of what was sent, and of nothing sent before it."""
+        if self.requests.get(rejected.partition) == rejected.record:
+            refusal = refusal_of(rejected)
+            self._reply(rejected.partition, refusal)
+            if not self._to_the_end:
+                self.fail(refusal)
+
+    def _reply(self, partition: int, reply: Answer | RequestRejected) -> None:
+        if partition in self.requests:
+            self._replies.setdefault(partition, reply)
+        if self._replies.keys() == self.requests.keys():
             self._done.set()
 
 
@@ -160,7 +168,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def _publish(self, requests: Mapping[int, bytes], waiting: Waiting) -> None:
+    def _publish(self, waiting: Waiting) -> None:
         """Send each partition its request; what comes back of them goes to ``_hear``."""
 
     @abstractmethod
@@ -216,7 +224,7 @@ class Connection(ABC):
             RequestRejected: of the partition that refused first; others may have agreed.
             DecisionTimeout: not all answered in time.
         """
-        replies = self._exchange(key, requests, Waiting(frozenset(requests)), deadline)
+        replies = self._exchange(key, Waiting(requests), deadline)
         return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def survey(
@@ -227,8 +235,7 @@ class Connection(ABC):
         Raises:
             DecisionTimeout: not all answered in time.
         """
-        waiting = Waiting(frozenset(requests), to_the_end=True)
-        return self._exchange(key, requests, waiting, deadline)
+        return self._exchange(key, Waiting(requests, to_the_end=True), deadline)
 
     def watch(self, dataset: str, run: str) -> Witness:
         """Who sees every decision of this run, for as long as somebody holds it."""
@@ -238,17 +245,17 @@ class Connection(ABC):
             return witness
 
     def _exchange(
-        self, key: Hashable, requests: Mapping[int, bytes], waiting: Waiting, deadline: Deadline
+        self, key: Hashable, waiting: Waiting, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
         self.check_usable()
-        if not requests:
+        if not waiting.requests:
             return {}
         with self._lock:
             self._waiting[key] = waiting
             if self._broken is not None:
                 waiting.fail(self._broken)
         try:
-            self._publish(requests, waiting)
+            self._publish(waiting)
             return waiting.result(deadline)
         finally:
             with self._lock:
@@ -257,28 +264,28 @@ class Connection(ABC):
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
         """Take what was published by a partition, on halts or rejects."""
         try:
-            if channel is Channel.REJECTS:
-                rejected = msgspec.msgpack.decode(value, type=Rejected)
-                self._deliver(rejected_key(rejected), rejected.partition, refusal_of(rejected))
-            else:
-                answer = decode_answer(value)
-                self._deliver(_key_of(answer), answer.partition, answer)
+            with self._lock:
+                if channel is Channel.REJECTS:
+                    self._take_refusal(msgspec.msgpack.decode(value, type=Rejected))
+                else:
+                    self._take_answer(decode_answer(value))
         except UNREADABLE as error:
             # Not written by a worker: it admits nobody, and answers nobody.
             logger.warning("skipped a record of %s %s: %s", channel.value, partition, error)
 
-    def _deliver(self, key: Hashable, partition: int, reply: Answer | RequestRejected) -> None:
-        with self._lock:
-            waiting = self._waiting.get(key)
-            witness = (
-                self._witnesses.get((reply.dataset, reply.run))
-                if isinstance(reply, Decision)
-                else None
-            )
-        if witness is not None and isinstance(reply, Decision):
-            witness.see(reply)
+    def _take_answer(self, answer: Answer) -> None:
+        if isinstance(answer, Decision):
+            witness = self._witnesses.get((answer.dataset, answer.run))
+            if witness is not None:
+                witness.see(answer)
+        waiting = self._waiting.get(_key_of(answer))
         if waiting is not None:
-            waiting.reply(partition, reply)
+            waiting.answer(answer)
+
+    def _take_refusal(self, rejected: Rejected) -> None:
+        waiting = self._waiting.get(rejected_key(rejected))
+        if waiting is not None:
+            waiting.refuse(rejected)
 
     def _break(self, error: Exception) -> None:
         """Nothing can be heard any more: whoever waits is told, and whoever asks from now on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
@@ -45,6 +45,7 @@ class KafkaConnection(Connection):
     def __init__(self, config: Config) -> None:
         super().__init__(_wait_for_topics(config), config.timeout)
         self._config = config
+        self._norms = config.topic(NORMS)
         self._channels = {
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
         }
@@ -63,7 +64,7 @@ class KafkaConnection(Connection):
                 self._consumer.position(place)
             self._producer = new_producer(config)
             opened.callback(self._producer.close)
-            self._producer.partitions_for(config.topic(NORMS))  # no charge waits for this
+            self._producer.partitions_for(self._norms)  # no charge waits for this
             opened.pop_all()
         self._thread = threading.Thread(target=self._listen, name="turnstile-replies", daemon=True)
         self._thread.start()
@@ -94,11 +95,10 @@ class KafkaConnection(Connection):
         self.check_usable()
         return read_topic(self._config, channel, reading, self._closed)
 
-    def _publish(self, requests: Mapping[int, bytes], waiting: Waiting) -> None:
-        topic = self._config.topic(NORMS)
+    def _publish(self, waiting: Waiting) -> None:
         try:
-            for partition, request in requests.items():
-                sent: Any = self._producer.send(topic, value=request, partition=partition)
+            for partition, request in waiting.requests.items():
+                sent: Any = self._producer.send(self._norms, value=request, partition=partition)
                 sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
         except KafkaError as error:
             raise publishing_error(error) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic, time
 
 from streams.ledger.ledger import Channel, Ledger, Output
@@ -49,9 +49,9 @@ class MemoryConnection(Connection):
             begin = 0 if reading.since == "earliest" else kept.end
             return self._read(kept, begin, None if reading.follow else kept.end, reading)
 
-    def _publish(self, requests: Mapping[int, bytes], waiting: Waiting) -> None:
+    def _publish(self, waiting: Waiting) -> None:
         with self._published:
-            for partition, request in requests.items():
+            for partition, request in waiting.requests.items():
                 self._answer(partition, self._apply(partition, request))
             self._published.notify_all()
 

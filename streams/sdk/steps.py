@@ -13,7 +13,8 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PureDP
+from accounting.mechanisms import noise_scale
 from accounting.validation import nonnegative_finite
 from streams.ledger.policies import mechanism_of
 from streams.normal_form import normal_form
@@ -23,6 +24,12 @@ from streams.sdk.decisions import grants_of
 from streams.sdk.errors import InvalidRequest
 from streams.wire.packing import pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
+
+_NAMES: dict[type[Mechanism], MechanismName] = {
+    Gaussian: "gaussian",
+    Laplace: "laplace",
+    PureDP: "pure-dp",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,23 +186,16 @@ def read_mechanism(
     """
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
-    name: MechanismName
     try:
-        match Gaussian(noise_stddev) if mechanism is None else mechanism:  # type: ignore[arg-type]
-            case Gaussian(scale):
-                name = "gaussian"
-            case Laplace(scale):
-                name = "laplace"
-            case PureDP():
-                name, scale = "pure-dp", 1.0
-            case PoissonGaussian():
-                raise InvalidRequest(
-                    "Poisson-sampled steps cannot be charged through the service; charge them as "
-                    "Gaussian, which never costs less, or account them with "
-                    "accounting.RenyiFilter"
-                )
-            case _:
-                raise InvalidRequest(f"mechanism is {mechanism!r}; give one of accounting's")
+        chosen = Gaussian(noise_stddev) if mechanism is None else mechanism  # type: ignore[arg-type]
+        name = _NAMES.get(type(chosen))
+        if name is None:
+            raise InvalidRequest(
+                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged. "
+                "Charge Poisson-sampled ones as Gaussian, which never costs less, or account them "
+                "with accounting.RenyiFilter"
+            )
+        scale = noise_scale(chosen)
         mechanism_of(name, scale, policy)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error

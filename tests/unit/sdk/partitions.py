@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ class Partitions(MemoryConnection):
         rejects: why something was refused, each time.
         deaf: partitions that nothing reaches.
         mute: partitions whose answers are lost.
+        late: partitions whose answers come when somebody has published again.
         heard: what is read from `halts` while a charge waits, when a worker has decided this.
         before_result: called when requests were published and answers have not been looked at.
     """
@@ -48,6 +49,8 @@ class Partitions(MemoryConnection):
         self.rejects: list[Reason] = []
         self.deaf: set[int] = set()
         self.mute: set[int] = set()
+        self.late: set[int] = set()
+        self._held: list[tuple[int, Sequence[Output]]] = []
         self.heard: Callable[[Decision], list[Decision]] = lambda decision: [decision]
         self.before_result: Callable[[], object] = lambda: None
 
@@ -112,8 +115,12 @@ class Partitions(MemoryConnection):
             if isinstance(record, Charge)
         ]
 
-    def _publish(self, requests: Mapping[int, bytes], waiting: Waiting) -> None:
-        super()._publish({p: requests[p] for p in requests if p not in self.deaf}, waiting)
+    def _publish(self, waiting: Waiting) -> None:
+        held, self._held = self._held, []
+        for partition, outputs in held:
+            self._say(partition, outputs)
+        reached = {p: sent for p, sent in waiting.requests.items() if p not in self.deaf}
+        super()._publish(Waiting(reached))
         self.before_result()
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
@@ -125,8 +132,12 @@ class Partitions(MemoryConnection):
         return outputs
 
     def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
-        if partition in self.mute:
-            return
+        if partition in self.late:
+            self._held.append((partition, outputs))
+        elif partition not in self.mute:
+            self._say(partition, outputs)
+
+    def _say(self, partition: int, outputs: Sequence[Output]) -> None:
         answer = None if outputs[0].channel is Channel.REJECTS else decode_answer(outputs[0].value)
         if isinstance(answer, Decision):
             for decision in self.heard(answer):

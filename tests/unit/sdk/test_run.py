@@ -236,6 +236,18 @@ def test_a_step_that_is_handed_back_is_not_charged_with_other_content() -> None:
     assert_charged(service, times=2)
 
 
+def test_a_refusal_that_comes_late_is_not_taken_for_one_of_the_right_content() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    service.late = {1, 2}
+    with pytest.raises(StepContentChanged):
+        charge(run, NORMS / 2)
+    service.late = set()
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+
+
 @pytest.mark.parametrize("reached", PLACES, ids=str)
 def test_a_half_decided_step_is_handed_back_and_cannot_have_been_released(
     reached: set[int],
