@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from streams.store.layout import chain_fields, fields_of_nothing, hexadecimal
-from streams.store.port import Claimed, Commit, Exchange, Glance, Guard, Verdict
+from streams.store.port import Claimed, Commit, Exchange, Glance, Guard, Store, Verdict
 from streams.store.snapshot import Snapshot, verified
 
 
@@ -41,7 +41,7 @@ class Contents:
         )
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A store for as long as the process lasts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -33,6 +33,7 @@ from streams.store.port import (
     Exchange,
     Glance,
     Guard,
+    Store,
     StoreUnavailable,
     Verdict,
 )
@@ -42,7 +43,7 @@ CONNECTIONS = 8
 """A worker opens so many, at once; a command waits for one that is free."""
 
 
-class RedisStore:
+class RedisStore(Store):
     """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
     def __init__(self, url: str, prefix: str) -> None:

@@ -1,5 +1,7 @@
 """A claim begins a partition or takes it over, and never for another log than its own."""
 
+from itertools import combinations
+
 import pytest
 
 from streams.store.port import Verdict
@@ -91,6 +93,31 @@ def test_the_state_of_one_log_is_never_claimed_for_another(run, topic, partition
         claimed = await bench.store.claim(P, "b", topic, partitions)
         assert (claimed.verdict, claimed.before) == (verdict, before.meta)
         assert bench.hand.read(P) == before
+
+    run(scenario)
+
+
+IN_ORDER = {
+    # what does not fit the claim, in the order of the checks
+    Verdict.OTHER_LAYOUT: lambda kept: kept.meta.update(layout="1"),
+    Verdict.OTHER_LOG: lambda kept: kept.meta.update(topic="00" * 16),
+    Verdict.OTHER_PARTITIONS: lambda kept: kept.meta.update(partitions="5"),
+    Verdict.DAMAGED: lambda kept: kept.changes.clear(),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
+def test_a_claim_that_is_refused_for_two_reasons_names_the_one_that_is_checked_first(
+    run, first, second
+):
+    async def scenario(bench):
+        await commit(await bench.owner("a").claim(), 0, 5)
+        kept = bench.hand.read(P)
+        for verdict in (second, first):
+            IN_ORDER[verdict](kept)
+        bench.hand.write(P, kept)
+        assert (await bench.store.claim(P, "b", TOPIC, PARTITIONS)).verdict is first
+        assert bench.hand.read(P) == kept
 
     run(scenario)
 

@@ -1,5 +1,7 @@
 """The atomic verbs: only the owner writes, each batch once, nothing half-way."""
 
+from itertools import combinations
+
 import pytest
 
 from streams.store.holding import Backlog
@@ -63,6 +65,32 @@ def test_a_commit_that_is_not_next_changes_nothing(run, first, verdict):
         assert await commit(holding, first, first + 1, b"x", (b"x",), ("0/0",)) is verdict
         assert bench.hand.read(P) == before
         assert await commit(holding, 5, 6) is Verdict.OK
+
+    run(scenario)
+
+
+IN_ORDER = {
+    # what is not as the owner left it, in the order of the checks
+    Verdict.FENCED: lambda kept: kept.meta.update(owner="b"),
+    Verdict.REWOUND: lambda kept: kept.meta.update(version="1"),
+    Verdict.DAMAGED: lambda kept: kept.outbox.clear(),
+    Verdict.DUPLICATE: lambda kept: kept.meta.update(next="6"),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
+def test_a_commit_that_may_not_be_for_two_reasons_names_the_one_that_is_checked_first(
+    run, first, second
+):
+    async def scenario(bench):
+        holding = await bench.owner("a").claim()
+        await commit(holding, 0, 5)
+        kept = bench.hand.read(P)
+        for verdict in (second, first):
+            IN_ORDER[verdict](kept)
+        bench.hand.write(P, kept)
+        assert await commit(holding, 5, 6) is first
+        assert bench.hand.read(P) == kept
 
     run(scenario)
 
