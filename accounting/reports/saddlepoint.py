@@ -23,13 +23,13 @@ from typing import Literal
 
 import numpy as np
 
-from accounting import gdp_tail
 from accounting.errors import InvalidInput
 from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.reports import normal_losses
 from accounting.reports.bounds import Bounds
 from accounting.reports.cumulants import DIRECTIONS, CumulantTable, cumulant_table, tilt_nodes
 from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
-from accounting.validation import BoolArray, FloatArray, IntArray
+from accounting.validation import FloatArray, IntArray
 
 # Users are taken in chunks, so that their sums at all tilts stay within some megabytes.
 _CHUNK = 1024
@@ -37,14 +37,8 @@ _CHUNK = 1024
 _LARGEST_EPSILON = 1e200
 # An approximation of delta is cut off where exp would overflow.
 _LARGEST_LOG = 700.0
-# Of the root of a sum of squared ratios, and of exp.
-_ROOT_ERROR, _EXP_ERROR = 2.0**-44, 2.0**-50
-# Ratios c / s are rounded up to the first. A mu from the second on has no lower bound, where
-# `gdp_tail` does not say how exact it is, and one from the third on is not usable.
-_SMALLEST_MU, _LARGEST_EXACT_MU, _LARGEST_MU = 1e-100, 1e3, 1e100
-_FAR = 1e4
-# The lower end for a normal loss, below its epsilon.
-_GAP = 2.0**-30
+# Of exp.
+_EXP_ERROR = 2.0**-50
 
 
 class SaddlePointReport:
@@ -70,7 +64,7 @@ class SaddlePointReport:
         logs = self._per_user(
             counts,
             lambda sums, size: sums.log_delta(np.full(size, epsilon)),
-            lambda mu: _gaussian_log_delta(mu, epsilon),
+            lambda mu: normal_losses.log_delta_bounds(mu, epsilon),
         )
         with np.errstate(under="ignore"):
             lower, estimate, upper = np.exp(logs)
@@ -90,7 +84,7 @@ class SaddlePointReport:
         epsilons = self._per_user(
             counts,
             lambda sums, _: sums.epsilon(log_delta),
-            lambda mu: _gaussian_epsilon(mu, log_delta),
+            lambda mu: normal_losses.epsilon_bounds(mu, log_delta),
         )
         lower, estimate, upper = np.maximum(epsilons, 0.0)
         upper[upper > _LARGEST_EPSILON] = np.inf
@@ -111,7 +105,7 @@ class SaddlePointReport:
         logs = self._per_user(
             counts,
             lambda sums, size: (approximate(sums, np.full(size, eps)),),
-            lambda mu: _gaussian_log_delta(mu, eps)[1:2],
+            lambda mu: normal_losses.log_delta_bounds(mu, eps)[1:2],
         )
         with np.errstate(under="ignore"):
             return np.asarray(np.exp(np.minimum(logs[0], _LARGEST_LOG)))
@@ -124,13 +118,12 @@ class SaddlePointReport:
     ) -> FloatArray:
         """Return the larger direction's results, shape (parts, n); -infinity for no steps."""
         users = np.flatnonzero(counts.any(axis=1)) if self._sampling_rate > 0.0 else np.arange(0)
-        ratios = np.clip(self._ratios, _SMALLEST_MU, _LARGEST_MU)
         results: FloatArray | None = None
         for start in range(0, users.size, _CHUNK):
             chunk = users[start : start + _CHUNK]
             rows = counts[chunk].astype(np.float64)
             if self._sampling_rate == 1.0:
-                parts = gaussian(np.sqrt(rows @ ratios**2))
+                parts = gaussian(normal_losses.summed_mu(rows, self._ratios))
             else:
                 directions = [
                     sampled(TiltedSums(table, rows), chunk.size) for table in self._made()
@@ -149,43 +142,3 @@ class SaddlePointReport:
                 for direction in DIRECTIONS
             )
         return self._tables
-
-
-def _gaussian_log_delta(
-    mu: FloatArray, epsilon: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (lower, exact up to rounding, upper) of log delta of mu-GDP."""
-    usable = np.minimum(mu * (1.0 + _ROOT_ERROR), _LARGEST_MU)
-    # Beyond `_FAR` standard deviations, delta is that at them, from above.
-    eps = np.minimum(epsilon, usable * (_FAR + 0.5 * usable))
-    upper = np.where(mu < _LARGEST_MU, np.minimum(gdp_tail.log_delta_up(usable, eps), 0.0), 0.0)
-    estimate = np.minimum(gdp_tail.log_delta(usable, eps), upper)
-    known = _exact(mu) & (eps == epsilon)
-    lower = np.full_like(mu, -np.inf)
-    lower[known] = np.minimum(_lower_log_delta(mu[known], eps[known]), estimate[known])
-    return lower, estimate, upper
-
-
-def _gaussian_epsilon(
-    mu: FloatArray, log_delta: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (lower, estimate, upper) of the epsilon of mu-GDP; the estimate is rounded up."""
-    usable = np.minimum(mu * (1.0 + _ROOT_ERROR), _LARGEST_MU)
-    upper = np.where(mu < _LARGEST_MU, gdp_tail.epsilon(usable, log_delta), np.inf)
-    known = _exact(mu)
-    lower = np.zeros_like(mu)
-    below = np.maximum(upper[known] * (1.0 - _GAP) - _GAP * mu[known], 0.0)
-    reached = _lower_log_delta(mu[known], below) >= log_delta
-    lower[known] = np.where(reached, below, 0.0)
-    return lower, upper, upper
-
-
-def _lower_log_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
-    """Return a lower bound of log delta of mu-GDP, for mu the root of a rounded sum."""
-    low = mu * (1.0 - _ROOT_ERROR)
-    return np.asarray(2.0 * gdp_tail.log_delta(low, epsilon) - gdp_tail.log_delta_up(low, epsilon))
-
-
-def _exact(mu: FloatArray) -> BoolArray:
-    """Return where no ratio that matters was cut off, and the far tail is computed accurately."""
-    return np.asarray((mu > _SMALLEST_MU / _ROOT_ERROR) & (mu < _LARGEST_EXACT_MU))
