@@ -79,3 +79,9 @@ def test_other_accountants_are_refused_by_name() -> None:
     other: Any = PoissonGaussian(1.0, 0.01)
     with pytest.raises(InvalidInput, match="accountant"):
         approximate_mu(other, steps(1, 0, 0, 0))
+
+
+def test_mu_of_a_history_is_that_of_its_loss_distribution() -> None:
+    report, counts = accountant(2.0, 0.01), steps(0, 0, 0, 1000)
+    by_pld = approximate_mu(report, counts, [1e-10], "pld")
+    assert approximate_mu(report, counts, [1e-10]) == pytest.approx(by_pld, rel=1e-3)
