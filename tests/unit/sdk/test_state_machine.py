@@ -146,15 +146,20 @@ class Clients(RuleBasedStateMachine):
         self.told: dict[Step, tuple[Content, StepDecision]] = {}
         self.used: set[str] = set()
 
-    @initialize(calm=st.integers(0, 3))
-    def begin(self, calm: int) -> None:
+    @initialize(
+        begun=st.sampled_from(["nothing", "half-made", "half-withdrawn", "made", "open", "open"]),
+        loss=LOSSES,
+    )
+    def begin(self, begun: str, loss: Loss) -> None:
         """Mostly with datasets that are there, and trainers at work."""
-        if calm:
-            for dataset in DATASETS:
-                self.create(dataset, 1, NOTHING)
-        if calm > 1:
-            for trainer in (0, 1):
-                self.open(trainer, "halts" if calm == 3 else "clips", "r", None, NOTHING)
+        for trainer, dataset in enumerate(DATASETS):
+            if begun != "nothing":
+                self.create(dataset, 1, loss if begun == "half-made" else NOTHING)
+            if begun == "half-withdrawn":
+                self.withdraw(dataset, loss)
+                self.create(dataset, 2, NOTHING)
+            if begun != "made":
+                self.open(trainer, dataset, "r", None, NOTHING)
 
     @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), opens=st.booleans())
     def act_while_somebody_waits(self, trainer: int, content: Content, opens: bool) -> None:
@@ -201,14 +206,35 @@ class Clients(RuleBasedStateMachine):
             assert released is None or run.step > released, "what was released is not handed back"
 
     @precondition(lambda self: self.runs)
-    @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), loss=LOSSES)
-    def resume(self, trainer: int, content: Content, loss: Loss) -> None:
-        """As a trainer does who wrote down the last step that it was told."""
+    @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), loss=LOSSES, notes=st.booleans())
+    def resume(self, trainer: int, content: Content, loss: Loss, notes: bool) -> None:
+        """As a trainer does who wrote down the last step that it was told, or did not."""
         run = self.runs.get(trainer)
         if run is not None:
             told = [s for d, r, s in self.told if (d, r) == (run.dataset, run.name)]
-            self.open(trainer, run.dataset, run.name, max(told, default=-1), NOTHING)
+            released = max(told, default=-1) if notes else None
+            self.open(trainer, run.dataset, run.name, released, NOTHING)
             self.charge(trainer, content, loss)
+
+    @precondition(lambda self: self.runs)
+    @rule(
+        trainer=TRAINERS,
+        content=st.sampled_from(CONTENTS),
+        unreached=st.frozensets(st.sampled_from(PLACES), min_size=1, max_size=2),
+        then=st.sampled_from(CONTENTS),
+        notes=st.booleans(),
+    )
+    def die_and_resume(
+        self,
+        trainer: int,
+        content: Content,
+        unreached: frozenset[int],
+        then: Content,
+        notes: bool,
+    ) -> None:
+        """A trainer ends when a step has come to some partitions, and goes on with another one."""
+        self.charge(trainer, content, ("deaf", unreached))
+        self.resume(trainer, then, NOTHING, notes)
 
     @precondition(lambda self: self.runs)
     @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), loss=LOSSES)
@@ -335,7 +361,7 @@ class Clients(RuleBasedStateMachine):
         self.service.before_result = lambda: None
         for trainer in list(self.runs):
             for content in CONTENTS:
-                self.resume(trainer, content, NOTHING)
+                self.resume(trainer, content, NOTHING, notes=True)
         for dataset in DATASETS:
             for factor in (1, 2):
                 self.create(dataset, factor, NOTHING)
@@ -344,9 +370,12 @@ class Clients(RuleBasedStateMachine):
                 step = dataset, "after", run.step
                 users, norms, noise = content
                 self.hear(step, content, run.charge(users, norms, noise_stddev=noise))
-            self.budgets_are_kept_and_every_step_is_charged_once()
             run.close()
+        self.budgets_are_kept_and_every_step_is_charged_once()
+        self.a_step_has_one_content_or_was_given_up()
+        self.nothing_is_sent_that_makes_no_sense()
+        self.a_dataset_that_is_in_use_is_everywhere_under_one_policy()
 
 
-Clients.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Clients.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestClients = Clients.TestCase
