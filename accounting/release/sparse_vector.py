@@ -13,12 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import PureDP
-from accounting.release.exact_noise import ExactNoise
-from accounting.release.stated_cost import StatedCost
-from accounting.rounding import product_up
-from accounting.validation import (
+from accounting.costs.mechanisms import PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import product_up
+from accounting.exact.validation import (
     DOWN,
     FloatArray,
     norm_vector,
@@ -26,6 +24,8 @@ from accounting.validation import (
     probability,
     whole_number,
 )
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.stated_cost import StatedCost
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)

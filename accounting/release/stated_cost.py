@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from accounting.calibration import noise_for_norm_budget
-from accounting.costs import zcdp_cost
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Mechanism
+from accounting.costs.costs import zcdp_cost
+from accounting.costs.mechanisms import Gaussian, Mechanism
+from accounting.exact.errors import InvalidInput
+from accounting.reports.calibration import noise_for_norm_budget
 
 _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 

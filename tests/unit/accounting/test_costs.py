@@ -23,7 +23,7 @@ from accounting import (
     renyi_cost,
     zcdp_cost,
 )
-from accounting.costs import Mechanism
+from accounting.costs.costs import Mechanism
 from tests.unit.accounting import rational_model as exact
 
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]

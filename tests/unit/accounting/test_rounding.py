@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import Gaussian, InvalidInput, NormGrid, ZcdpFilter, cost_units, rounding
-from accounting.order_units import units_at_orders, units_within_orders
-from accounting.rounding import product_up, round_to, square_ratio_ceil, square_ratio_up
+from accounting import Gaussian, InvalidInput, NormGrid, ZcdpFilter, cost_units
+from accounting.costs.order_units import units_at_orders, units_within_orders
+from accounting.exact import rounding
+from accounting.exact.rounding import product_up, round_to, square_ratio_ceil, square_ratio_up
 from tests.unit.accounting import rational_model as exact
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308

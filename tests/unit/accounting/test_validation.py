@@ -38,7 +38,7 @@ from accounting import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.validation import (
+from accounting.exact.validation import (
     DOWN,
     UP,
     Number,

@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import PoissonGaussian
-from accounting.validation import FloatArray, norm_vector, renyi_orders
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
 
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     Number,

@@ -5,7 +5,7 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
 
     mechanism         rho (zCDP)           mu squared (GDP)    Rényi divergence at order a
     Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
-    PoissonGaussian   -                    -                   `accounting.subsampled_gaussian`
+    PoissonGaussian   -                    -                   `accounting.costs.sampled_gaussian`
     Laplace           (c / scale)^2 / 2    -                   a rho  (bound)
     PureDP            eps^2 / 2            -                   a rho  (bound)
 
@@ -23,18 +23,18 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import (
+from accounting.costs.mechanisms import (
     Gaussian,
     Mechanism,
     PoissonGaussian,
     noise_scale,
 )
-from accounting.order_units import units_at_orders
-from accounting.rounding import product_up, square_ratio_ceil, square_ratio_up
-from accounting.subsampled_gaussian import poisson_gaussian_divergence
-from accounting.units import MAX_COST_UNITS, UNIT_BITS, cost_units
-from accounting.validation import FloatArray, IntArray, norm_vector, renyi_orders
+from accounting.costs.order_units import units_at_orders
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import product_up, square_ratio_ceil, square_ratio_up
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, cost_units
+from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi_orders
 
 Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -87,7 +87,7 @@ def charge_units(
     norms: npt.ArrayLike,
     orders: npt.ArrayLike | None = None,
 ) -> IntArray:
-    """Return what a step charges each user, in units of the measure (`accounting.units`).
+    """Return what a step charges each user, in units of the measure (`accounting.exact.units`).
 
     - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44), shape (n,). An (epsilon, delta) budget is
       spent in zCDP (Feldman and Zrnic Thm 4.9).

@@ -34,9 +34,16 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.units import MAX_COST_UNITS, UNIT_BITS, from_units_down
-from accounting.validation import DOWN, BoolArray, FloatArray, IntArray, real_number, unit_array
+from accounting.exact.errors import InvalidInput
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, from_units_down
+from accounting.exact.validation import (
+    DOWN,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    real_number,
+    unit_array,
+)
 
 Positions: TypeAlias = tuple[npt.NDArray[np.intp], ...]  # as np.nonzero gives them
 # Of the entries at some positions, whether the rest of the budget pays for what is beyond whole

@@ -21,9 +21,9 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from accounting import gdp_tail
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.conversions import gdp_tail
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import (
     FloatArray,
     nonnegative_array,
     nonnegative_finite,

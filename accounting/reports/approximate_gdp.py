@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from accounting import gdp_tail
-from accounting.errors import InvalidInput
+from accounting.conversions import gdp_tail
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, probability
 from accounting.reports.accountant import Method, ReportAccountant
-from accounting.validation import FloatArray, probability
 
 # From epsilon = 0 (total variation) into the tail.
 DEFAULT_DELTAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)

@@ -24,10 +24,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.rounding import square_ratio_ceil
-from accounting.units import MAX_COST_UNITS, UNIT_BITS
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import square_ratio_ceil
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
+from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,

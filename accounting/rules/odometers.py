@@ -5,7 +5,7 @@ the outputs. An odometer climbs rungs of a fixed step D instead: each rung is a 
 budget D, and the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5 and Prop. 4.10).
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
 Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
-`accounting.lecuyer`.
+`accounting.rules.lecuyer`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.rounding import product_up
-from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units, from_units
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import product_up
+from accounting.exact.units import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    UNIT_BITS,
+    cost_units,
+    from_units,
+)
+from accounting.exact.validation import (
     UP,
     FloatArray,
     IntArray,

@@ -3,7 +3,7 @@
 Neighbouring datasets differ by adding or removing one user. "Norm" is that user's contribution
 to the released sum in this step, in the norm that the mechanism names. Parameters that float64
 cannot hold are rounded to where the step costs more: noise down, sampling rates up
-(`accounting.validation`).
+(`accounting.exact.validation`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accounting.errors import InvalidInput
-from accounting.validation import DOWN, positive_finite, sampling_probability
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import DOWN, positive_finite, sampling_probability
 
 
 @dataclass(frozen=True)

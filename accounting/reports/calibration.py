@@ -8,16 +8,12 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.costs import gdp_cost
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, PoissonGaussian
-from accounting.reports.accountant import ReportAccountant
-from accounting.reports.grid import MAX_COUNT, NormGrid
-from accounting.reports.losses import LARGEST_RATIO
-from accounting.reports.pld import PldReport
-from accounting.rounding import product_up
-from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS
-from accounting.validation import (
+from accounting.costs.costs import gdp_cost
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import product_up
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS
+from accounting.exact.validation import (
     DOWN,
     UP,
     nonnegative_finite,
@@ -27,6 +23,10 @@ from accounting.validation import (
     user_count,
     whole_number,
 )
+from accounting.reports.accountant import ReportAccountant
+from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.losses import LARGEST_RATIO
+from accounting.reports.pld import PldReport
 
 # At rho = 1 this makes room for 2**15 units.
 _INFLATION: Final = 2.0**-30

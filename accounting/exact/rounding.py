@@ -2,10 +2,10 @@
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
 are the same on every machine. A product is its rounded value and its rounding error
-(`accounting.error_free`); the error decides the direction. Where the error is too small to be sure
-of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits decide
-(`accounting.wide`), all at once: no value takes longer than another, whatever unit it is in by
-mistake.
+(`accounting.exact.error_free`); the error decides the direction. Where the error is too small to be
+sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
+decide (`accounting.exact.wide`), all at once: no value takes longer than another, whatever unit it
+is in by mistake.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from accounting import wide
-from accounting.error_free import MANTISSA_BITS, mantissas, split, split_one, two_product_error
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.exact import wide
+from accounting.exact.error_free import (
+    MANTISSA_BITS,
+    mantissas,
+    split,
+    split_one,
+    two_product_error,
+)
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import (
     DOWN,
     UP,
     FloatArray,

@@ -25,9 +25,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
+from accounting.exact.validation import (
     DOWN,
     FloatArray,
     IntArray,

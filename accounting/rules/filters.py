@@ -1,19 +1,19 @@
 """Individual privacy filters: who is admitted to a step, and with what norm.
 
-A filter is an immutable rule. Its state is an int64 array of spent units (`accounting.units`), one
-row per user, that the caller owns: shape (n,), or (n, k) for a filter of k Rényi orders. Costs are
-rounded up to units, so no sequence of admissions, in any order, in any batches, exceeds a budget
-in exact arithmetic. Budgets are taken as the numbers they are, and the last unit is decided on
-these numbers: a cost of exactly the budget is admitted (`accounting.budgets` has the rule and why
-it holds). A budget of 0 admits the steps that cost nothing. Neighbouring datasets differ by adding
-or removing one user.
+A filter is an immutable rule. Its state is an int64 array of spent units
+(`accounting.exact.units`), one row per user, that the caller owns: shape (n,), or (n, k) for a
+filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
+order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken as the numbers they
+are, and the last unit is decided on these numbers: a cost of exactly the budget is admitted
+(`accounting.rules.admission` has the rule and why it holds). A budget of 0 admits the steps that
+cost nothing. Neighbouring datasets differ by adding or removing one user.
 
     filter          budget            guarantee when every step's users are the admitted ones
     RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
-    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rogers`, to compare with
+    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rules.rogers`
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
@@ -31,15 +31,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from accounting.budget_filter import BudgetFilter
-from accounting.budgets import PaysFromRest, Positions
 from accounting.conversions import zcdp_budget
-from accounting.costs import Measure, charge_units, exact_units
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Mechanism, PoissonGaussian, noise_scale
-from accounting.order_units import units_within_orders
-from accounting.units import UNIT_BITS, split_budget
-from accounting.validation import (
+from accounting.costs.costs import Measure, charge_units, exact_units
+from accounting.costs.mechanisms import Mechanism, PoissonGaussian, noise_scale
+from accounting.costs.order_units import units_within_orders
+from accounting.exact.errors import InvalidInput
+from accounting.exact.units import UNIT_BITS, split_budget
+from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -47,6 +45,8 @@ from accounting.validation import (
     renyi_orders,
     user_count,
 )
+from accounting.rules.admission import PaysFromRest, Positions
+from accounting.rules.budget_filter import BudgetFilter
 
 # The granted norm is a square root rounded three times, each within a relative 2**-53; 2**-50
 # takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.
