@@ -19,8 +19,9 @@ from accounting.conversions import (
     zcdp_to_epsilon,
 )
 from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
-from accounting.costs.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
+from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import round_to
@@ -33,6 +34,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -46,7 +48,7 @@ from accounting.release import (
 )
 from accounting.reports import Bounds, NormGrid, ReportAccountant
 from accounting.reports.approximate_gdp import approximate_mu
-from accounting.reports.calibration import epsilon_of, noise_for_epsilon, noise_for_norm_budget
+from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 from accounting.rules.lecuyer import LecuyerOdometer
@@ -72,6 +74,7 @@ __all__ = [
     "LocalFilter",
     "MeanRelease",
     "Measure",
+    "MeasureName",
     "Mechanism",
     "NormGrid",
     "PoissonGaussian",

@@ -77,13 +77,21 @@ class PureDP:
 Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
 
 
+def known(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism if it is one of these, else raise `InvalidInput`."""
+    if not isinstance(mechanism, Mechanism):
+        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+        raise InvalidInput("mechanism", mechanism, allowed)
+    return mechanism
+
+
 def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
     The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`. Raises
     `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
     """
-    match mechanism:
+    match known(mechanism):
         case Gaussian(noise_stddev):
             return noise_stddev
         case Laplace(scale):
@@ -97,3 +105,16 @@ def noise_scale(mechanism: Mechanism) -> float:
                 "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
                 "account such steps in renyi",
             )
+
+
+def gaussian_stddev(mechanism: Mechanism) -> float:
+    """Return s such that mu of a user with norm c is c / s; only `Gaussian` has one."""
+    gaussian = known(mechanism)
+    if not isinstance(gaussian, Gaussian):
+        raise InvalidInput(
+            "mechanism",
+            mechanism,
+            "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
+            "account such steps in zcdp, renyi or approx-dp, Poisson-sampled ones in renyi",
+        )
+    return gaussian.noise_stddev

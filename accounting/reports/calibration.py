@@ -12,9 +12,7 @@ from accounting.costs.costs import gdp_cost
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import product_up
-from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS
 from accounting.exact.validation import (
-    DOWN,
     UP,
     nonnegative_finite,
     positive_finite,
@@ -28,32 +26,10 @@ from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.losses import LARGEST_RATIO
 from accounting.reports.pld import PldReport
 
-# At rho = 1 this makes room for 2**15 units.
-_INFLATION: Final = 2.0**-30
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
-
-
-def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
-    """Return the standard deviation s at which a sum of c^2 of `norm_budget` costs `rho`.
-
-    s = sqrt(norm_budget / (2 rho)) (Feldman and Zrnic, Cor. 4.7): any number of linear queries,
-    each answered with Gaussian noise of this absolute standard deviation, is rho-zCDP if the
-    squared norms that a user contributes sum to at most `norm_budget`. `norm_budget`: in the
-    squared units of the norms, > 0, rounded up; `rho`: in nats, from one unit to the largest
-    budget, rounded down. Raises `InvalidInput` outside.
-
-    s is inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
-    2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget` still fit.
-    """
-    budget = positive_finite("norm_budget", norm_budget, UP)
-    kappa = positive_finite("rho", rho, DOWN)
-    if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
-        raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
-    # The root of the quotient would lose a budget among the smallest numbers.
-    return math.sqrt(budget) / math.sqrt(2.0 * kappa) * (1.0 + _INFLATION / min(kappa, 1.0))
 
 
 def epsilon_of(

@@ -14,7 +14,6 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.costs import Measure
 from accounting.costs.mechanisms import Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
@@ -51,7 +50,7 @@ class BudgetFilter(ABC):
     has beyond them, in units, less than 1, exactly; empty if all are whole.
     """
 
-    measure: ClassVar[Measure]
+    measure: ClassVar[str]
     budget_units: tuple[int, ...]
     budget_rests: tuple[Fraction, ...]
 

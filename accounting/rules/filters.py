@@ -26,17 +26,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions import zcdp_budget
-from accounting.costs.costs import Measure, charge_units, exact_units
-from accounting.costs.mechanisms import Mechanism, PoissonGaussian, noise_scale
+from accounting.costs.costs import renyi_units
+from accounting.costs.mechanisms import Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
+from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
 from accounting.exact.errors import InvalidInput
-from accounting.exact.units import UNIT_BITS, split_budget
+from accounting.exact.units import split_budget
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
@@ -48,15 +49,13 @@ from accounting.exact.validation import (
 from accounting.rules.admission import PaysFromRest, Positions
 from accounting.rules.budget_filter import BudgetFilter
 
-# The granted norm is a square root rounded three times, each within a relative 2**-53; 2**-50
-# takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.
-_SHAVE = 1.0 - 2.0**-50
-_SMALLEST_GRANT = 2.0**-1000
 _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 
 
 class _OneBudgetFilter(BudgetFilter):
-    """A filter whose state has shape (n,)."""
+    """A filter whose state has shape (n,), and whose costs are those of `cost`."""
+
+    cost: ClassVar[QuadraticCost]
 
     @classmethod
     def from_units(cls, budget: int) -> Self:
@@ -67,14 +66,14 @@ class _OneBudgetFilter(BudgetFilter):
         self._set([units], [rest])
 
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
-        return charge_units(self.measure, mechanism, norms)
+        return self.cost.units(mechanism, norms)
 
     def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest:
         def pays(edge: Positions) -> BoolArray:
             distinct, position = np.unique(norms[edge], return_inverse=True)
             decided = []
             for norm in distinct.tolist():
-                cost = exact_units(self.measure, mechanism, norm)
+                cost = self.cost.exact_units(mechanism, norm)
                 decided.append(cost - math.ceil(cost) + 1 <= self.budget_rests[0])
             return np.array(decided, dtype=np.bool_)[position]
 
@@ -83,7 +82,7 @@ class _OneBudgetFilter(BudgetFilter):
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        granted = _norm_within(mechanism, self._left(spent), self.measure)
+        granted = self.cost.norms_within(mechanism, self._left(spent))
         return granted, self._all_left(spent)
 
 
@@ -91,6 +90,7 @@ class ZcdpFilter(_OneBudgetFilter):
     """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP."""
 
     measure = "zcdp"
+    cost = ZCDP
 
     def __init__(self, rho: float) -> None:
         self._set_budget(*split_budget("rho", rho))
@@ -103,6 +103,7 @@ class GdpFilter(_OneBudgetFilter):
     """
 
     measure = "gdp"
+    cost = GDP
 
     def __init__(self, mu: float) -> None:
         self._set_budget(*split_budget("mu", mu, power=2))
@@ -117,6 +118,7 @@ class ApproxDPFilter(_OneBudgetFilter):
     """
 
     measure = "approx-dp"
+    cost = ZCDP
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
@@ -148,7 +150,7 @@ class RenyiFilter(BudgetFilter):
         return np.zeros((user_count("n", n), len(self.orders)), dtype=np.int64)
 
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
-        return charge_units(self.measure, mechanism, norms, self.orders)
+        return renyi_units(mechanism, norms, self.orders)
 
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
@@ -160,7 +162,7 @@ class RenyiFilter(BudgetFilter):
         else:
             payable = units_within_orders(left, np.array(self.orders))
             tightest = payable.argmin(axis=1)
-            granted = _norm_within(mechanism, payable[rows, tightest], "zcdp")
+            granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
         charges = self._charge(mechanism, granted)
         charges[rows, tightest] = all_left[rows, tightest]
         # Whoever has less than a unit left at some order is granted nothing, and pays that.
@@ -198,12 +200,3 @@ class RenyiFilter(BudgetFilter):
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets, rests)
-
-
-def _norm_within(mechanism: Mechanism, units: IntArray, measure: Measure) -> FloatArray:
-    """Return norms, shape (n,), that cost at most `units` in exact arithmetic, and little less."""
-    bits = UNIT_BITS if measure == "gdp" else UNIT_BITS - 1
-    roots = np.sqrt(units.astype(np.float64) * math.ldexp(1.0, -bits)) * _SHAVE
-    norms = np.asarray(roots * noise_scale(mechanism))
-    norms[norms < _SMALLEST_GRANT] = 0.0
-    return norms
