@@ -24,7 +24,7 @@ from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGau
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import round_to
+from accounting.exact.narrowing import round_to
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,

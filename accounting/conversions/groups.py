@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import product_up
+from accounting.exact.products import product_up
 from accounting.exact.validation import FloatArray, nonnegative_array, renyi_orders, whole_number
 
 _MAX_USERS: Final = 2**26  # its square is exact in float64

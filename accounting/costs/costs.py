@@ -34,7 +34,8 @@ from accounting.costs.mechanisms import (
 from accounting.costs.order_units import units_at_orders
 from accounting.costs.quadratic import ZCDP
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
-from accounting.exact.rounding import product_up, square_ratio_up
+from accounting.exact.products import product_up, square_ratio_up
+from accounting.exact.rounding import UP, moved
 from accounting.exact.units import cost_units
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi_orders
 
@@ -140,7 +141,7 @@ def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:
     """
     squares = square_ratio_up(norms, scale)
     halves = 0.5 * squares
-    halves[halves + halves < squares] += np.nextafter(0.0, 1.0)
+    halves = moved(halves, halves + halves < squares, UP)
     above = np.isinf(squares)
     if above.any():
         with np.errstate(over="ignore"):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import DOWN, positive_finite, sampling_probability
+from accounting.exact.rounding import DOWN
+from accounting.exact.validation import positive_finite, sampling_probability
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 A Gaussian step of z units of rho costs ceil(a z) units at order a, in exact arithmetic, so that
 anybody can recompute a state with rational numbers. Orders are float64 and many usual ones, such
 as 1.1, have 53 significant bits; the product is therefore formed from its rounded value and its
-rounding error (see `accounting.exact.rounding`) as long as z is exact in float64 (512 nats), and in
-whole numbers of 128 bits above (`accounting.exact.wide`).
+rounding error (see `accounting.exact.products`) as long as z is exact in float64 (512
+nats), and in whole numbers of 128 bits above (`accounting.exact.wide`).
 """
 
 from __future__ import annotations

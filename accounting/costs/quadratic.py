@@ -23,16 +23,10 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import square_ratio_ceil
+from accounting.exact.products import square_ratio_ceil
+from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
-from accounting.exact.validation import (
-    DOWN,
-    UP,
-    FloatArray,
-    IntArray,
-    norm_vector,
-    positive_finite,
-)
+from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
 
 # The norm within a budget is a square root rounded three times, each within a relative 2**-53;
 # 2**-50 takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.

@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, root_up
 from accounting.exact.validation import (
-    DOWN,
     FloatArray,
     IntArray,
     nonnegative_array,
@@ -45,7 +45,7 @@ from accounting.exact.validation import (
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
+from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
 _LARGEST_SUM: Final = 2**63

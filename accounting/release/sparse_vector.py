@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import PureDP
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import product_up
+from accounting.exact.products import product_up
+from accounting.exact.rounding import DOWN, UP, float_toward
 from accounting.exact.validation import (
-    DOWN,
     FloatArray,
     norm_vector,
     positive_finite,
@@ -120,9 +120,7 @@ class SparseVector:
         amounts = norm_vector("contributions", contributions)
         if not bool(np.all(amounts == np.floor(amounts))):
             raise InvalidInput("contributions", amounts.tolist(), "whole numbers throughout")
-        per_one = self.epsilon / self.sensitivity
-        while Fraction(per_one) * self.sensitivity < Fraction(self.epsilon):
-            per_one = math.nextafter(per_one, math.inf)
+        per_one = float_toward(Fraction(self.epsilon) / self.sensitivity, UP)
         return product_up(per_one, amounts)
 
     def above(self, value: int) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -52,11 +50,3 @@ def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> 
             "noise_stddev", noise_stddev, f"within 2**-{_SCALE_BITS} and its inverse"
         )
     return mechanism
-
-
-def root_up(square: Fraction) -> float:
-    """Return the smallest float64 >= the square root of `square`, for 0 < `square` < 2**1000."""
-    root = math.sqrt(float(square)) * (1.0 - 2.0**-50)
-    while Fraction(root) ** 2 < square:
-        root = math.nextafter(root, math.inf)
-    return root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Final
 
 import numpy as np
@@ -11,9 +12,9 @@ from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.costs import gdp_cost
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import product_up
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP
 from accounting.exact.validation import (
-    UP,
     nonnegative_finite,
     positive_finite,
     probability,
@@ -92,7 +93,7 @@ def noise_for_epsilon(
     if rate == 1.0:
         return _gaussian_noise(target, tail, math.sqrt(count) * norm * (1.0 + 2.0**-50))
     # The points tried do not depend on the target, so that the result is monotone in epsilon.
-    low, high = 0, _LARGEST_OCTAVES * _FINENESS
+    points = range(_LARGEST_OCTAVES * _FINENESS + 1)
     counts = np.array([[count]], dtype=np.int64)
 
     def multiplier(point: int) -> float:
@@ -104,15 +105,11 @@ def noise_for_epsilon(
         mechanism = PoissonGaussian(multiplier(point), rate)
         return bool(PldReport(mechanism, np.ones(1)).epsilon(counts, tail).upper[0] <= target)
 
-    if not enough(high):
+    if not enough(points[-1]):
         raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
-    if enough(low):
-        high = low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+    least = bisect_left(points, True, key=enough)
     # Checked back both ways, with the norm as given; the two reports differ in their lattices.
-    for point in range(high, high + _FINENESS):
+    for point in range(least, least + _FINENESS):
         noise = multiplier(point) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput(

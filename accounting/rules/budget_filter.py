@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
 from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 from accounting.exact.validation import (
-    DOWN,
     BoolArray,
     FloatArray,
     IntArray,

@@ -37,6 +37,7 @@ from accounting.costs.mechanisms import Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
 from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected_floats
 from accounting.exact.units import split_budget
 from accounting.exact.validation import (
     BoolArray,
@@ -176,21 +177,17 @@ class RenyiFilter(BudgetFilter):
     ) -> tuple[FloatArray, IntArray]:
         """Return (norms that fit, the first order that a little larger ones exceed).
 
-        Rounding makes costs monotone in the norm only up to the last digits. Bisection does not
-        depend on that: at every step the lower norm was seen to fit and the upper one not to.
+        Rounding makes costs monotone in the norm only up to the last digits, on which bisection
+        does not depend.
         """
-        # Bits of floats >= 0 are ordered as the floats are. Norm 0 costs nothing and fits.
-        low, high = np.zeros(norms.size, dtype=np.int64), norms.view(np.int64).copy()
-        high[(left == 0).any(axis=1)] = 0
-        tightest = (self._charge(mechanism, norms) > left).argmax(axis=1)
-        while (open_rows := np.flatnonzero(high - low > _GRANT_ULPS)).size:
-            middle = low[open_rows] + (high[open_rows] - low[open_rows]) // 2
-            over = self._charge(mechanism, middle.view(np.float64)) > left[open_rows]
-            fits = ~over.any(axis=1)
-            low[open_rows[fits]] = middle[fits]
-            high[open_rows[~fits]] = middle[~fits]
-            tightest[open_rows[~fits]] = over[~fits].argmax(axis=1)
-        return low.view(np.float64), tightest
+
+        def fits(tried: FloatArray, rows: IntArray) -> BoolArray:
+            return np.asarray((self._charge(mechanism, tried) <= left[rows]).all(axis=1))
+
+        # Norm 0 costs nothing and fits, even where nothing is left.
+        ends = np.where((left == 0).any(axis=1), 0.0, norms)
+        granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
+        return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
 
     def _set_orders(
         self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import product_up
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP, floats_toward
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
@@ -29,7 +30,6 @@ from accounting.exact.units import (
     from_units,
 )
 from accounting.exact.validation import (
-    UP,
     FloatArray,
     IntArray,
     exact_number,
@@ -126,10 +126,8 @@ class _Odometer:
 
     def _bound(self, rungs: IntArray) -> FloatArray:
         # A number of rungs above 2**53 is rounded up to the next float64 first.
-        nearest = rungs.astype(np.float64)
-        nearest[nearest.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
         step = real_number("step", Fraction(self.step_units, 2**UNIT_BITS), UP)
-        bound = product_up(step, nearest)
+        bound = product_up(step, floats_toward(rungs, UP))
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 
