@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Mechanism, charge_units
-from accounting.odometers import advance_units
+from accounting.rules.odometers import advance_units
 from streams.ledger.charge_checks import (
     check_distinct,
     check_homes,

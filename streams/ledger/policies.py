@@ -21,7 +21,7 @@ from accounting import (
     RenyiFilter,
     ZcdpFilter,
 )
-from accounting.units import from_units
+from accounting.exact.units import from_units
 from streams.schemas import MechanismName, Policy, Reason, Rejection, UserIds
 
 BudgetFilter: TypeAlias = RenyiFilter | ZcdpFilter | GdpFilter | ApproxDPFilter

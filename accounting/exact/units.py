@@ -19,8 +19,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, floats_toward
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     Number,
@@ -41,8 +42,12 @@ _MAX_COST: Final = MAX_COST_UNITS / _UNITS_PER_ONE
 def cost_units(cost: npt.ArrayLike) -> IntArray:
     """Return ceil(cost * 2**44), exactly, saturating at `MAX_COST_UNITS`.
 
-    `cost`: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A positive
-    cost is never less than one unit. Raises `InvalidInput` for NaN or a negative cost.
+    Args:
+        cost: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A
+            positive cost is never less than one unit.
+
+    Raises:
+        InvalidInput: for NaN or a negative cost.
     """
     costs = nonnegative_array("cost", cost)
     # Scaling by a power of two and ceil are exact in float64 below the saturation point.
@@ -55,9 +60,13 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
 def budget_units(budget: Number) -> int:
     """Return floor(budget * 2**44), exactly.
 
-    `budget`: in the unit of the measure (mu squared for GDP), without rounding if it is a
-    `Fraction` or `Decimal`. Raises `InvalidInput` above `MAX_BUDGET_UNITS`, below 0, and for a
-    budget above 0 of which less than one unit would be left.
+    Args:
+        budget: in the unit of the measure (mu squared for GDP), without rounding if it is a
+            `Fraction` or `Decimal`.
+
+    Raises:
+        InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a budget above 0 of which less
+            than one unit would be left.
     """
     units, rest = split_budget("budget", budget)
     if units == 0 and rest > 0:
@@ -83,20 +92,24 @@ def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fr
 def from_units(units: npt.ArrayLike) -> FloatArray:
     """Return the smallest float64 >= units * 2**-44; for what was spent.
 
-    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    Args:
+        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
+
+    Returns:
+        The same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
-    nearest = whole.astype(np.float64)
-    below = nearest.astype(np.int64) < whole
-    return np.asarray(np.where(below, np.nextafter(nearest, np.inf), nearest) * _ONE_UNIT)
+    return floats_toward(whole, UP) * _ONE_UNIT
 
 
 def from_units_down(units: npt.ArrayLike) -> FloatArray:
     """Return the largest float64 <= units * 2**-44; for what remains.
 
-    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    Args:
+        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
+
+    Returns:
+        The same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
-    nearest = whole.astype(np.float64)
-    above = nearest.astype(np.int64) > whole
-    return np.asarray(np.where(above, np.nextafter(nearest, 0.0), nearest) * _ONE_UNIT)
+    return floats_toward(whole, DOWN) * _ONE_UNIT
