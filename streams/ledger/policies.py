@@ -1,9 +1,14 @@
-"""From a policy on the wire to the rule of ``accounting`` that decides under it."""
+"""From a policy on the wire to the rule of ``accounting`` that decides under it.
+
+What the ledger has to know of a measure is its row in ``MEASURES``.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -20,11 +25,46 @@ from accounting import (
     PureDP,
     RenyiFilter,
     ZcdpFilter,
+    from_units,
 )
-from accounting.units import from_units
-from streams.schemas import MechanismName, Policy, Reason, Rejection, UserIds
+from streams.schemas import Measure, MechanismName, Policy, Reason, Rejection, UserIds
 
 BudgetFilter: TypeAlias = RenyiFilter | ZcdpFilter | GdpFilter | ApproxDPFilter
+Bound: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+_ALL_MECHANISMS: tuple[MechanismName, ...] = get_args(MechanismName)
+
+
+@dataclass(frozen=True)
+class MeasureRow:
+    """What the ledger has to know of a measure.
+
+    Attributes:
+        filter: with the budget of a checked policy.
+        per_order: what a user spends is a number for each order of the policy; else one number.
+        bound: units as numbers that people know, never less; shape kept.
+        mechanisms: those that it can charge.
+    """
+
+    filter: Callable[[Policy], BudgetFilter]
+    per_order: bool = False
+    bound: Bound = from_units
+    mechanisms: tuple[MechanismName, ...] = _ALL_MECHANISMS
+
+
+def _root(units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Mu, of units of its square."""
+    return np.where(units > 0, np.nextafter(np.sqrt(from_units(units)), np.inf), 0.0)
+
+
+MEASURES: dict[Measure, MeasureRow] = {
+    "renyi": MeasureRow(lambda p: RenyiFilter.from_units(p.orders, p.budget), per_order=True),
+    "zcdp": MeasureRow(lambda p: ZcdpFilter.from_units(p.budget[0])),
+    "gdp": MeasureRow(
+        lambda p: GdpFilter.from_units(p.budget[0]), bound=_root, mechanisms=("gaussian",)
+    ),
+    "approx-dp": MeasureRow(lambda p: ApproxDPFilter.from_units(p.budget[0])),
+}
+"""A measure is one row here, beside its name in ``schemas`` and its costs in ``accounting``."""
 
 
 def check_policy(policy: Policy) -> None:
@@ -33,12 +73,14 @@ def check_policy(policy: Policy) -> None:
     Raises:
         Rejection: INVALID_POLICY.
     """
-    numbers = len(policy.orders) if policy.measure == "renyi" else 1
+    measure, per_order = policy.measure, MEASURES[policy.measure].per_order
+    numbers = len(policy.orders) if per_order else 1
     complaint = None
-    if policy.measure == "renyi" and not policy.orders:
-        complaint = "measure renyi needs at least one order"
-    elif policy.measure != "renyi" and policy.orders:
-        complaint = f"orders belong to measure renyi, not to {policy.measure}"
+    if per_order and not policy.orders:
+        complaint = f"measure {measure} needs at least one order"
+    elif policy.orders and not per_order:
+        others = ", ".join(name for name, row in MEASURES.items() if row.per_order)
+        complaint = f"orders belong to measure {others}, not to {measure}"
     elif not all(math.isfinite(order) for order in policy.orders):
         complaint = f"orders must be finite, not {policy.orders}"
     elif sorted(set(policy.orders)) != policy.orders:
@@ -95,15 +137,7 @@ def _without_user_ids(policy: Policy) -> Policy:
 
 def filter_of(policy: Policy) -> BudgetFilter:
     """The privacy filter with the budget of a checked policy."""
-    match policy.measure:
-        case "renyi":
-            return RenyiFilter.from_units(policy.orders, policy.budget)
-        case "zcdp":
-            return ZcdpFilter.from_units(policy.budget[0])
-        case "gdp":
-            return GdpFilter.from_units(policy.budget[0])
-        case "approx-dp":
-            return ApproxDPFilter.from_units(policy.budget[0])
+    return MEASURES[policy.measure].filter(policy)
 
 
 def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism:
@@ -123,19 +157,14 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
                 mechanism = PureDP()
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    gaussian = isinstance(mechanism, Gaussian)
-    if policy.measure == "gdp" and not gaussian:
-        detail = f"measure gdp charges gaussian steps only, not {name}; use measure zcdp"
+    allowed = MEASURES[policy.measure].mechanisms
+    if name not in allowed:
+        detail = (
+            f"measure {policy.measure} charges {' and '.join(allowed)} steps only, not {name}; "
+            "use measure zcdp"
+        )
         raise Rejection(Reason.INVALID_MECHANISM, detail)
-    if policy.on_exhaustion == "clip" and not gaussian:
+    if policy.on_exhaustion == "clip" and name != "gaussian":
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)
     return mechanism
-
-
-def bound_in_measure(policy: Policy, units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Units as numbers of the policy's own measure (mu for gdp), never less; shape kept."""
-    bound = from_units(units)
-    if policy.measure != "gdp":
-        return bound
-    return np.where(units > 0, np.nextafter(np.sqrt(bound), np.inf), 0.0)
