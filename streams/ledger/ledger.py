@@ -1,7 +1,7 @@
-"""One partition's fold of the log: (state, record) -> (state, answers). No I/O, no clock.
+"""One partition of the log, applied: (state, record) -> (state, answers). No I/O, no clock.
 
-What a run is, and what moves it, stands in ``streams.ledger.runs``. A dataset, as
-one partition sees it:
+What a run is, and what moves it, is said in ``streams.ledger.runs``. A dataset, as one partition
+sees it:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -9,7 +9,7 @@ one partition sees it:
     policy --withdraw-dataset--> (unknown)                  not if it is in use
     (unknown) --withdraw-dataset--> unchanged
 
-Replaying the same records from the same state gives the same bytes, on any machine.
+Applying the same records to the same state gives the same bytes, on any machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import Enum
 import msgspec
 
 from streams.ledger.accounts import Accounts, Outcome
+from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.policies import (
     check_policy,
     is_same_policy,
@@ -33,8 +34,7 @@ from streams.ledger.runs import (
     stored_decision,
     under_current_attempt,
 )
-from streams.ledger.state import DatasetSummary, Delta, Kept, LayoutMismatch, State, Summary
-from streams.ledger.writes import check_size, check_values, fits_by_counts
+from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -61,9 +61,9 @@ from streams.wire.chain import NO_TOPIC, Chain, genesis
 from streams.wire.packing import charge_digest, pack_bits, pack_norms, pack_users
 
 __all__ = [
+    "Changes",
     "Channel",
     "DatasetSummary",
-    "Delta",
     "Kept",
     "LayoutMismatch",
     "Ledger",
@@ -112,8 +112,8 @@ def ledger_of(
     """
     ledger = Ledger(partition, partitions, topic)
     ledger.load(kept.pages)
-    for change in kept.changes:
-        ledger.replay(msgspec.msgpack.decode(change, type=Delta))
+    for changes in kept.changes:
+        ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
     ledger.chain = chain
     return ledger
 
@@ -144,50 +144,52 @@ class Ledger(State):
         try:
             request = decode_request(value)
             outputs = self._apply(offset, request)
-        except Rejection as refusal:
-            outputs = [self._reject(offset, value or b"", request or refusal.request, refusal)]
+        except Rejection as rejection:
+            request = request or rejection.request
+            outputs = [self._reject(offset, value or b"", request, rejection)]
         self.chain = self.chain.then(offset, value)
-        self._unwritten += sum(
+        self._put_out += sum(
             len(output.key or b"") + len(output.value) + _OUTPUT_BYTES for output in outputs
         )
         return outputs
 
     def _apply(self, offset: int, request: Request) -> list[Output]:
+        answer: Answer
         match request:
-            case CreateDataset():
-                return [self._halts(request.policy.dataset, self._create_dataset(offset, request))]
-            case WithdrawDataset():
-                return [self._halts(request.dataset, self._withdraw_dataset(offset, request))]
-            case OpenRun():
-                return [self._halts(request.run, self._open_run(offset, request))]
-            case CloseRun():
-                return [self._halts(request.run, self._close_run(offset, request))]
             case Charge():
                 return self._charge(offset, request)
+            case CreateDataset():
+                answer = self._create_dataset(offset, request)
+            case WithdrawDataset():
+                answer = self._withdraw_dataset(offset, request)
+            case OpenRun():
+                answer = self._open_run(offset, request)
+            case CloseRun():
+                answer = self._close_run(offset, request)
+        return [_halts(request, encode(answer))]
 
     def _create_dataset(self, offset: int, request: CreateDataset) -> DatasetCreated:
         policy = request.policy
         check_policy(policy)
         if policy.partitions != self.partitions:
-            if not self._bound:
+            if not self.layout:
                 raise LayoutMismatch(policy.partitions, self.partitions)
             detail = f"the topic has {self.partitions} partitions, not {policy.partitions}"
             raise Rejection(Reason.INVALID_POLICY, detail)
-        accounts = self.datasets.get(policy.dataset)
-        if accounts is None:
+        stored = self.policies.get(request.address)
+        if stored is None:
             stored = policy_to_store(policy, request.v)
-            self._bind(policy.partitions)
-            self._set_policy(policy.dataset, stored)
-        else:
-            stored = accounts.policy
-            if not is_same_policy(stored, policy, request.v):
-                detail = (
-                    f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
-                    "a policy never changes"
-                )
-                if request.v == 1:  # which forgot what comes of it; later clients say it
-                    detail += ": create a dataset with another name"
-                raise Rejection(Reason.POLICY_CHANGED, detail)
+            if not self.layout:
+                self.layout[()] = policy.partitions
+            self.policies[request.address] = stored
+        elif not is_same_policy(stored, policy, request.v):
+            detail = (
+                f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
+                "a policy never changes"
+            )
+            if request.v == 1:  # which forgot what comes of it; later clients say it
+                detail += ": create a dataset with another name"
+            raise Rejection(Reason.POLICY_CHANGED, detail)
         return DatasetCreated(
             v=request.v,
             request=request.request,
@@ -200,10 +202,10 @@ class Ledger(State):
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
-            if name in self._used or len(accounts):
+            if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
-            self._set_policy(name, None)
+            del self.policies[request.address]
         return DatasetWithdrawn(
             v=request.v,
             dataset=name,
@@ -214,8 +216,8 @@ class Ledger(State):
 
     def _open_run(self, offset: int, request: OpenRun) -> RunOpened:
         accounts = self._accounts_of(request.dataset)
-        run = opened(self.runs.get((request.dataset, request.run)), request)
-        self._set_run(run)
+        run = opened(self.runs.get(request.address), request)
+        self.runs[request.address] = run
         return RunOpened(
             v=request.v,
             dataset=request.dataset,
@@ -230,8 +232,8 @@ class Ledger(State):
 
     def _close_run(self, offset: int, request: CloseRun) -> RunClosed:
         self._accounts_of(request.dataset)
-        run = under_current_attempt(self.runs.get((request.dataset, request.run)), request)
-        self._set_run(closed(run))
+        run = under_current_attempt(self.runs.get(request.address), request)
+        self.runs[request.address] = closed(run)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -245,10 +247,10 @@ class Ledger(State):
 
     def _charge(self, offset: int, charge: Charge) -> list[Output]:
         accounts = self._accounts_of(charge.dataset)
-        run = under_current_attempt(self.runs.get((charge.dataset, charge.run)), charge)
+        run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = charge_digest(charge)
         if charge.step == run.step:
-            return [self._halts(charge.run, stored_decision(run, charge, digest))]
+            return [_halts(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
         orders = len(accounts.policy.budget)
         check_size(charge, orders)
@@ -256,13 +258,13 @@ class Ledger(State):
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *accounts.measure(plan))
         outcome = accounts.charge(plan)
-        self._add_accounts(outcome.delta)
+        self._note(outcome.changes)
         decision = encode(self._decision(offset, charge, digest, outcome))
-        self._set_run(
-            msgspec.structs.replace(run, step=charge.step, digest=digest, decision=decision)
+        self.runs[charge.address] = msgspec.structs.replace(
+            run, step=charge.step, digest=digest, decision=decision
         )
         return [
-            Output(Channel.HALTS, charge.run.encode(), decision),
+            _halts(charge, decision),
             *(self._checkpoint(offset, charge, *raised) for raised in outcome.raised),
         ]
 
@@ -310,23 +312,20 @@ class Ledger(State):
         )
         return Output(Channel.ODOMETER, odometer_key(charge.dataset, user), encode(checkpoint))
 
-    def _halts(self, key: str, answer: Answer) -> Output:
-        return Output(Channel.HALTS, key.encode(), encode(answer))
-
     def _reject(
-        self, offset: int, value: bytes, request: Request | None, refusal: Rejection
+        self, offset: int, value: bytes, request: Request | None, rejection: Rejection
     ) -> Output:
-        names = ("dataset", "run", "attempt", "step", "request")
-        dataset, run, attempt, step, token = (getattr(request, name, None) for name in names)
-        if isinstance(request, CreateDataset):
-            dataset = request.policy.dataset
-        known = self.runs.get((dataset, run)) if dataset and run else None
+        dataset, run = (*(request.address if request else ()), None, None)[:2]
+        attempt, step, token = (
+            getattr(request, name, None) for name in ("attempt", "step", "request")
+        )
+        known = self.runs.get(request.address) if request else None
         rejected = Rejected(
             v=request.v if request else 1,
             partition=self.partition,
             offset=offset,
-            reason=refusal.reason,
-            detail=refusal.detail,
+            reason=rejection.reason,
+            detail=rejection.detail,
             record=value[:MAX_REQUEST_BYTES],
             dataset=dataset,
             run=run,
@@ -336,3 +335,8 @@ class Ledger(State):
             current_attempt=known.attempt if known else None,
         )
         return Output(Channel.REJECTS, run.encode() if run else None, encode(rejected))
+
+
+def _halts(request: Request, answer: bytes) -> Output:
+    """An answer goes under the name of what was asked about: of the run, or of the dataset."""
+    return Output(Channel.HALTS, request.address[-1].encode(), answer)

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from accounting.units import budget_units
-from streams.ledger.ledger import Channel, Delta, Ledger
+from streams.ledger.ledger import Changes, Channel, Ledger
 from streams.schemas import (
     Charge,
     CloseRun,
@@ -21,14 +21,14 @@ from streams.wire.packing import pack_norms, unpack_bits
 
 
 class Log:
-    """A log that is folded as it grows; its requests are of one version unless they say another."""
+    """A log, applied as it grows; its requests are of one version unless they say another."""
 
     def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
         self.v = v
         self.ledger = Ledger(partition, partitions)
         self.records: list[bytes] = []
         self.outputs: list[list] = []
-        self.deltas: list[bytes] = []
+        self.changes: list[bytes] = []
 
     @property
     def any_ids(self) -> dict[str, str]:
@@ -40,7 +40,7 @@ class Log:
         outputs = self.ledger.apply(len(self.records), value)
         self.records.append(value)
         self.outputs.append(outputs)
-        self.deltas.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.take_changes()))
         return outputs
 
     def hand_over(self, ledger: Ledger) -> None:
@@ -110,9 +110,9 @@ def exhausted(decision: Decision) -> list[bool]:
     return unpack_bits(decision.exhausted, decision.users).tolist()
 
 
-def replayed(deltas: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
-    """A ledger that an owner before has left as deltas."""
+def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
+    """A ledger that an owner before has left as changes."""
     ledger = Ledger(partition, partitions)
-    for delta in deltas:
-        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    for one in changes:
+        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
     return ledger

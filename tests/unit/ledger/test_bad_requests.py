@@ -113,7 +113,7 @@ class Judge:
 
     def _state(self) -> tuple[Any, ...]:
         ledger = self.log.ledger
-        return ledger.summary(), ledger.unfolded(), ledger.runs.copy(), self.log.spent()
+        return ledger.summary(), ledger.uncompacted(), dict(ledger.runs), self.log.spent()
 
 
 @pytest.fixture
