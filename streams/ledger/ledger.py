@@ -14,12 +14,19 @@ Applying the same records to the same state gives the same bytes, on any machine
 
 from __future__ import annotations
 
-from enum import Enum
-
 import msgspec
 
-from streams.ledger.accounts import Accounts, Outcome
+from streams.ledger.accounts import Accounts
 from streams.ledger.limits import check_size, check_values, fits_by_counts
+from streams.ledger.outputs import (
+    Channel,
+    Output,
+    Place,
+    answer_to,
+    checkpoint_of,
+    decision_of,
+    reject,
+)
 from streams.ledger.policies import (
     check_policy,
     is_same_policy,
@@ -36,18 +43,14 @@ from streams.ledger.runs import (
 )
 from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
 from streams.schemas import (
-    MAX_REQUEST_BYTES,
     Answer,
     Charge,
     CloseRun,
     CreateDataset,
     DatasetCreated,
     DatasetWithdrawn,
-    Decision,
-    OdometerCheckpoint,
     OpenRun,
     Reason,
-    Rejected,
     Rejection,
     Request,
     RunClosed,
@@ -55,10 +58,9 @@ from streams.schemas import (
     WithdrawDataset,
     decode_request,
     encode,
-    odometer_key,
 )
 from streams.wire.chain import NO_TOPIC, Chain, genesis
-from streams.wire.packing import charge_digest, pack_bits, pack_norms, pack_users
+from streams.wire.packing import charge_digest
 
 __all__ = [
     "Changes",
@@ -71,24 +73,6 @@ __all__ = [
     "Summary",
     "ledger_of",
 ]
-
-_OUTPUT_BYTES = 64  # of what surrounds a key and a value
-
-
-class Channel(Enum):
-    """Where an output goes."""
-
-    HALTS = "halts"
-    ODOMETER = "odometer"
-    REJECTS = "rejects"
-
-
-class Output(msgspec.Struct, frozen=True, array_like=True):
-    """A record to publish once the state that led to it is safe."""
-
-    channel: Channel
-    key: bytes | None
-    value: bytes
 
 
 def ledger_of(
@@ -140,35 +124,34 @@ class Ledger(State):
         Raises:
             LayoutMismatch: the log is of another P; nothing has changed, the chain included.
         """
-        request: Request | None = None
+        place, request = Place(self.partition, offset), None
         try:
             request = decode_request(value)
-            outputs = self._apply(offset, request)
+            outputs = self._apply(place, request)
         except Rejection as rejection:
             request = request or rejection.request
-            outputs = [self._reject(offset, value or b"", request, rejection)]
+            run = self.runs.get(request.address) if request else None
+            outputs = [reject(value, request, rejection, run.attempt if run else None, place)]
         self.chain = self.chain.then(offset, value)
-        self._put_out += sum(
-            len(output.key or b"") + len(output.value) + _OUTPUT_BYTES for output in outputs
-        )
+        self._put_out += sum(output.size for output in outputs)
         return outputs
 
-    def _apply(self, offset: int, request: Request) -> list[Output]:
+    def _apply(self, place: Place, request: Request) -> list[Output]:
         answer: Answer
         match request:
             case Charge():
-                return self._charge(offset, request)
+                return self._charge(place, request)
             case CreateDataset():
-                answer = self._create_dataset(offset, request)
+                answer = self._create_dataset(place, request)
             case WithdrawDataset():
-                answer = self._withdraw_dataset(offset, request)
+                answer = self._withdraw_dataset(place, request)
             case OpenRun():
-                answer = self._open_run(offset, request)
+                answer = self._open_run(place, request)
             case CloseRun():
-                answer = self._close_run(offset, request)
-        return [_halts(request, encode(answer))]
+                answer = self._close_run(place, request)
+        return [answer_to(request, encode(answer))]
 
-    def _create_dataset(self, offset: int, request: CreateDataset) -> DatasetCreated:
+    def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
         policy = request.policy
         check_policy(policy)
         if policy.partitions != self.partitions:
@@ -193,12 +176,12 @@ class Ledger(State):
         return DatasetCreated(
             v=request.v,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             policy=policy_as_of(stored, request.v),
         )
 
-    def _withdraw_dataset(self, offset: int, request: WithdrawDataset) -> DatasetWithdrawn:
+    def _withdraw_dataset(self, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
@@ -210,11 +193,11 @@ class Ledger(State):
             v=request.v,
             dataset=name,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
         )
 
-    def _open_run(self, offset: int, request: OpenRun) -> RunOpened:
+    def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
         accounts = self._accounts_of(request.dataset)
         run = opened(self.runs.get(request.address), request)
         self.runs[request.address] = run
@@ -224,13 +207,13 @@ class Ledger(State):
             run=request.run,
             attempt=run.attempt,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             last_step=run.step,
             policy=policy_as_of(accounts.policy, request.v),
         )
 
-    def _close_run(self, offset: int, request: CloseRun) -> RunClosed:
+    def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
         self._accounts_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
@@ -240,17 +223,17 @@ class Ledger(State):
             run=request.run,
             attempt=run.attempt,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             last_step=run.step,
         )
 
-    def _charge(self, offset: int, charge: Charge) -> list[Output]:
+    def _charge(self, place: Place, charge: Charge) -> list[Output]:
         accounts = self._accounts_of(charge.dataset)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = charge_digest(charge)
         if charge.step == run.step:
-            return [_halts(charge, encode(stored_decision(run, charge, digest)))]
+            return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
         orders = len(accounts.policy.budget)
         check_size(charge, orders)
@@ -259,13 +242,13 @@ class Ledger(State):
             check_values(charge, orders, *accounts.measure(plan))
         outcome = accounts.charge(plan)
         self._note(outcome.changes)
-        decision = encode(self._decision(offset, charge, digest, outcome))
+        decision = encode(decision_of(charge, digest, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run, step=charge.step, digest=digest, decision=decision
         )
         return [
-            _halts(charge, decision),
-            *(self._checkpoint(offset, charge, *raised) for raised in outcome.raised),
+            answer_to(charge, decision),
+            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
         ]
 
     def _accounts_of(self, dataset: str) -> Accounts:
@@ -274,69 +257,3 @@ class Ledger(State):
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
             raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
-
-    def _decision(self, offset: int, charge: Charge, digest: bytes, outcome: Outcome) -> Decision:
-        users, admitted = outcome.users, outcome.admitted
-        halted = (
-            [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
-            if isinstance(users, list)
-            else users[~admitted]
-        )
-        return Decision(
-            v=charge.v,
-            dataset=charge.dataset,
-            run=charge.run,
-            attempt=charge.attempt,
-            step=charge.step,
-            partition=self.partition,
-            offset=offset,
-            digest=digest,
-            users=len(users),
-            admitted=pack_bits(admitted),
-            exhausted=pack_bits(outcome.exhausted),
-            halted=pack_users(halted),
-            clipped=outcome.clipped.astype("<u4").tobytes(),
-            granted=pack_norms(outcome.granted),
-        )
-
-    def _checkpoint(
-        self, offset: int, charge: Charge, user: int | str, bound: list[float]
-    ) -> Output:
-        checkpoint = OdometerCheckpoint(
-            v=charge.v,
-            dataset=charge.dataset,
-            user=user,
-            partition=self.partition,
-            offset=offset,
-            bound=bound,
-        )
-        return Output(Channel.ODOMETER, odometer_key(charge.dataset, user), encode(checkpoint))
-
-    def _reject(
-        self, offset: int, value: bytes, request: Request | None, rejection: Rejection
-    ) -> Output:
-        dataset, run = (*(request.address if request else ()), None, None)[:2]
-        attempt, step, token = (
-            getattr(request, name, None) for name in ("attempt", "step", "request")
-        )
-        known = self.runs.get(request.address) if request else None
-        rejected = Rejected(
-            v=request.v if request else 1,
-            partition=self.partition,
-            offset=offset,
-            reason=rejection.reason,
-            detail=rejection.detail,
-            record=value[:MAX_REQUEST_BYTES],
-            dataset=dataset,
-            run=run,
-            attempt=attempt,
-            step=step,
-            request=token,
-            current_attempt=known.attempt if known else None,
-        )
-        return Output(Channel.REJECTS, run.encode() if run else None, encode(rejected))
-
-
-def _halts(request: Request, answer: bytes) -> Output:
-    """An answer goes under the name of what was asked about: of the run, or of the dataset."""
-    return Output(Channel.HALTS, request.address[-1].encode(), answer)
