@@ -37,11 +37,14 @@ class Log:
 
     def send(self, record) -> list:
         value = record if isinstance(record, bytes | None) else encode(record)
-        outputs = self.ledger.apply(len(self.records), value)
+        outputs = self.apply(value)
         self.records.append(value)
         self.outputs.append(outputs)
         self.changes.append(encode(self.ledger.take_changes()))
         return outputs
+
+    def apply(self, value: bytes | None) -> list:
+        return self.ledger.apply(len(self.records), value)
 
     def hand_over(self, ledger: Ledger) -> None:
         """Go on with the ledger of another owner, who knows where the chain of the log stands."""
