@@ -7,9 +7,6 @@ paper each function carries, and which test holds it to that.
 
 from __future__ import annotations
 
-from accounting.approximate_gdp import approximate_mu
-from accounting.budget_filter import BudgetFilter
-from accounting.calibration import epsilon_of, noise_for_epsilon, noise_for_norm_budget
 from accounting.conversions import (
     gdp_budget,
     gdp_to_delta,
@@ -21,14 +18,23 @@ from accounting.conversions import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
-from accounting.errors import InvalidInput
-from accounting.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
-from accounting.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
-from accounting.lecuyer import LecuyerOdometer
-from accounting.local_filter import LocalFilter
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
+from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.quadratic import noise_for_norm_budget
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.exact.errors import InvalidInput
+from accounting.exact.narrowing import round_to
+from accounting.exact.units import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    UNIT_BITS,
+    budget_units,
+    cost_units,
+    from_units,
+    from_units_down,
+)
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -41,18 +47,14 @@ from accounting.release import (
     release_quantiles,
 )
 from accounting.reports import Bounds, NormGrid, ReportAccountant
-from accounting.rogers import RogersFilter
-from accounting.rounding import round_to
-from accounting.subsampled_gaussian import poisson_gaussian_divergence
-from accounting.units import (
-    MAX_BUDGET_UNITS,
-    MAX_COST_UNITS,
-    UNIT_BITS,
-    budget_units,
-    cost_units,
-    from_units,
-    from_units_down,
-)
+from accounting.reports.approximate_gdp import approximate_mu
+from accounting.reports.calibration import epsilon_of, noise_for_epsilon
+from accounting.rules.budget_filter import BudgetFilter
+from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.rules.lecuyer import LecuyerOdometer
+from accounting.rules.local_filter import LocalFilter
+from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.rules.rogers import RogersFilter
 
 __all__ = [
     "MAX_BUDGET_UNITS",
@@ -72,6 +74,7 @@ __all__ = [
     "LocalFilter",
     "MeanRelease",
     "Measure",
+    "MeasureName",
     "Mechanism",
     "NormGrid",
     "PoissonGaussian",

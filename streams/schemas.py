@@ -71,7 +71,7 @@ carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
-"""Units of ``accounting.units``, and as many as a filter takes."""
+"""Units of ``accounting.exact.units``, and as many as a filter takes."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
@@ -163,7 +163,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dataset: Name
     partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
     measure: Measure
-    # One per order for renyi, else one. Units of accounting.units, rounded down.
+    # One per order for renyi, else one. Units of accounting.exact.units, rounded down.
     budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     orders: Annotated[list[Order], Meta(max_length=256)] = []  # renyi only, increasing

@@ -33,19 +33,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.release.counter import ContinualCounter
-from accounting.release.exact_noise import ExactNoise
-from accounting.release.factorisations import MAX_TOTAL, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
-from accounting.validation import (
-    DOWN,
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, root_up
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
     whole_number,
 )
+from accounting.release.counter import ContinualCounter
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.factorisations import MAX_TOTAL, SquareRoot
+from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
 _LARGEST_SUM: Final = 2**63

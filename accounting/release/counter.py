@@ -14,12 +14,13 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import root_up
+from accounting.exact.validation import FloatArray, norm_vector, whole_number
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, BinaryTree, Factorisation, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
-from accounting.rounding import product_up
-from accounting.validation import FloatArray, norm_vector, whole_number
+from accounting.release.stated_cost import StatedCost, gaussian_for
 
 CounterMethod: TypeAlias = Literal["square-root", "binary-tree"]
 COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from accounting.errors import InvalidInput
-from accounting.validation import FloatArray
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray
 
 # One step costs O(horizon); a longer stream is for the binary tree.
 MAX_SQUARE_ROOT_HORIZON: Final = 2**22

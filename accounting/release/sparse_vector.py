@@ -13,19 +13,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import PureDP
-from accounting.release.exact_noise import ExactNoise
-from accounting.release.stated_cost import StatedCost
-from accounting.rounding import product_up
-from accounting.validation import (
-    DOWN,
+from accounting.costs.mechanisms import PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.validation import (
     FloatArray,
     norm_vector,
     positive_finite,
     probability,
     whole_number,
 )
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.stated_cost import StatedCost
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)
@@ -120,9 +120,7 @@ class SparseVector:
         amounts = norm_vector("contributions", contributions)
         if not bool(np.all(amounts == np.floor(amounts))):
             raise InvalidInput("contributions", amounts.tolist(), "whole numbers throughout")
-        per_one = self.epsilon / self.sensitivity
-        while Fraction(per_one) * self.sensitivity < Fraction(self.epsilon):
-            per_one = math.nextafter(per_one, math.inf)
+        per_one = float_toward(Fraction(self.epsilon) / self.sensitivity, UP)
         return product_up(per_one, amounts)
 
     def above(self, value: int) -> bool:

@@ -28,7 +28,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from scipy.special import log_ndtr
 
-from accounting.validation import FloatArray
+from accounting.exact.validation import FloatArray
 
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)

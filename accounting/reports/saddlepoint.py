@@ -23,13 +23,13 @@ from typing import Literal
 
 import numpy as np
 
-from accounting import gdp_tail
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.conversions import gdp_tail
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.cumulants import DIRECTIONS, CumulantTable, cumulant_table, tilt_nodes
 from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 # Users are taken in chunks, so that their sums at all tilts stay within some megabytes.
 _CHUNK = 1024

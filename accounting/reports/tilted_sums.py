@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from accounting import gdp_tail
+from accounting.conversions import gdp_tail
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.cumulants import RELATIVE_ERROR, UNKNOWN_THIRD, CumulantTable
 from accounting.reports.roots import falling_root
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 _BERRY_ESSEEN: Final = 0.56
 # Rounding of a few sums, relative to the magnitudes in them.

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
-from accounting.mechanisms import Gaussian
+from accounting.costs.mechanisms import Gaussian
 from streams.demo.images import CLASSES, FEATURE_NORM, Images
 from streams.queries.answerer import Charges
 

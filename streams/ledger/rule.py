@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism, advance_units, charge_units
+from accounting import Mechanism, advance_units
 from streams.ledger.columns import Numbers
-from streams.ledger.policies import MEASURES, filter_of
+from streams.ledger.policies import filter_of, measure_of
 from streams.schemas import Policy
 
 _BLOCK_NUMBERS = 2**18
@@ -48,7 +48,7 @@ class Rule:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._measure = MEASURES[policy.measure]
+        self._measure = measure_of(policy)
         self._filter = filter_of(policy)
         self._orders = np.array(policy.orders) if self._measure.per_order else None
         self.orders = len(policy.orders) if self._measure.per_order else None
@@ -69,7 +69,7 @@ class Rule:
         """Decide about some users, of whom the first three arrays are the rows."""
         clipped, granted = NOBODY, np.empty(0)
         if self._policy.on_exhaustion == "halt":
-            cost = charge_units(self._policy.measure, mechanism, norms, self._orders)
+            cost = self._measure.charge_units(mechanism, norms, self._orders)
             spent, admitted = self._filter.admit_units(spent_before, cost)
         else:
             spent, norms_granted, _ = self._filter.grant_units(spent_before, mechanism, norms)
@@ -103,7 +103,7 @@ class Rule:
         """
         rows = rungs if self._orders is None else rungs[:, np.newaxis]
         units = np.minimum(np.minimum(rows, self._most_rungs) * self._odometer_step, self._budget)
-        return self._measure.bound(units)
+        return self._measure.stated(units)
 
     def _numbers(self, units: list[int]) -> Numbers:
         numbers = np.array(units, dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.validation import nonnegative_finite
+from accounting.exact.validation import nonnegative_finite
 from streams.ledger.policies import mechanism_of
 from streams.normal_form import normal_form
 from streams.schemas import MechanismName, Name, Policy, Rejection, User

@@ -27,8 +27,8 @@ from accounting import (
     cost_units,
     zcdp_budget,
 )
-from accounting.lecuyer import LecuyerOdometer
-from accounting.rogers import RogersFilter
+from accounting.rules.lecuyer import LecuyerOdometer
+from accounting.rules.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 
 ORDERS = [2.0, 3.5, 32.0]

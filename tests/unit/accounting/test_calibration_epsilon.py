@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import InvalidInput
-from accounting.calibration import epsilon_of, noise_for_epsilon
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.reports.pld import PldReport
 
 DELTA = 1e-5

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from accounting.units import budget_units
+from accounting.exact.units import budget_units
 from streams.ledger.ledger import Changes, Channel, Ledger
 from streams.schemas import (
     Charge,

@@ -9,12 +9,13 @@ from typing import cast
 
 import numpy as np
 
-from accounting.budget_filter import BudgetFilter
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Laplace, Mechanism, PureDP
-from accounting.rogers import RogersFilter
-from accounting.units import MAX_BUDGET_UNITS
-from accounting.validation import UP, IntArray, norm_vector, real_number, whole_number
+from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import UP
+from accounting.exact.units import MAX_BUDGET_UNITS
+from accounting.exact.validation import IntArray, norm_vector, real_number, whole_number
+from accounting.rules.budget_filter import BudgetFilter
+from accounting.rules.rogers import RogersFilter
 
 
 class LocalFilter:

@@ -34,9 +34,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.units import MAX_COST_UNITS, UNIT_BITS, from_units_down
-from accounting.validation import DOWN, BoolArray, FloatArray, IntArray, real_number, unit_array
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, moved
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, from_units_down
+from accounting.exact.validation import BoolArray, FloatArray, IntArray, real_number, unit_array
 
 Positions: TypeAlias = tuple[npt.NDArray[np.intp], ...]  # as np.nonzero gives them
 # Of the entries at some positions, whether the rest of the budget pays for what is beyond whole
@@ -143,7 +144,7 @@ def remaining_within(
     nearest = whole.astype(np.float64)
     total = nearest + rest
     # What the sum has gained over the whole units is exact below 2**53, and may be too much.
-    total = np.where(total - nearest > rest, np.nextafter(total, 0.0), total) * 2.0**-UNIT_BITS
+    total = moved(total, total - nearest > rest, DOWN) * 2.0**-UNIT_BITS
     return np.where(whole < 2**53, total, from_units_down(whole))
 
 

@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
-from accounting.validation import (
-    DOWN,
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     positive_finite,
@@ -136,6 +136,4 @@ def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntA
 
 def _float_up(value: Decimal) -> float:
     """Return the smallest float64 above `value`, which is rounded in its last digits."""
-    nearest = float(value)
-    above = value * (1 + Decimal(10) ** (5 - _DIGITS))
-    return math.nextafter(nearest, math.inf) if Decimal(nearest) < above else nearest
+    return float_toward(value * (1 + Decimal(10) ** (5 - _DIGITS)), UP)

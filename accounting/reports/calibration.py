@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Final
 
 import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.costs import gdp_cost
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, PoissonGaussian
-from accounting.reports.accountant import ReportAccountant
-from accounting.reports.grid import MAX_COUNT, NormGrid
-from accounting.reports.losses import LARGEST_RATIO
-from accounting.reports.pld import PldReport
-from accounting.rounding import product_up
-from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS
-from accounting.validation import (
-    DOWN,
-    UP,
+from accounting.costs.costs import gdp_cost
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP
+from accounting.exact.validation import (
     nonnegative_finite,
     positive_finite,
     probability,
@@ -27,33 +22,15 @@ from accounting.validation import (
     user_count,
     whole_number,
 )
+from accounting.reports.accountant import ReportAccountant
+from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.losses import LARGEST_RATIO
+from accounting.reports.pld import PldReport
 
-# At rho = 1 this makes room for 2**15 units.
-_INFLATION: Final = 2.0**-30
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
-
-
-def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
-    """Return the standard deviation s at which a sum of c^2 of `norm_budget` costs `rho`.
-
-    s = sqrt(norm_budget / (2 rho)) (Feldman and Zrnic, Cor. 4.7): any number of linear queries,
-    each answered with Gaussian noise of this absolute standard deviation, is rho-zCDP if the
-    squared norms that a user contributes sum to at most `norm_budget`. `norm_budget`: in the
-    squared units of the norms, > 0, rounded up; `rho`: in nats, from one unit to the largest
-    budget, rounded down. Raises `InvalidInput` outside.
-
-    s is inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
-    2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget` still fit.
-    """
-    budget = positive_finite("norm_budget", norm_budget, UP)
-    kappa = positive_finite("rho", rho, DOWN)
-    if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
-        raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
-    # The root of the quotient would lose a budget among the smallest numbers.
-    return math.sqrt(budget) / math.sqrt(2.0 * kappa) * (1.0 + _INFLATION / min(kappa, 1.0))
 
 
 def epsilon_of(
@@ -116,7 +93,7 @@ def noise_for_epsilon(
     if rate == 1.0:
         return _gaussian_noise(target, tail, math.sqrt(count) * norm * (1.0 + 2.0**-50))
     # The points tried do not depend on the target, so that the result is monotone in epsilon.
-    low, high = 0, _LARGEST_OCTAVES * _FINENESS
+    points = range(_LARGEST_OCTAVES * _FINENESS + 1)
     counts = np.array([[count]], dtype=np.int64)
 
     def multiplier(point: int) -> float:
@@ -128,15 +105,11 @@ def noise_for_epsilon(
         mechanism = PoissonGaussian(multiplier(point), rate)
         return bool(PldReport(mechanism, np.ones(1)).epsilon(counts, tail).upper[0] <= target)
 
-    if not enough(high):
+    if not enough(points[-1]):
         raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
-    if enough(low):
-        high = low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+    least = bisect_left(points, True, key=enough)
     # Checked back both ways, with the norm as given; the two reports differ in their lattices.
-    for point in range(high, high + _FINENESS):
+    for point in range(least, least + _FINENESS):
         noise = multiplier(point) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput(

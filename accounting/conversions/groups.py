@@ -27,9 +27,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.rounding import product_up
-from accounting.validation import FloatArray, nonnegative_array, renyi_orders, whole_number
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.validation import FloatArray, nonnegative_array, renyi_orders, whole_number
 
 _MAX_USERS: Final = 2**26  # its square is exact in float64
 # Of a quotient of two differences and a product.

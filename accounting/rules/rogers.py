@@ -24,10 +24,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.rounding import square_ratio_ceil
-from accounting.units import MAX_COST_UNITS, UNIT_BITS
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import square_ratio_ceil
+from accounting.exact.roots import bisected
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
+from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -194,14 +195,13 @@ class RogersFilter:
             return np.zeros(len(spent))
         # One unit more than is spent stands for the rounding of the step to units.
         spread, drift = _nats(spent + 1)
-        low, high = np.zeros(len(spent)), np.full(len(spent), self.epsilon)
-        for _ in range(_BISECTIONS):
-            eps = 0.5 * (low + high)
+
+        def fits(eps: FloatArray) -> BoolArray:
             bound = self._bound(spread + eps * eps, drift + 0.5 * eps * np.expm1(eps))
-            fits = bound <= self.epsilon * (1.0 - 2.0 * _MARGIN)
-            low = np.where(fits, eps, low)
-            high = np.where(fits, high, eps)
-        return low
+            return np.asarray(bound <= self.epsilon * (1.0 - 2.0 * _MARGIN))
+
+        nothing, all_of_it = np.zeros(len(spent)), np.full(len(spent), self.epsilon)
+        return bisected(fits, nothing, all_of_it, _BISECTIONS)[0]
 
     def _checked_state(self, state: IntArray) -> IntArray:
         # The condition keeps spread to epsilon^2 / 2, and drift to epsilon.

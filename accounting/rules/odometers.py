@@ -5,7 +5,7 @@ the outputs. An odometer climbs rungs of a fixed step D instead: each rung is a 
 budget D, and the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5 and Prop. 4.10).
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
 Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
-`accounting.lecuyer`.
+`accounting.rules.lecuyer`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.rounding import product_up
-from accounting.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS, cost_units, from_units
-from accounting.validation import (
-    UP,
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP, floats_toward
+from accounting.exact.units import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    UNIT_BITS,
+    cost_units,
+    from_units,
+)
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     exact_number,
@@ -120,10 +126,8 @@ class _Odometer:
 
     def _bound(self, rungs: IntArray) -> FloatArray:
         # A number of rungs above 2**53 is rounded up to the next float64 first.
-        nearest = rungs.astype(np.float64)
-        nearest[nearest.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
         step = real_number("step", Fraction(self.step_units, 2**UNIT_BITS), UP)
-        bound = product_up(step, nearest)
+        bound = product_up(step, floats_toward(rungs, UP))
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 

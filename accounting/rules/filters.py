@@ -1,19 +1,19 @@
 """Individual privacy filters: who is admitted to a step, and with what norm.
 
-A filter is an immutable rule. Its state is an int64 array of spent units (`accounting.units`), one
-row per user, that the caller owns: shape (n,), or (n, k) for a filter of k Rényi orders. Costs are
-rounded up to units, so no sequence of admissions, in any order, in any batches, exceeds a budget
-in exact arithmetic. Budgets are taken as the numbers they are, and the last unit is decided on
-these numbers: a cost of exactly the budget is admitted (`accounting.budgets` has the rule and why
-it holds). A budget of 0 admits the steps that cost nothing. Neighbouring datasets differ by adding
-or removing one user.
+A filter is an immutable rule. Its state is an int64 array of spent units
+(`accounting.exact.units`), one row per user, that the caller owns: shape (n,), or (n, k) for a
+filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
+order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken as the numbers they
+are, and the last unit is decided on these numbers: a cost of exactly the budget is admitted
+(`accounting.rules.admission` has the rule and why it holds). A budget of 0 admits the steps that
+cost nothing. Neighbouring datasets differ by adding or removing one user.
 
     filter          budget            guarantee when every step's users are the admitted ones
     RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
-    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rogers`, to compare with
+    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rules.rogers`
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
@@ -26,20 +26,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.budget_filter import BudgetFilter
-from accounting.budgets import PaysFromRest, Positions
 from accounting.conversions import zcdp_budget
-from accounting.costs import Measure, charge_units, exact_units
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Mechanism, PoissonGaussian, noise_scale
-from accounting.order_units import units_within_orders
-from accounting.units import UNIT_BITS, split_budget
-from accounting.validation import (
+from accounting.costs.costs import renyi_units
+from accounting.costs.mechanisms import Mechanism, PoissonGaussian
+from accounting.costs.order_units import units_within_orders
+from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected_floats
+from accounting.exact.units import split_budget
+from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -47,16 +47,16 @@ from accounting.validation import (
     renyi_orders,
     user_count,
 )
+from accounting.rules.admission import PaysFromRest, Positions
+from accounting.rules.budget_filter import BudgetFilter
 
-# The granted norm is a square root rounded three times, each within a relative 2**-53; 2**-50
-# takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.
-_SHAVE = 1.0 - 2.0**-50
-_SMALLEST_GRANT = 2.0**-1000
 _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 
 
 class _OneBudgetFilter(BudgetFilter):
-    """A filter whose state has shape (n,)."""
+    """A filter whose state has shape (n,), and whose costs are those of `cost`."""
+
+    cost: ClassVar[QuadraticCost]
 
     @classmethod
     def from_units(cls, budget: int) -> Self:
@@ -67,14 +67,14 @@ class _OneBudgetFilter(BudgetFilter):
         self._set([units], [rest])
 
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
-        return charge_units(self.measure, mechanism, norms)
+        return self.cost.units(mechanism, norms)
 
     def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest:
         def pays(edge: Positions) -> BoolArray:
             distinct, position = np.unique(norms[edge], return_inverse=True)
             decided = []
             for norm in distinct.tolist():
-                cost = exact_units(self.measure, mechanism, norm)
+                cost = self.cost.exact_units(mechanism, norm)
                 decided.append(cost - math.ceil(cost) + 1 <= self.budget_rests[0])
             return np.array(decided, dtype=np.bool_)[position]
 
@@ -83,7 +83,7 @@ class _OneBudgetFilter(BudgetFilter):
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        granted = _norm_within(mechanism, self._left(spent), self.measure)
+        granted = self.cost.norms_within(mechanism, self._left(spent))
         return granted, self._all_left(spent)
 
 
@@ -91,6 +91,7 @@ class ZcdpFilter(_OneBudgetFilter):
     """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP."""
 
     measure = "zcdp"
+    cost = ZCDP
 
     def __init__(self, rho: float) -> None:
         self._set_budget(*split_budget("rho", rho))
@@ -103,6 +104,7 @@ class GdpFilter(_OneBudgetFilter):
     """
 
     measure = "gdp"
+    cost = GDP
 
     def __init__(self, mu: float) -> None:
         self._set_budget(*split_budget("mu", mu, power=2))
@@ -117,6 +119,7 @@ class ApproxDPFilter(_OneBudgetFilter):
     """
 
     measure = "approx-dp"
+    cost = ZCDP
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
@@ -148,7 +151,7 @@ class RenyiFilter(BudgetFilter):
         return np.zeros((user_count("n", n), len(self.orders)), dtype=np.int64)
 
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
-        return charge_units(self.measure, mechanism, norms, self.orders)
+        return renyi_units(mechanism, norms, self.orders)
 
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
@@ -160,7 +163,7 @@ class RenyiFilter(BudgetFilter):
         else:
             payable = units_within_orders(left, np.array(self.orders))
             tightest = payable.argmin(axis=1)
-            granted = _norm_within(mechanism, payable[rows, tightest], "zcdp")
+            granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
         charges = self._charge(mechanism, granted)
         charges[rows, tightest] = all_left[rows, tightest]
         # Whoever has less than a unit left at some order is granted nothing, and pays that.
@@ -174,21 +177,17 @@ class RenyiFilter(BudgetFilter):
     ) -> tuple[FloatArray, IntArray]:
         """Return (norms that fit, the first order that a little larger ones exceed).
 
-        Rounding makes costs monotone in the norm only up to the last digits. Bisection does not
-        depend on that: at every step the lower norm was seen to fit and the upper one not to.
+        Rounding makes costs monotone in the norm only up to the last digits, on which bisection
+        does not depend.
         """
-        # Bits of floats >= 0 are ordered as the floats are. Norm 0 costs nothing and fits.
-        low, high = np.zeros(norms.size, dtype=np.int64), norms.view(np.int64).copy()
-        high[(left == 0).any(axis=1)] = 0
-        tightest = (self._charge(mechanism, norms) > left).argmax(axis=1)
-        while (open_rows := np.flatnonzero(high - low > _GRANT_ULPS)).size:
-            middle = low[open_rows] + (high[open_rows] - low[open_rows]) // 2
-            over = self._charge(mechanism, middle.view(np.float64)) > left[open_rows]
-            fits = ~over.any(axis=1)
-            low[open_rows[fits]] = middle[fits]
-            high[open_rows[~fits]] = middle[~fits]
-            tightest[open_rows[~fits]] = over[~fits].argmax(axis=1)
-        return low.view(np.float64), tightest
+
+        def fits(tried: FloatArray, rows: IntArray) -> BoolArray:
+            return np.asarray((self._charge(mechanism, tried) <= left[rows]).all(axis=1))
+
+        # Norm 0 costs nothing and fits, even where nothing is left.
+        ends = np.where((left == 0).any(axis=1), 0.0, norms)
+        granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
+        return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
 
     def _set_orders(
         self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()
@@ -198,12 +197,3 @@ class RenyiFilter(BudgetFilter):
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         return self._set(budgets, rests)
-
-
-def _norm_within(mechanism: Mechanism, units: IntArray, measure: Measure) -> FloatArray:
-    """Return norms, shape (n,), that cost at most `units` in exact arithmetic, and little less."""
-    bits = UNIT_BITS if measure == "gdp" else UNIT_BITS - 1
-    roots = np.sqrt(units.astype(np.float64) * math.ldexp(1.0, -bits)) * _SHAVE
-    norms = np.asarray(roots * noise_scale(mechanism))
-    norms[norms < _SMALLEST_GRANT] = 0.0
-    return norms

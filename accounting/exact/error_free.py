@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from accounting.validation import FloatArray, IntArray
-from accounting.wide import UintArray
+from accounting.exact.validation import FloatArray, IntArray
+from accounting.exact.wide import UintArray
 
 MANTISSA_BITS: Final = 53
 

@@ -21,9 +21,10 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from accounting import gdp_tail
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.conversions import gdp_tail
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected
+from accounting.exact.validation import (
     FloatArray,
     nonnegative_array,
     nonnegative_finite,
@@ -333,11 +334,6 @@ def _rising_root(
     function: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray
 ) -> FloatArray:
     """Return where an increasing function crosses 0, from below; `low` if it does not."""
-    below, above = np.minimum(low, high), np.maximum(low, high)
+    ends = np.minimum(low, high), np.maximum(low, high)
     with np.errstate(over="ignore", under="ignore"):
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (below + above)
-            negative = function(middle) < 0.0
-            below = np.where(negative, middle, below)
-            above = np.where(negative, above, middle)
-    return below
+        return bisected(lambda middle: function(middle) < 0.0, *ends, _BISECTIONS)[0]

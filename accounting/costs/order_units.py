@@ -3,8 +3,8 @@
 A Gaussian step of z units of rho costs ceil(a z) units at order a, in exact arithmetic, so that
 anybody can recompute a state with rational numbers. Orders are float64 and many usual ones, such
 as 1.1, have 53 significant bits; the product is therefore formed from its rounded value and its
-rounding error (see `accounting.rounding`) as long as z is exact in float64 (512 nats), and in
-whole numbers of 128 bits above (`accounting.wide`).
+rounding error (see `accounting.exact.products`) as long as z is exact in float64 (512
+nats), and in whole numbers of 128 bits above (`accounting.exact.wide`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from accounting import wide
-from accounting.error_free import mantissas, split, two_product_error
-from accounting.units import MAX_COST_UNITS
-from accounting.validation import FloatArray, IntArray
+from accounting.exact import wide
+from accounting.exact.error_free import mantissas, split, two_product_error
+from accounting.exact.units import MAX_COST_UNITS
+from accounting.exact.validation import FloatArray, IntArray
 
 _BLOCK: Final = 16384  # products at a time, so that the temporaries stay in the cache
 _EXACT_INTEGERS: Final = 2**53

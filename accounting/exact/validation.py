@@ -4,7 +4,7 @@ All raise `InvalidInput` and none changes its argument. Arrays come back as cont
 int64; an argument that has this form already is returned as it is, not copied.
 
 A number may also be a `Fraction`, a `Decimal`, or of any numpy type. What float64 cannot hold is
-rounded against the spender, which is here and nowhere else, or refused:
+rounded against the spender, or refused:
 
     up       norms, epsilons and other costs of a step, divergences, levels of rho and mu,
              sampling rates, norm budgets and clip bounds that noise is calibrated to
@@ -23,21 +23,19 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, Toward, float_toward, moved
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 Number: TypeAlias = float | Fraction | Decimal
-Toward: TypeAlias = Literal["up", "down"]
-UP: Final = "up"
-DOWN: Final = "down"
 
 MAX_ORDER: Final = 2.0**40
 MAX_USERS: Final = 2**40
@@ -130,22 +128,14 @@ def real_number(argument: str, value: Number, toward: Toward | None = None) -> f
         return value
     number = _exact_scalar(argument, value)
     try:
-        nearest = float(number)
-    except OverflowError:
-        nearest = math.inf if number > 0 else -math.inf
+        nearest = float_toward(number, UP if toward is None else toward)
     except ValueError:  # a signalling NaN
         raise InvalidInput(argument, value, _REAL) from None
-    if math.isnan(nearest):
-        return nearest
-    # Python compares an integer or a fraction with a float exactly, numpy its own types.
-    held = Decimal(nearest) if isinstance(number, Decimal) else nearest
-    if held == number:
-        return nearest
     if toward is None or isinstance(number, int):
-        raise InvalidInput(argument, value, "exact in float64")
-    if toward == UP:
-        return nearest if held > number else math.nextafter(nearest, math.inf)
-    return nearest if held < number else math.nextafter(nearest, -math.inf)
+        held = Decimal(nearest) if isinstance(number, Decimal) else nearest
+        if not math.isnan(nearest) and held != number:
+            raise InvalidInput(argument, value, "exact in float64")
+    return nearest
 
 
 def exact_number(argument: str, value: Number) -> Fraction:
@@ -240,6 +230,5 @@ def _rounded_array(argument: str, array: npt.NDArray[Any], toward: Toward | None
         exact = (nearest == array) | np.isnan(array)
         if toward is None and not exact.all():
             raise InvalidInput(argument, array[~exact].flat[0], "exact in float64")
-        if toward == UP:
-            return np.where(nearest < array, np.nextafter(nearest, math.inf), nearest)
-        return np.where(nearest > array, np.nextafter(nearest, -math.inf), nearest)
+        wrong = nearest < array if toward == UP else nearest > array
+        return moved(nearest, wrong, toward or DOWN)

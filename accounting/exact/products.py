@@ -1,32 +1,35 @@
-"""Directed rounding: squares of ratios and products, rounded up to the next float64, exactly.
+"""Squares of ratios, and products, rounded up to the next float64 or whole number, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
 are the same on every machine. A product is its rounded value and its rounding error
-(`accounting.error_free`); the error decides the direction. Where the error is too small to be sure
-of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits decide
-(`accounting.wide`), all at once: no value takes longer than another, whatever unit it is in by
-mistake.
+(`accounting.exact.error_free`); the error decides the direction. Where the error is too small to be
+sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
+decide (`accounting.exact.wide`), all at once: no value takes longer than another, whatever unit it
+is in by mistake.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting import wide
-from accounting.error_free import MANTISSA_BITS, mantissas, split, split_one, two_product_error
-from accounting.errors import InvalidInput
-from accounting.validation import (
-    DOWN,
-    UP,
+from accounting.exact import wide
+from accounting.exact.error_free import (
+    MANTISSA_BITS,
+    mantissas,
+    split,
+    split_one,
+    two_product_error,
+)
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, moved
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
-    Toward,
-    as_float_array,
     nonnegative_array,
     positive_finite,
 )
@@ -102,41 +105,6 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)
     return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
-
-
-def round_to(
-    values: npt.ArrayLike, kind: npt.DTypeLike, toward: Toward
-) -> npt.NDArray[np.floating[Any]]:
-    """Return `values` as float16, float32 or float64, each the nearest on the side asked for.
-
-    For trainers that compute in a narrower type than the accounting. A norm that was clipped to
-    0.1 in float32 is 0.1 rounded to float32, which is above 0.1: the clip bound that holds for such
-    norms, and that a grid or a check of norms must be given, is
-
-        clip = float(round_to(0.1, np.float32, "up"))
-
-    A granted norm must not grow when it becomes float32: clip to
-
-        limits = round_to(granted, np.float32, "down")
-
-    `values`: real numbers of any shape. Raises `InvalidInput` for NaN, another type or side.
-    """
-    if toward not in (UP, DOWN):
-        raise InvalidInput("toward", toward, "up or down")
-    exact = as_float_array("values", values, toward)
-    if np.isnan(exact).any():
-        raise InvalidInput("values", math.nan, "numbers throughout")
-    try:
-        narrow = np.dtype(kind)
-    except TypeError:
-        raise InvalidInput("kind", kind, "float16, float32 or float64") from None
-    if narrow.kind != "f" or narrow.itemsize > 8:
-        raise InvalidInput("kind", kind, "float16, float32 or float64")
-    with np.errstate(over="ignore", under="ignore"):
-        nearest: npt.NDArray[np.floating[Any]] = exact.astype(narrow)
-        wrong = nearest < exact if toward == UP else nearest > exact
-        end = np.array(math.inf if toward == UP else -math.inf, dtype=narrow)
-        return np.where(wrong, np.nextafter(nearest, end), nearest)
 
 
 def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
@@ -278,7 +246,7 @@ def _scaled_up(digits: npt.NDArray[np.integer], exponents: IntArray) -> FloatArr
     with np.errstate(over="ignore", under="ignore"):
         scaled = np.ldexp(exact, exponents)
         lost = np.ldexp(scaled, -exponents) < exact  # among subnormal numbers
-        return np.where(lost, np.nextafter(scaled, math.inf), scaled)
+        return moved(scaled, lost, UP)
 
 
 def _power_over_square(scale: float, bits: int) -> float:

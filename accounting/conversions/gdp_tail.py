@@ -19,8 +19,8 @@ import math
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from accounting.error_free import split, two_product_error
-from accounting.validation import FloatArray
+from accounting.exact.error_free import split, two_product_error
+from accounting.exact.validation import FloatArray
 
 _SMALL_MU = 0.25
 _LARGEST_MU = 2.0**50

@@ -1,6 +1,6 @@
 """What all privacy filters share: admission, budget-aware clipping, and what is left.
 
-The filters themselves, and what each guarantees, are in `accounting.filters`.
+The filters themselves, and what each guarantees, are in `accounting.rules.filters`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,11 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from accounting.budgets import (
-    PaysFromRest,
-    admit_within,
-    checked_state,
-    exhausted_within,
-    fitting,
-    limits,
-    remaining_within,
-    rests_pay,
-)
-from accounting.costs import Measure
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Mechanism, PureDP
-from accounting.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
-from accounting.validation import (
-    DOWN,
+from accounting.costs.mechanisms import Mechanism, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
+from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
+from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -38,6 +27,16 @@ from accounting.validation import (
     positive_finite,
     user_count,
     whole_number,
+)
+from accounting.rules.admission import (
+    PaysFromRest,
+    admit_within,
+    checked_state,
+    exhausted_within,
+    fitting,
+    limits,
+    remaining_within,
+    rests_pay,
 )
 
 _SMALLEST_REST = Fraction(2) ** (UNIT_BITS - 1074)  # in units: no smaller cost is a float64
@@ -51,7 +50,7 @@ class BudgetFilter(ABC):
     has beyond them, in units, less than 1, exactly; empty if all are whole.
     """
 
-    measure: ClassVar[Measure]
+    measure: ClassVar[str]
     budget_units: tuple[int, ...]
     budget_rests: tuple[Fraction, ...]
 

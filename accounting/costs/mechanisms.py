@@ -3,7 +3,7 @@
 Neighbouring datasets differ by adding or removing one user. "Norm" is that user's contribution
 to the released sum in this step, in the norm that the mechanism names. Parameters that float64
 cannot hold are rounded to where the step costs more: noise down, sampling rates up
-(`accounting.validation`).
+(`accounting.exact.validation`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accounting.errors import InvalidInput
-from accounting.validation import DOWN, positive_finite, sampling_probability
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
+from accounting.exact.validation import positive_finite, sampling_probability
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,21 @@ class PureDP:
 Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
 
 
+def known(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism if it is one of these, else raise `InvalidInput`."""
+    if not isinstance(mechanism, Mechanism):
+        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+        raise InvalidInput("mechanism", mechanism, allowed)
+    return mechanism
+
+
 def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
     The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`. Raises
     `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
     """
-    match mechanism:
+    match known(mechanism):
         case Gaussian(noise_stddev):
             return noise_stddev
         case Laplace(scale):
@@ -97,3 +106,16 @@ def noise_scale(mechanism: Mechanism) -> float:
                 "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
                 "account such steps in renyi",
             )
+
+
+def gaussian_stddev(mechanism: Mechanism) -> float:
+    """Return s such that mu of a user with norm c is c / s; only `Gaussian` has one."""
+    gaussian = known(mechanism)
+    if not isinstance(gaussian, Gaussian):
+        raise InvalidInput(
+            "mechanism",
+            mechanism,
+            "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
+            "account such steps in zcdp, renyi or approx-dp, Poisson-sampled ones in renyi",
+        )
+    return gaussian.noise_stddev

@@ -19,8 +19,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.validation import (
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, floats_toward
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     Number,
@@ -86,9 +87,7 @@ def from_units(units: npt.ArrayLike) -> FloatArray:
     `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
-    nearest = whole.astype(np.float64)
-    below = nearest.astype(np.int64) < whole
-    return np.asarray(np.where(below, np.nextafter(nearest, np.inf), nearest) * _ONE_UNIT)
+    return floats_toward(whole, UP) * _ONE_UNIT
 
 
 def from_units_down(units: npt.ArrayLike) -> FloatArray:
@@ -97,6 +96,4 @@ def from_units_down(units: npt.ArrayLike) -> FloatArray:
     `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
-    nearest = whole.astype(np.float64)
-    above = nearest.astype(np.int64) > whole
-    return np.asarray(np.where(above, np.nextafter(nearest, 0.0), nearest) * _ONE_UNIT)
+    return floats_toward(whole, DOWN) * _ONE_UNIT

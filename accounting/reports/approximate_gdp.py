@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from accounting import gdp_tail
-from accounting.errors import InvalidInput
+from accounting.conversions import gdp_tail
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected
+from accounting.exact.validation import FloatArray, probability
 from accounting.reports.accountant import Method, ReportAccountant
-from accounting.validation import FloatArray, probability
 
 # From epsilon = 0 (total variation) into the tail.
 DEFAULT_DELTAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -65,11 +66,11 @@ def _raise_to(mu: FloatArray, epsilon: FloatArray, delta: FloatArray) -> None:
     mu[epsilon == np.inf] = np.inf
     rows = np.flatnonzero((delta > 0.0) & np.isfinite(mu))
     eps, log_target = epsilon[rows], np.log(delta[rows])
-    low = np.full(rows.size, _SMALLEST_LOG_MU)
-    # There delta is at least Phi(10).
-    high = np.log(np.sqrt(2.0 * eps) + 30.0)
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        above = gdp_tail.log_delta(np.exp(middle), eps) >= log_target
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    _, high = bisected(
+        lambda log_mu: ~(gdp_tail.log_delta(np.exp(log_mu), eps) >= log_target),
+        np.full(rows.size, _SMALLEST_LOG_MU),
+        # There delta is at least Phi(10).
+        np.log(np.sqrt(2.0 * eps) + 30.0),
+        _BISECTIONS,
+    )
     mu[rows] = np.maximum(mu[rows], np.exp(high))

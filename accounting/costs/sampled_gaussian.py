@@ -30,9 +30,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import PoissonGaussian
-from accounting.validation import FloatArray, norm_vector, renyi_orders
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected
+from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
 
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
@@ -171,12 +172,12 @@ def _windows_add(mu: FloatArray, order: FloatArray, rate: float) -> _Windows:
     weight = (order - 1.0) * mu
     log_odds = math.log(rate) - math.log1p(-rate)
     low = -np.minimum(weight, np.sqrt(-2.0 * (order - 1.0) * math.log1p(-rate)))
-    high = np.zeros_like(mu)
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        below = middle + weight * expit(log_odds + mu * (middle - 0.5 * mu)) < 0.0
-        low = np.where(below, middle, low)
-        high = np.where(below, high, middle)
+    low, _ = bisected(
+        lambda y: y + weight * expit(log_odds + mu * (y - 0.5 * mu)) < 0.0,
+        low,
+        np.zeros_like(mu),
+        _BISECTIONS,
+    )
     curvature = 1.0 + 1.3 * (2.0 - low) * mu
     last = np.where(low < -_FAR_MODE, low, 2.0 * mu) + _REACH
     return _nodes(low - _REACH, last, curvature, math.pi / (3.0 * mu))
