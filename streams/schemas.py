@@ -24,7 +24,8 @@ Changing a record:
 2. Raise ``VERSION`` when an older worker would misread the new record, refuse in
    ``_check_features`` what only the new version has, and describe it above.
 3. Change ``deploy/asyncapi.yaml`` in the same commit.
-4. Replay the recorded logs under ``tests/recorded``: decisions must stay the same, bit for bit.
+4. Apply the recorded logs under ``tests/recorded`` again: what comes out must stay the same, bit
+   for bit.
 """
 
 from __future__ import annotations

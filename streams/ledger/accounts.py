@@ -239,10 +239,12 @@ class Accounts:
         rows = np.flatnonzero(settled.charged)
         # Only who spends something can become exhausted: nobody begins with a budget of nothing.
         self.exhausted_users += int(np.count_nonzero(settled.exhausted & settled.charged))
-        return [
-            self._rows.write(slots.take(rows), spent=settled.spent.take(rows, axis=0)),
-            self._rows.write(slots.take(settled.raised), base=settled.base, rungs=settled.rungs),
-        ]
+        spent = self._rows.write(slots.take(rows), spent=settled.spent.take(rows, axis=0))
+        # Whose odometer rose has spent something.
+        raised = self._rows.write(
+            slots.take(settled.raised), touched=True, base=settled.base, rungs=settled.rungs
+        )
+        return [spent, raised]
 
     def _bounds_raised(
         self, slots: Numbers, rungs: Numbers, rungs_before: Numbers

@@ -98,15 +98,25 @@ class Columns:
         """The pages of these rows are not what they were."""
         self._changed_pages[slots >> _PAGE_BITS] = True
 
-    def write(self, slots: Numbers, **values: Numbers) -> RowChanges:
-        """Set columns in rows of distinct slots; returns what says so."""
+    def write(self, slots: Numbers, *, touched: bool = False, **values: Numbers) -> RowChanges:
+        """Set columns in rows.
+
+        Args:
+            slots: of the rows, distinct.
+            touched: whether all of them were written just before, which saves to say it again.
+            values: column -> its numbers in these rows.
+
+        Returns:
+            What says so.
+        """
         if not len(slots):
             return RowChanges(b"", dict.fromkeys(values, b""))
         packed = {}
         for name, numbers in values.items():
             getattr(self, name)[slots] = numbers
             packed[name] = _pack(numbers)
-        self.touch(slots)
+        if not touched:
+            self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
 
     def put_back(self, changes: RowChanges) -> None:

@@ -89,7 +89,7 @@ def ledger_of(
         partition: which one.
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
-        chain: where the digest of the log stands.
+        chain: the digest of the log up to there.
 
     Raises:
         LayoutMismatch: the state is of another P.

@@ -82,7 +82,7 @@ class Rule:
         return Settled(
             spent=spent,
             admitted=admitted,
-            exhausted=self._filter.exhausted(spent),
+            exhausted=self.exhausted(spent),
             clipped=clipped,
             granted=granted,
             charged=_any_order(cost != 0),

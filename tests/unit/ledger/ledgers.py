@@ -47,7 +47,7 @@ class Log:
         return self.ledger.apply(len(self.records), value)
 
     def hand_over(self, ledger: Ledger) -> None:
-        """Go on with the ledger of another owner, who knows where the chain of the log stands."""
+        """Go on with the ledger of another owner, who knows the chain of the log."""
         ledger.chain = self.ledger.chain
         self.ledger = ledger
 

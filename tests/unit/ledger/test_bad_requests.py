@@ -1,4 +1,4 @@
-"""Whatever stands in whichever field of whichever request: ledger and auditor say the same of it.
+"""Whatever is in whichever field of whichever request: ledger and auditor say the same of it.
 
 Nothing but a good request changes anything, and a good one is still applied after each bad one.
 """
