@@ -40,7 +40,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
     def __init__(self, kind: str, value_type: type[Value]) -> None:
         self.kind = kind
         self._values: dict[Address, Value] = {}
-        self._decoder = msgspec.msgpack.Decoder(value_type)
+        self._value_type = value_type
         self._changes: dict[Address, bytes] = {}  # since the last batch, packed
         self._changed_bytes = 0
         self._uncompacted: set[Address] = set()
@@ -79,7 +79,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         """Set an entry to what was stored under its name, or delete it."""
         address = _address(name)
         if packed != _GONE:
-            self[address] = self._decoder.decode(packed)
+            self[address] = msgspec.msgpack.decode(packed, type=self._value_type)
         elif address in self._values:
             del self[address]
         else:

@@ -1,5 +1,6 @@
 """What changed since the last batch, and since the last compaction; and a new kind of state."""
 
+import copy
 import random
 from typing import Any
 
@@ -140,6 +141,17 @@ def test_a_new_kind_of_state_is_compacted_and_loaded(ledger):
     assert dict(again.runs) == dict(ledger.runs)
     assert again.uncompacted() == []
     assert again.unwritten_bytes == 0
+
+
+def test_a_ledger_can_be_copied_and_goes_its_own_way(ledger):
+    """As tests do that forge a state, or that try what would become of it."""
+    copied = copy.deepcopy(ledger)
+    copied.notes["d", "third"] = Note("of the copy")
+    del copied.notes["d", "first"]
+    assert len(ledger.notes) == 2
+    assert copied.summary() == ledger.summary()
+    assert copied.datasets["d"] is copied.policies.accounts["d"]
+    assert copied.datasets["d"] is not ledger.datasets["d"]
 
 
 def test_a_new_kind_of_state_counts_among_what_is_not_written_yet(ledger):

@@ -19,7 +19,7 @@ class Writes(Ledger):
 
     def apply(self, offset, value):
         outputs = super().apply(offset, None)
-        self._unwritten += int(value)
+        self._put_out += int(value)
         return outputs
 
 
