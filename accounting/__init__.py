@@ -3,9 +3,15 @@
 Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
 removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
 paper each function carries, and which test holds it to that.
+
+The reports, which alone need scipy from the start, are imported when one of their names is asked
+for: whoever admits, charges or tracks does not wait for it.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from accounting.conversions import (
     gdp_budget,
@@ -46,15 +52,17 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from accounting.reports import Bounds, NormGrid, ReportAccountant
-from accounting.reports.approximate_gdp import approximate_mu
-from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.local_filter import LocalFilter
 from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
 from accounting.rules.rogers import RogersFilter
+
+if TYPE_CHECKING:
+    from accounting.reports import Bounds, NormGrid, ReportAccountant
+    from accounting.reports.approximate_gdp import approximate_mu
+    from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 
 __all__ = [
     "MAX_BUDGET_UNITS",
@@ -119,3 +127,24 @@ __all__ = [
     "zcdp_to_delta",
     "zcdp_to_epsilon",
 ]
+
+_REPORTS = {
+    "Bounds": "accounting.reports.bounds",
+    "NormGrid": "accounting.reports.grid",
+    "ReportAccountant": "accounting.reports.accountant",
+    "approximate_mu": "accounting.reports.approximate_gdp",
+    "epsilon_of": "accounting.reports.calibration",
+    "noise_for_epsilon": "accounting.reports.calibration",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _REPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_REPORTS[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

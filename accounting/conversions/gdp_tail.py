@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import erfcx, ndtr
+import scipy
 
 from accounting.exact.error_free import split, two_product_error
 from accounting.exact.validation import FloatArray
@@ -60,7 +60,8 @@ def log_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
         # To the left of the mode nothing cancels, and phi(x) m(x) would overflow.
         x_left = x[left]
         density = np.exp(-0.5 * x_left * x_left - _LOG_ROOT_2_PI)
-        result[left] = np.log(ndtr(-x_left) - density * (_mills(y[left]) + x_low[left]))
+        below = scipy.special.ndtr(-x_left)
+        result[left] = np.log(below - density * (_mills(y[left]) + x_low[left]))
     return result
 
 
@@ -102,7 +103,7 @@ def _distance(mu: FloatArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArr
 
 def _mills(x: FloatArray) -> FloatArray:
     """Return Phi(-x) / phi(x)."""
-    return np.asarray(math.sqrt(math.pi / 2.0) * erfcx(x * math.sqrt(0.5)))
+    return np.asarray(math.sqrt(math.pi / 2.0) * scipy.special.erfcx(x * math.sqrt(0.5)))
 
 
 def _mills_integral(x: FloatArray, mu: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ chain P, Q, R of output distributions in which neighbours differ by one user.
 This is the guarantee of the whole dataset, whatever its steps were: filtered, sampled or not. For
 unsampled Gaussian steps it is as if every norm were twice as long, and exact. For sampled steps a
 direct analysis of replacement would give less; there is none here. A report on a realised history
-is about that one user: there is no history of the data that might have stood in its place, and
+is about that one user: there is no history of the data that might have been in its place, and
 nothing to convert.
 """
 
@@ -27,9 +27,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from accounting.conversions.levels import renyi_curve
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.validation import FloatArray, nonnegative_array, renyi_orders, whole_number
+from accounting.exact.validation import FloatArray, nonnegative_array, whole_number
 
 _MAX_USERS: Final = 2**26  # its square is exact in float64
 # Of a quotient of two differences and a product.
@@ -39,7 +40,9 @@ _ERROR: Final = 2.0**-50
 def zcdp_of_group(rho: npt.ArrayLike, users: int = 2) -> FloatArray:
     """Return the rho of groups of `users`, from that of every single user; rounded up.
 
-    `rho`: nats, >= 0, of any shape; `users`: from 1 to 2**26, 2 for the replacement of one user.
+    Args:
+        rho: nats, >= 0, of any shape.
+        users: from 1 to 2**26; 2 for the replacement of one user.
     """
     size = whole_number("users", users, 1, _MAX_USERS)
     return product_up(float(size * size), nonnegative_array("rho", rho))[()]
@@ -48,7 +51,9 @@ def zcdp_of_group(rho: npt.ArrayLike, users: int = 2) -> FloatArray:
 def gdp_of_group(mu: npt.ArrayLike, users: int = 2) -> FloatArray:
     """Return the mu of groups of `users`, from that of every single user; rounded up.
 
-    `mu`: >= 0, of any shape; `users`: from 1 to 2**26, 2 for the replacement of one user.
+    Args:
+        mu: >= 0, of any shape.
+        users: from 1 to 2**26; 2 for the replacement of one user.
     """
     size = whole_number("users", users, 1, _MAX_USERS)
     return product_up(float(size), nonnegative_array("mu", mu))[()]
@@ -57,15 +62,16 @@ def gdp_of_group(mu: npt.ArrayLike, users: int = 2) -> FloatArray:
 def renyi_of_pair(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Return (orders, divergences) of pairs of users, or of the replacement of one; rounded up.
 
-    `orders`: shape (k,); `rdp`: the Rényi divergence of every single user at each, nats, >= 0,
-    shape (k,) or (n, k). The orders returned are half of those above 2; the others say nothing.
-    Raises `InvalidInput` if there are none.
+    The orders returned are half of those above 2; the others say nothing.
+
+    Args:
+        orders: shape (k,), > 1.
+        rdp: the Rényi divergence of every single user at each, nats, >= 0, shape (k,) or (n, k).
+
+    Raises:
+        InvalidInput: for other arguments, or if no order is above 2.
     """
-    alphas = renyi_orders("orders", orders)
-    divergences = nonnegative_array("rdp", rdp)
-    if divergences.ndim not in (1, 2) or divergences.shape[-1] != alphas.size:
-        k = alphas.size
-        raise InvalidInput("rdp", divergences.shape, f"one column per order: ({k},) or (n, {k})")
+    alphas, divergences = renyi_curve(orders, rdp)
     kept = alphas > 2.0
     if not kept.any():
         raise InvalidInput("orders", alphas.tolist(), "above 2, at least one of them")

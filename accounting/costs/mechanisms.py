@@ -9,22 +9,27 @@ cannot hold are rounded to where the step costs more: noise down, sampling rates
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN
 from accounting.exact.validation import positive_finite, sampling_probability
+
+# Which way two neighbours differ: the user is removed from the data, or added.
+Direction: TypeAlias = Literal["remove", "add"]
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 
 
 @dataclass(frozen=True)
 class Gaussian:
     """A sum released with Gaussian noise; norms are L2 (Feldman and Zrnic, Ex. 2.7).
 
-    `noise_stddev`: standard deviation of the noise in each coordinate, absolute, in the units of
-    the norms (not multiplied by a clip bound). Finite, > 0.
-
     For a Lipschitz analysis with constant L in this user's data (Ex. 2.8) the norm is L times the
     distance.
+
+    Attributes:
+        noise_stddev: standard deviation of the noise in each coordinate, absolute, in the units of
+            the norms (not multiplied by a clip bound). Finite, > 0.
     """
 
     noise_stddev: float
@@ -38,13 +43,14 @@ class Gaussian:
 class PoissonGaussian:
     """A sum over a Poisson sample, released with Gaussian noise; norms are L2.
 
-    `noise_stddev`: as for `Gaussian`. `sampling_rate`: the probability, in [0, 1], with which each
-    user is in the sample, independently of everything else. Every enrolled user is charged at
-    every step, sampled or not (Yu et al., Alg. 1).
+    Every enrolled user is charged at every step, sampled or not (Yu et al., Alg. 1). The cost is a
+    curve over Rényi orders that no rho or mu describes: only `renyi_cost` and the measure renyi
+    take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what `Gaussian` costs.
 
-    Its cost is a curve over Rényi orders that no rho or mu describes: only `renyi_cost` and the
-    measure renyi take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what
-    `Gaussian` costs.
+    Attributes:
+        noise_stddev: as for `Gaussian`.
+        sampling_rate: the probability, in [0, 1], with which each user is in the sample,
+            independently of everything else.
     """
 
     noise_stddev: float
@@ -61,7 +67,8 @@ class PoissonGaussian:
 class Laplace:
     """A sum released with Laplace noise; norms are L1. A norm c is (c / scale)-DP for its user.
 
-    `scale`: the scale of the noise in each coordinate, in the units of the norms. Finite, > 0.
+    Attributes:
+        scale: the scale of the noise in each coordinate, in the units of the norms. Finite, > 0.
     """
 
     scale: float

@@ -25,8 +25,9 @@ _EXACT_INTEGERS: Final = 2**53
 def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     """Return min(ceil(order * units), MAX_COST_UNITS), exactly; shape (n, k).
 
-    `units`: shape (n,), 0 to `MAX_COST_UNITS`, of zCDP; `orders`: shape (k,), > 1.
-    Saturated units give saturated units at every order.
+    Args:
+        units: of zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated ones are so at every order.
+        orders: shape (k,), > 1.
     """
     results = np.empty((units.size, orders.size), dtype=np.int64)
     short = _short_fractions(orders, int(units.max())) if units.size else None
@@ -51,8 +52,12 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
 def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
     """Return the largest z with ceil(order * z) <= limit, that is floor(limit / order), exactly.
 
-    `limits`: shape (n, k), 0 to `MAX_COST_UNITS`; `orders`: shape (k,), > 1. Shape (n, k),
-    in units of zCDP.
+    Args:
+        limits: shape (n, k), 0 to `MAX_COST_UNITS`.
+        orders: shape (k,), > 1.
+
+    Returns:
+        Units of zCDP, shape (n, k).
     """
     # While limits are exact in float64, rounding is monotone and whole numbers are exact: the
     # rounded quotient may have been carried up to the next whole number, and no further.

@@ -24,19 +24,16 @@ differential privacy of the sampled Gaussian mechanism", 2019, Thm 5).
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
+import scipy
 
-from accounting.costs.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected
 from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
-
-Direction: TypeAlias = Literal["remove", "add"]
-DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.
@@ -72,12 +69,7 @@ def poisson_gaussian_divergence(
     orders: npt.ArrayLike,
     direction: Direction = "remove",
 ) -> FloatArray:
-    """Return the Rényi divergence of each user at each order, in nats, rounded up; shape (n, k).
-
-    `norms`: shape (n,), L2, finite, >= 0; `orders`: shape (k,), > 1, at most 2**40; `direction`:
-    "remove" for the mixture against the Gaussian, which is the larger one, "add" for the reverse.
-    A norm of 0 and a sampling rate of 0 cost nothing; every other cost is positive (a positive
-    rate, or ratio of norm to noise, below 2**-200 is rounded up to that).
+    """Return the Rényi divergence of each user at each order, in nats, rounded up.
 
     An upper bound, above the exact value by less than a relative 2**-49 (128 + (a mu + 9)^2), mu
     the ratio of norm to noise: 2e-10 at most for orders to 1024 and noise of at least 0.3 norms,
@@ -86,7 +78,21 @@ def poisson_gaussian_divergence(
     above 100 norms) the result is Minkowski's bound, which is a rough one there, and in the
     direction "add" at most -log(1 - q). Infinity if that overflows.
 
-    Raises `InvalidInput` for other arguments.
+    A norm of 0 and a sampling rate of 0 cost nothing; every other cost is positive (a positive
+    rate, or ratio of norm to noise, below 2**-200 is rounded up to that).
+
+    Args:
+        mechanism: the step.
+        norms: shape (n,), L2, finite, >= 0.
+        orders: shape (k,), > 1, at most 2**40.
+        direction: "remove" for the mixture against the Gaussian, which is the larger one, "add"
+            for the reverse.
+
+    Returns:
+        Shape (n, k).
+
+    Raises:
+        InvalidInput: for other arguments.
     """
     if not isinstance(mechanism, PoissonGaussian):
         raise InvalidInput("mechanism", mechanism, "PoissonGaussian")
@@ -173,7 +179,7 @@ def _windows_add(mu: FloatArray, order: FloatArray, rate: float) -> _Windows:
     log_odds = math.log(rate) - math.log1p(-rate)
     low = -np.minimum(weight, np.sqrt(-2.0 * (order - 1.0) * math.log1p(-rate)))
     low, _ = bisected(
-        lambda y: y + weight * expit(log_odds + mu * (y - 0.5 * mu)) < 0.0,
+        lambda y: y + weight * scipy.special.expit(log_odds + mu * (y - 0.5 * mu)) < 0.0,
         low,
         np.zeros_like(mu),
         _BISECTIONS,

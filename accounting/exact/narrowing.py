@@ -28,7 +28,13 @@ def round_to(
 
         limits = round_to(granted, np.float32, "down")
 
-    `values`: real numbers of any shape. Raises `InvalidInput` for NaN, another type or side.
+    Args:
+        values: real numbers of any shape.
+        kind: the type.
+        toward: "up" or "down".
+
+    Raises:
+        InvalidInput: for NaN, another type or side.
     """
     if toward not in (UP, DOWN):
         raise InvalidInput("toward", toward, "up or down")

@@ -51,9 +51,15 @@ _Result = TypeVar("_Result", FloatArray, IntArray)
 def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     """Return the smallest float64 >= (c / s)**2, where the right side is exact.
 
-    `c`: finite, >= 0, any shape; `s`: finite, > 0. c > 0 never gives 0: what would underflow is
-    rounded up to the smallest positive float64. What is above the largest float64 gives infinity.
-    Raises `InvalidInput` outside these ranges.
+    c > 0 never gives 0: what would underflow is rounded up to the smallest positive float64. What
+    is above the largest float64 gives infinity.
+
+    Args:
+        c: finite, >= 0, any shape.
+        s: finite, > 0.
+
+    Raises:
+        InvalidInput: outside these ranges.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
@@ -63,7 +69,11 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
 def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
     """Return min(ceil((c / s)**2 * 2**bits), limit) in exact arithmetic, as int64.
 
-    `c`, `s` as in `square_ratio_up`; `limit` a power of two from 2**53 to 2**62.
+    Args:
+        c: as in `square_ratio_up`.
+        s: as in `square_ratio_up`.
+        bits: the exponent.
+        limit: a power of two from 2**53 to 2**62.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
@@ -100,7 +110,12 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     """Return the smallest float64 >= a * m, where the right side is exact.
 
-    `a`: finite, > 0; `m`: >= 0, infinity allowed, any shape. Raises `InvalidInput` outside.
+    Args:
+        a: finite, > 0.
+        m: >= 0, infinity allowed, any shape.
+
+    Raises:
+        InvalidInput: outside these ranges.
     """
     factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)

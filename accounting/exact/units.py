@@ -42,8 +42,12 @@ _MAX_COST: Final = MAX_COST_UNITS / _UNITS_PER_ONE
 def cost_units(cost: npt.ArrayLike) -> IntArray:
     """Return ceil(cost * 2**44), exactly, saturating at `MAX_COST_UNITS`.
 
-    `cost`: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A positive
-    cost is never less than one unit. Raises `InvalidInput` for NaN or a negative cost.
+    Args:
+        cost: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A
+            positive cost is never less than one unit.
+
+    Raises:
+        InvalidInput: for NaN or a negative cost.
     """
     costs = nonnegative_array("cost", cost)
     # Scaling by a power of two and ceil are exact in float64 below the saturation point.
@@ -56,9 +60,13 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
 def budget_units(budget: Number) -> int:
     """Return floor(budget * 2**44), exactly.
 
-    `budget`: in the unit of the measure (mu squared for GDP), without rounding if it is a
-    `Fraction` or `Decimal`. Raises `InvalidInput` above `MAX_BUDGET_UNITS`, below 0, and for a
-    budget above 0 of which less than one unit would be left.
+    Args:
+        budget: in the unit of the measure (mu squared for GDP), without rounding if it is a
+            `Fraction` or `Decimal`.
+
+    Raises:
+        InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a budget above 0 of which less
+            than one unit would be left.
     """
     units, rest = split_budget("budget", budget)
     if units == 0 and rest > 0:
@@ -84,7 +92,11 @@ def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fr
 def from_units(units: npt.ArrayLike) -> FloatArray:
     """Return the smallest float64 >= units * 2**-44; for what was spent.
 
-    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    Args:
+        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
+
+    Returns:
+        The same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
     return floats_toward(whole, UP) * _ONE_UNIT
@@ -93,7 +105,11 @@ def from_units(units: npt.ArrayLike) -> FloatArray:
 def from_units_down(units: npt.ArrayLike) -> FloatArray:
     """Return the largest float64 <= units * 2**-44; for what remains.
 
-    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`. Same shape, in the unit of the measure.
+    Args:
+        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
+
+    Returns:
+        The same shape, in the unit of the measure.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
     return floats_toward(whole, DOWN) * _ONE_UNIT

@@ -13,8 +13,8 @@ rounded against the spender, or refused:
              helps the one and harms the other; whole numbers that float64 cannot hold, which are
              mostly another unit than was meant
 
-Budgets of filters and steps of odometers are not rounded here at all (`exact_number`): they become
-whole units, exactly.
+Budgets of filters and increments of odometers are not rounded here at all (`exact_number`): they
+become whole units, exactly.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ one user's cost depends on a column of R only. R is lower triangular, so each ro
 mechanism on what has been counted so far, and the counts may depend on earlier answers.
 
 The entries of R are whole multiples of 2**-GRID_BITS and counts are integers, so R x is computed
-exactly; everything in floating point stands after the noise.
+exactly; everything in floating point comes after the noise.
 """
 
 from __future__ import annotations

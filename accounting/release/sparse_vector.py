@@ -69,7 +69,9 @@ class SparseVector:
 
     The cost is fixed when the object is made: charge it before the first query. The object may not
     be copied, or restored to an earlier state: it counts the positives that are still paid for.
-    Raises `InvalidInput` for other arguments.
+
+    Raises:
+        InvalidInput: for other arguments.
     """
 
     def __init__(
@@ -113,9 +115,11 @@ class SparseVector:
     def norms(self, contributions: npt.ArrayLike) -> FloatArray:
         """Return the epsilon of each user, for `PureDP`, shape (n,), rounded up.
 
-        `contributions`: the most that each user changes any of the queries, whole numbers >= 0,
-        shape (n,). The shifts of the proof are by this much, so epsilon is in proportion to it; it
-        must be known before the first query and hold for all of them.
+        The shifts of the proof are by this much, so epsilon is in proportion to it.
+
+        Args:
+            contributions: the most that each user changes any of the queries, whole numbers >= 0,
+                shape (n,); known before the first query, and for all of them.
         """
         amounts = norm_vector("contributions", contributions)
         if not bool(np.all(amounts == np.floor(amounts))):
@@ -126,8 +130,12 @@ class SparseVector:
     def above(self, value: int) -> bool:
         """Return whether the noisy value is at least the noisy threshold.
 
-        `value`: an integer within 2**53. Raises `InvalidInput` for other values, and after
-        `positives` answers were True; nothing has been drawn then.
+        Args:
+            value: an integer within 2**53.
+
+        Raises:
+            InvalidInput: for other values, and after `positives` answers were True; nothing has
+                been drawn then.
         """
         number = whole_number("value", value, -_LARGEST_COUNT, _LARGEST_COUNT)
         if self._remaining == 0:

@@ -19,8 +19,12 @@ _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 class StatedCost:
     """The most that a release costs any one user: give both parts to `zcdp_cost`, `charge_units`.
 
-    `mechanism`: what is run; `norm`: the largest norm of one user's contribution, in the norm that
-    the mechanism names (for `PureDP` eps itself), rounded up. Neither depends on the data.
+    Neither part depends on the data.
+
+    Attributes:
+        mechanism: what is run.
+        norm: the largest norm of one user's contribution, in the norm that the mechanism names (for
+            `PureDP` eps itself), rounded up.
     """
 
     mechanism: Mechanism

@@ -56,10 +56,20 @@ def admit_within(
 ) -> tuple[IntArray, BoolArray]:
     """Return (new_state, admitted): spent + cost where this fits, else spent.
 
-    `state`, `cost`: int64 units of one shape, (n,) or (n, k). `rests`: of the budgets, in units;
-    none at all if they are whole. `pays`: decides on the last unit; without it the rule in whole
-    units does. `admitted`: bool, shape (n,). A row that is denied at one order is charged at none.
-    Raises `InvalidInput` for state above the budget, negative units, or shapes that differ.
+    A row that is denied at one order is charged at none.
+
+    Args:
+        budgets: whole units, one or k.
+        state: int64 units, shape (n,) or (n, k).
+        cost: int64 units, of the shape of the state.
+        rests: of the budgets, in units; none at all if they are whole.
+        pays: decides on the last unit; without it the rule in whole units does.
+
+    Returns:
+        The new state, and bool of shape (n,).
+
+    Raises:
+        InvalidInput: for state above the budget, negative units, or shapes that differ.
     """
     spent = checked_state(budgets, state, rests)
     charge = unit_array("cost", cost, MAX_COST_UNITS)

@@ -46,8 +46,11 @@ _SMALLEST_REST = Fraction(2) ** (UNIT_BITS - 1074)  # in units: no smaller cost 
 class BudgetFilter(ABC):
     """What the filters share.
 
-    `budget_units`: the whole units of one budget, or of one per order. `budget_rests`: what each
-    has beyond them, in units, less than 1, exactly; empty if all are whole.
+    Attributes:
+        measure: its name (`accounting.MEASURES`).
+        budget_units: the whole units of one budget, or of one per order.
+        budget_rests: what each has beyond them, in units, less than 1, exactly; empty if all are
+            whole.
     """
 
     measure: ClassVar[str]
@@ -61,10 +64,17 @@ class BudgetFilter(ABC):
     def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
         """Return (new_state, admitted), admitting whoever can pay `cost` in full.
 
-        `cost`: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
-        squared for GDP); other numbers are rounded up to float64, and infinity is never admitted.
         A cost fits if what is spent and the cost are together at most the budget, as exact
-        numbers; it is charged in units, rounded up. `admitted`: bool (n,).
+        numbers; it is charged in units, rounded up.
+
+        Args:
+            state: units, shape (n,) or (n, k).
+            cost: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
+                squared for GDP); other numbers are rounded up to float64, and infinity is never
+                admitted.
+
+        Returns:
+            The new state, and bool of shape (n,).
         """
         if not self.budget_rests:
             return self.admit_units(state, cost_units(cost))
@@ -84,9 +94,16 @@ class BudgetFilter(ABC):
     ) -> tuple[IntArray, BoolArray]:
         """Return (new_state, admitted), admitting whoever can pay for a step of their norm.
 
-        `norms`: shape (n,), finite, >= 0. What is charged is `charge_units`. Whether it fits is
-        decided on the exact cost, a rational number; for Rényi orders, at which `charge_units`
-        rounds up twice, in whole units. Raises `InvalidInput` for what the measure does not cover.
+        What is charged is `charge_units`. Whether it fits is decided on the exact cost, a rational
+        number; for Rényi orders, at which `charge_units` rounds up twice, in whole units.
+
+        Args:
+            state: units, shape (n,) or (n, k).
+            mechanism: the step.
+            norms: shape (n,), finite, >= 0.
+
+        Raises:
+            InvalidInput: for what the measure does not cover.
         """
         vector = norm_vector("norms", norms)
         charge, pays = self._charge(mechanism, vector), self._exact_decision(mechanism, vector)
@@ -112,9 +129,15 @@ class BudgetFilter(ABC):
     ) -> tuple[IntArray, FloatArray]:
         """Return (new_state, granted_norms): budget-aware clipping, FZ Alg. 7.
 
-        As `grant_units`, for norms that are first clipped to `clip_norm` (> 0, rounded down) if it
-        is given. The mechanism must clip every user's contribution to the granted norm. If it
-        computes in float32, `round_to(granted, np.float32, "down")` are the limits to clip to.
+        As `grant_units`, for norms that are first clipped to `clip_norm`. The mechanism must clip
+        every user's contribution to the granted norm. If it computes in float32,
+        `round_to(granted, np.float32, "down")` are the limits to clip to.
+
+        Args:
+            state: units, shape (n,) or (n, k).
+            mechanism: the step.
+            norms: shape (n,), finite, >= 0.
+            clip_norm: > 0, rounded down; None does not clip.
         """
         vector = norm_vector("norms", norms)
         if clip_norm is not None:
@@ -138,9 +161,19 @@ class BudgetFilter(ABC):
           than one that does not fit; the tightest order is the first that this one exceeds.
 
         Of the other mechanisms every machine grants the same bits: only IEEE-exact operations
-        are used. `norms`: shape (n,), finite, >= 0. `charged_units` has the shape of the state.
-        Raises `InvalidInput` for `PureDP`, which has no norm that could be clipped, and for what
-        the measure does not cover.
+        are used.
+
+        Args:
+            state: units, shape (n,) or (n, k).
+            mechanism: the step.
+            norms: shape (n,), finite, >= 0.
+
+        Returns:
+            The new state, norms of shape (n,), and units of the shape of the state.
+
+        Raises:
+            InvalidInput: for `PureDP`, which has no norm that could be clipped, and for what the
+                measure does not cover.
         """
         if isinstance(mechanism, PureDP):
             raise InvalidInput(

@@ -114,8 +114,8 @@ class ApproxDPFilter(_OneBudgetFilter):
     """Admit while the sum of rho is at most B*, which implies (epsilon, delta)-DP (FZ Thm 4.9).
 
     B* is `zcdp_budget(epsilon, delta)`; a pure eps-DP step costs rho = eps^2 / 2, a Gaussian one
-    its own rho. Costs and what remains are in nats of rho. Raises `InvalidInput` if B* is less
-    than one unit.
+    its own rho. Costs and what remains are in nats of rho. `InvalidInput` is raised if B* is
+    less than one unit.
     """
 
     measure = "approx-dp"
@@ -129,9 +129,12 @@ class ApproxDPFilter(_OneBudgetFilter):
 class RenyiFilter(BudgetFilter):
     """Admit while the sum of Rényi divergences is at most the budget at every order.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `budgets`: k budgets in nats, >= 0. The
-    state and the costs have shape (n, k). Costs that are numbers are decided exactly at each
+    The state and the costs have shape (n, k). Costs that are numbers are decided exactly at each
     order; those of norms in whole units, in which a charge is rounded up twice.
+
+    Args:
+        orders: k orders, > 1, at most 2**40, all different.
+        budgets: k budgets in nats, >= 0.
     """
 
     measure = "renyi"

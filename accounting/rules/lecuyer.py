@@ -2,7 +2,7 @@
 
 M. Lécuyer, "Practical Privacy Filters and Odometers with Rényi Differential Privacy and
 Applications to Differentially Private Deep Learning", arXiv 2103.01379, 2021: at each of k orders a
-stands a ladder of Rényi filters (Feldman and Zrnic, Thm 4.3, 4.5) with the budgets
+there is a ladder of Rényi filters (Feldman and Zrnic, Thm 4.3, 4.5) with the budgets
 
     B_1, 2 B_1, 4 B_1, ...,   B_1 = log(2 k / delta) / (a - 1).
 
@@ -47,10 +47,6 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class LecuyerOdometer:
     """A bound on epsilon, at `delta`, that may be read and acted upon at any time.
 
-    `orders`: k orders, > 1, at most 2**40, all different; `delta`: > 0, < 1, rounded down;
-    `growth`: each rung of the ladder is this many times the one below, > 1, at least 1.01 (2 in the
-    paper; less is finer, and every rung needs its share of delta).
-
     The guarantee, for neighbours that differ by adding or removing one user, in either direction
     and whatever the costs depend on: with probability at least 1 - delta the privacy loss is at
     most the bound at every time. To stop before the bound exceeds a fixed epsilon is therefore
@@ -60,6 +56,12 @@ class LecuyerOdometer:
     The state is an int64 array of shape (n, k) that the caller owns: the costs so far at each
     order, in units of 2**-44 nats, rounded up. A user whose costs are 0 at some order has lost
     nothing, and the bound is 0.
+
+    Args:
+        orders: k orders, > 1, at most 2**40, all different.
+        delta: strictly between 0 and 1, rounded down.
+        growth: each rung of the ladder is this many times the one below, at least 1.01 (2 in the
+            paper; less is finer, and every rung needs its share of delta).
     """
 
     orders: tuple[float, ...]
@@ -87,9 +89,14 @@ class LecuyerOdometer:
     def advance(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
         """Return (new_state, bound) after a step.
 
-        `cost`: Rényi divergence at each order, in nats, float64 (n, k), >= 0, rounded up; infinity
-        makes an order useless from then on. `bound`: epsilon in nats, float64 (n,), rounded up;
-        infinite for a user whose costs are above the ladder (131072 nats) at every order.
+        Args:
+            state: int64, shape (n, k).
+            cost: Rényi divergence at each order, in nats, float64, shape (n, k), >= 0, rounded up;
+                infinity makes an order useless from then on.
+
+        Returns:
+            The new state, and the bound: epsilon in nats, float64, shape (n,), rounded up;
+            infinite for a user whose costs are above the ladder (131072 nats) at every order.
         """
         spent = unit_array("state", state, BEYOND)
         if spent.ndim != 2 or spent.shape[1] != len(self.orders):

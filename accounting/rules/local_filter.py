@@ -26,16 +26,19 @@ class LocalFilter:
             store(device.spent)     # first make the charge last,
             send(answer)            # then answer
 
-    `rule`: any filter of this package. `spent`: nothing at first, later what `spent` gave. Unlike
-    the rule, this object changes: an admitted or granted step is charged at once, and never given
-    back. Write `spent` to lasting storage before anything is sent. A device that fails in between
-    has then paid for an answer that nobody has seen, which costs utility and no privacy; the other
-    way round the charge would be lost.
+    Unlike the rule, this object changes: an admitted or granted step is charged at once, and never
+    given back. Write `spent` to lasting storage before anything is sent. A device that fails in
+    between has then paid for an answer that nobody has seen, which costs utility and no privacy;
+    the other way round the charge would be lost.
 
     Whether a device answers is visible, and a charge may depend on private data. The guarantee
     covers what is sent if a step that is denied is answered as it would be without this user's
     data: with the noise alone. Silence is as good only when all charges follow from what is public.
     Neighbouring datasets differ by adding or removing this user's data.
+
+    Args:
+        rule: any filter of this package.
+        spent: nothing at first, later what `spent` gave.
     """
 
     __slots__ = ("_rule", "_state")
@@ -81,8 +84,11 @@ class LocalFilter:
     def admit(self, mechanism: Mechanism, norm: float) -> bool:
         """Charge a step and return True if its whole cost fits; else change nothing, return False.
 
-        `norm`: of this user's contribution, finite, >= 0; what it measures is said by the
-        mechanism. The charge is the same, to the unit, as that of the rule over many users.
+        The charge is the same, to the unit, as that of the rule over many users.
+
+        Args:
+            mechanism: the step; says what the norm measures.
+            norm: of this user's contribution, finite, >= 0.
         """
         if isinstance(self._rule, BudgetFilter):
             self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
@@ -100,7 +106,10 @@ class LocalFilter:
         """Charge a step and return the norm to clip to: budget-aware clipping, FZ Alg. 7.
 
         The least of `norm`, `clip_norm` (> 0) and what the remainder pays for; 0 if that is
-        nothing. Raises `InvalidInput` for a rule that grants no norms.
+        nothing.
+
+        Raises:
+            InvalidInput: for a rule that grants no norms.
         """
         if not isinstance(self._rule, BudgetFilter):
             raise InvalidInput("rule", self._rule, "one that grants norms; use admit")

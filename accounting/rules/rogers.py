@@ -9,7 +9,7 @@ Feldman and Zrnic restate it after Thm 4.9. A step that is eps-DP is admitted if
     spread = sum of eps^2,   drift = sum of eps (e^eps - 1) / 2,
     H = epsilon^2 / (28.04 log(1/delta)),
 
-where log(1/delta) stands inside the square root. `ApproxDPFilter` has the same guarantee and admits
+where log(1/delta) is inside the square root. `ApproxDPFilter` has the same guarantee and admits
 more small steps; this one is here as the filter to compare with.
 """
 
@@ -56,8 +56,6 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class RogersFilter:
     """Admit pure DP steps while the condition above holds: (epsilon, delta)-DP.
 
-    `epsilon`: nats, at most 512, >= 0; 0 admits the steps that cost nothing. `delta`: > 0, less
-    than 1/e, as the theorem wants it. Both are rounded down if float64 cannot hold them.
     Neighbouring datasets differ by adding or removing one user; a user who is denied is left out
     of the step, is charged nothing, and may be admitted to a later, cheaper one.
 
@@ -67,6 +65,10 @@ class RogersFilter:
     to 160 digits; what even that leaves open is denied.
 
     There is no `grant`: the cost of a step is eps itself, and has no norm that could be clipped.
+
+    Args:
+        epsilon: nats, >= 0, at most 512, rounded down; 0 admits the steps that cost nothing.
+        delta: > 0, less than 1/e, as the theorem wants it; rounded down.
     """
 
     epsilon: float
@@ -99,8 +101,12 @@ class RogersFilter:
     def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
         """Return (new_state, admitted), admitting whoever can pay `cost` in full.
 
-        `cost`: eps of each user's step, in nats, shape (n,), >= 0; infinity is never admitted.
-        `admitted`: bool (n,).
+        Args:
+            state: int64, shape (n, 2).
+            cost: eps of each user's step, in nats, shape (n,), >= 0; infinity is never admitted.
+
+        Returns:
+            The new state, and bool of shape (n,).
         """
         return self.admit_units(state, self.cost_units(cost))
 
@@ -193,7 +199,7 @@ class RogersFilter:
     def _largest_step(self, spent: IntArray) -> FloatArray:
         if self.epsilon == 0.0:
             return np.zeros(len(spent))
-        # One unit more than is spent stands for the rounding of the step to units.
+        # One unit more than is spent makes up for the rounding of the step to units.
         spread, drift = _nats(spent + 1)
 
         def fits(eps: FloatArray) -> BoolArray:

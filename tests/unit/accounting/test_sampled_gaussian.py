@@ -28,8 +28,8 @@ from accounting import (
     renyi_to_epsilon,
     zcdp_cost,
 )
-from accounting.costs.mechanisms import PoissonGaussian, noise_scale
-from accounting.costs.sampled_gaussian import DIRECTIONS, Direction, poisson_gaussian_divergence
+from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian, noise_scale
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 
 SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
