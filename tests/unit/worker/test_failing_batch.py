@@ -16,10 +16,10 @@ class HalfApplied(Ledger):
     def apply(self, offset, value):
         raise MemoryError("in the middle of a batch")
 
-    def unfolded(self):
+    def uncompacted(self):
         return ["run:d/r"]
 
-    def fold(self, name):
+    def take_page(self, name):
         return b"not committed"
 
 

@@ -1,4 +1,4 @@
-"""How much a charge makes a worker write, told from counts, so that it can be refused before.
+"""How much a charge may make a worker write, told from counts, so that it can be refused before.
 
 A charge writes what it changes (kept in Redis) and what is answered (kept in Redis until it is
 published). What it can come to follows from how many users it has, the bytes of those ids that are

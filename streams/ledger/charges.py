@@ -1,4 +1,4 @@
-"""What is checked of the users and the norms of one charge before anything changes.
+"""What is checked of one charge before anything changes: its mechanism, its users, its norms.
 
 Every function raises ``Rejection`` for what it finds. Users are an int64 array, or a list that
 holds at least one string.
@@ -12,10 +12,69 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from streams.ledger.policies import user_ids_of
+from accounting import Mechanism
+from streams.ledger.index import UNKNOWN
+from streams.ledger.policies import mechanism_of, user_ids_of
 from streams.normal_form import first_irregular, normal_form
-from streams.schemas import Policy, Reason, Rejection, User
+from streams.schemas import Charge, Policy, Reason, Rejection, User
+from streams.wire.packing import unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
+
+
+def check_charge(
+    charge: Charge, policy: Policy, first: User | None
+) -> tuple[NDArray[np.int64] | list[User], NDArray[np.float64], Mechanism]:
+    """Check what can be told without knowing the users.
+
+    Args:
+        charge: one step in one partition.
+        policy: of the dataset.
+        first: its first user in this partition, if it has one.
+
+    Returns:
+        The users, their norms and the mechanism.
+
+    Raises:
+        Rejection: LENGTH_MISMATCH to NORM_ABOVE_CLIP, the first that applies.
+    """
+    users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
+    if len(norms) != len(users):
+        raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
+    mechanism = mechanism_of(charge.mechanism, charge.scale, policy)
+    check_kinds(policy, first, users, charge.v)
+    check_norms(norms, charge.clip_norm)
+    return users, norms, mechanism
+
+
+def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) -> None:
+    """Whether no user that is known appears twice.
+
+    Args:
+        users: of the charge.
+        slots: of these users; UNKNOWN for those never seen.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
+    repeated = ordered[1:] == ordered[:-1]
+    if not repeated.any():
+        return
+    twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
+    if len(twice):
+        first = int(np.flatnonzero(np.isin(slots, twice))[0])
+        detail = f"user {plain(users[first])!r} stands twice in one step"
+        raise Rejection(Reason.DUPLICATE_USER, detail)
+
+
+def check_new_users(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
+    """Check users that were never seen; those seen before were checked when they came.
+
+    Raises:
+        Rejection: DUPLICATE_USER or WRONG_PARTITION.
+    """
+    check_distinct(users)
+    check_homes(users, partition, partitions)
 
 
 def check_kinds(
@@ -93,7 +152,7 @@ def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
 
 
 def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
-    """Whether no user stands twice.
+    """Whether no user appears twice.
 
     Integers are sorted, not hashed: what they hash to is known, so they could be made to collide.
 

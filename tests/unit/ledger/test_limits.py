@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger import accounts, writes
-from streams.ledger.ledger import Delta, Ledger
+from streams.ledger import limits, rule
+from streams.ledger.ledger import Changes, Ledger
 from streams.schemas import MAX_CHARGE_USERS, MAX_WRITE_BYTES, Charge, Decision, Reason, encode
 from streams.wire.packing import pack_norms
 from tests.audit import auditor
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, answer_of, replayed
+from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
 from tests.unit.ledger.test_ledger import random_log
 
 
@@ -58,13 +58,13 @@ def test_no_charge_writes_more_than_is_counted(row):
     assert isinstance(log.charge(0, packed, norms, dataset=name), Decision)
     outputs = log.outputs[-1]
     assert len(outputs) == 1 + len(users)  # the decision, and everybody's checkpoint
-    written = len(log.deltas[-1]) + len(encode(outputs))
-    counted = writes.most_written(len(users), writes.id_bytes(packed), name, orders)
+    written = len(log.changes[-1]) + len(encode(outputs))
+    counted = limits.most_written(len(users), limits.id_bytes(packed), name, orders)
     assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
 
 
 def test_the_largest_charge_at_one_order_is_within_the_limit():
-    assert writes.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
+    assert limits.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
 
 
 @pytest.mark.parametrize("encoded", ["packed", "lists"])
@@ -77,7 +77,7 @@ def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encod
     ids = users.tobytes() if encoded == "packed" else users.tolist()
     norms = pack_norms(users / 1e6)
     value = encode(Charge(v=2, dataset="d", run="r", attempt=1, step=0, users=ids, norms=norms))
-    ledger = replayed(log.deltas)
+    ledger = rebuilt(log.changes)
     tracemalloc.start()
     try:
         ledger.apply(2, value)
@@ -97,13 +97,13 @@ def test_version_1_refuses_what_could_never_be_written_and_nothing_else(
     monkeypatch, norm, is_refused
 ):
     """What was decided once must be decided again: without a rise this charge was written."""
-    for module in (writes, auditor):
+    for module in (limits, auditor):
         monkeypatch.setattr(module, "_LARGEST_VALUE", 20_000)
     log = AuditedLog(v=1)
     log.create(**{**orders_from(1), "odometer_step": [2**40]})
     log.open()
     users = list(range(150))
-    assert not writes.fits_by_counts(_charge(users), 1)
+    assert not limits.fits_by_counts(_charge(users), 1)
     answer = log.charge(0, users, [norm] * 150)
     assert isinstance(answer, Decision) != is_refused
     if is_refused:
@@ -119,21 +119,21 @@ def _charge(users: list[int]) -> Charge:
 @pytest.mark.parametrize("seed", range(4))
 def test_charging_in_blocks_gives_the_same_bytes(seed, monkeypatch):
     whole = random_log(seed, messages=60)
-    monkeypatch.setattr(accounts, "_BLOCK_NUMBERS", 7)
+    monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 7)
     blocks = random_log(seed, messages=60)
     assert blocks.outputs == whole.outputs
-    assert blocks.deltas == whole.deltas
+    assert blocks.changes == whole.changes
     assert blocks.ledger.summary() == whole.ledger.summary()
 
 
 def test_deciding_takes_little_memory_beside_what_is_kept_and_written(monkeypatch):
-    monkeypatch.setattr(accounts, "_BLOCK_NUMBERS", 2**14)
+    monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 2**14)
     users = np.arange(4_000)
     log = Log(v=2)
     log.create(**orders_from(64))
     log.open()
     log.charge(0, users.tobytes(), np.full(4_000, 4.0))
-    ledger = replayed(log.deltas[:-1])
+    ledger = rebuilt(log.changes[:-1])
     tracemalloc.start()
     try:
         outputs = ledger.apply(2, log.records[-1])
@@ -160,14 +160,14 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
             outputs = []
 
 
-def test_what_is_loaded_or_replayed_is_written_already():
+def test_what_is_loaded_or_put_back_is_written_already():
     source = random_log(0)
     ledger = Ledger(0, 1)
-    for delta in source.deltas:
-        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    for one in source.changes:
+        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert ledger.unwritten_bytes == 0
     loaded = Ledger(0, 1)
-    loaded.load({name: ledger.fold(name) for name in ledger.unfolded()})
+    loaded.load({name: ledger.take_page(name) for name in ledger.uncompacted()})
     assert loaded.unwritten_bytes == 0
-    assert loaded.unfolded() == []
+    assert loaded.uncompacted() == []
     assert loaded.summary() == source.ledger.summary()
