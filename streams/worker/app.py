@@ -1,16 +1,19 @@
-"""The worker: a Faust app with one agent on the topic `norms`.
+"""The worker: a Faust app with one agent on the topic `norms`, in the real world.
 
 The agent hands each record to the partition it came from and acknowledges nothing by itself: a
-record is done when its batch is in Redis. All that is unexpected ends the process.
+record is done when its batch is in Redis. All that is unexpected ends the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 from faust.worker import Worker
 
@@ -18,12 +21,16 @@ from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.topics.topics import NORMS, Topics, TopicsUnavailable
-from streams.worker.batches import bound_fetches
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
+from streams.worker.kafka.batches import bound_fetches
+from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.log import KafkaLog
+from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.transport import TurnstileApp
 from streams.worker.partitions import Partitions
-from streams.worker.publisher import Publisher
-from streams.worker.transport import TurnstileApp
+from streams.worker.ports import World
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -32,7 +39,7 @@ _SESSION_SECONDS = 6.0
 
 
 class _Record:
-    """A Faust event as the processor sees it."""
+    """A Faust event as a record of the log."""
 
     __slots__ = ("_event", "offset", "value")
 
@@ -43,6 +50,16 @@ class _Record:
 
     def done(self) -> None:
         self._event.ack()
+
+
+class _Topics:
+    """The topics, looked at without holding up the event loop."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def look(self) -> TopicsSeen:
+        return await asyncio.to_thread(self._topics.look)
 
 
 def create_app(config: Config, topics: Topics) -> TurnstileApp:
@@ -68,8 +85,19 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
     app.norms_topic = config.topic(NORMS)
     norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
     store = RedisStore(config.redis, config.prefix)
-    publisher = Publisher(config)
-    owned = app.owned = Partitions(config, topics, store, publisher)
+    publisher = KafkaPublisher(config)
+    world = World(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
+        prefix=config.prefix,
+        store=store,
+        topics=_Topics(topics),
+        read_log=lambda: KafkaLog(config),
+        publisher=publisher,
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
+        end=end_process,
+    )
+    owned = app.owned = Partitions(world)
+    app.end = world.end
 
     def background(work: Callable[[], Awaitable[None]], what: str) -> None:
         @app.task(on_leader=False)
@@ -77,7 +105,7 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
             try:
                 await work()
             except Exception as error:
-                end_process(f"{what} failed: {error}", error)
+                world.end(f"{what} failed: {error}", error)
 
     background(owned.keep_compacted, "compaction")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
@@ -93,7 +121,7 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
                     await owned.arrive(message.partition, _Record(event))
         except Exception as error:
             # Faust would start the agent again, without the record that it had in hand.
-            end_process(f"the stream failed: {error}", error)
+            world.end(f"the stream failed: {error}", error)
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:

@@ -31,18 +31,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+from typing import NoReturn
 
 from streams.ledger.ledger import LayoutMismatch, Ledger, Output
 from streams.schemas import encode
 from streams.store.holding import Holding, Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
+from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
-from streams.worker.exits import end_process
-from streams.worker.gaps import Gaps, Proof
-from streams.worker.intake import Intake, Record, size_of
-from streams.worker.outbox import Answers, Odometer, Outbox, parcels_of
+from streams.worker.gaps import Gaps
+from streams.worker.intake import Intake, size_of
+from streams.worker.outbox import Outbox, parcels_of
+from streams.worker.ports import LogRecord, Missing, World
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
@@ -83,7 +84,7 @@ class Batch:
     first: int  # where Redis is
     next: int
     chain: Chain
-    records: list[Record]
+    records: list[LogRecord]
     outputs: list[Output]
     changes: bytes
 
@@ -93,25 +94,27 @@ class Processor:
 
     def __init__(
         self,
+        world: World,
         ledger: Ledger,
         snapshot: Snapshot,
         holding: Holding,
-        answers: Answers,
-        odometer: Odometer,
-        proof: Proof,
         stops: Stops,
     ) -> None:
+        partition = holding.partition
+        checkpoints = Checkpoints(partition, world.checkpoints_of(partition), holding.is_held)
+        self._world = world
+        self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
-        self.moved_at = monotonic()  # when it last got ahead
+        self.moved_at = self._time()  # when it last got ahead
         self.state = State.RUNNING
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
         self.compaction = Compaction(ledger, holding, self._quiet, self._expect_ok)
         self.outbox = Outbox(
-            holding.partition, snapshot.outbox, answers, odometer, self._cannot_publish
+            partition, snapshot.outbox, world.publisher, checkpoints, self._cannot_publish
         )
-        self._gaps = Gaps(self.intake, proof, stops)
+        self._gaps = Gaps(self.intake, self._missing, stops, world.end)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
@@ -173,6 +176,10 @@ class Processor:
                 changes = encode(self.ledger.take_changes())
                 await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
 
+    async def _missing(self, first: int, end: int) -> Missing:
+        async with self._world.read_log() as log:
+            return await log.missing(self.holding.partition, first, end)
+
     @asynccontextmanager
     async def _quiet(self) -> AsyncIterator[bool]:
         async with self._lock:
@@ -189,7 +196,7 @@ class Processor:
                     await (self._process_arrived() if arrived else self._forget())
                 except Exception as error:
                     # Here, before the lock is free: the memory may be ahead of Redis.
-                    end_process(f"partition {self.holding.partition}: {error}", error)
+                    self._end(str(error), error)
 
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
@@ -216,7 +223,7 @@ class Processor:
 
     async def _apply_batch(self, first: int) -> Batch | None:
         # Steps 1 and 2.
-        records: list[Record] = []
+        records: list[LogRecord] = []
         outputs: list[Output] = []
         read = 0
         while (record := self.intake.take()) is not None:
@@ -238,7 +245,7 @@ class Processor:
 
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
-        began = monotonic()
+        began = self._time()
         parcels = parcels_of(batch.first, batch.outputs)
         verdict = await self.holding.commit(
             batch.first,
@@ -250,12 +257,12 @@ class Processor:
         )
         self._expect_ok(verdict, "commit")
         self.next = batch.next
-        self.moved_at = monotonic()
+        self.moved_at = self._time()
         for record in batch.records:
             record.done()
         # Step 4.
-        if monotonic() - began > PUBLISH_WITHIN:
-            end_process(f"partition {self.holding.partition}: paused while a batch was committed")
+        if self._time() - began > PUBLISH_WITHIN:
+            self._end("paused while a batch was committed")
         for parcel in parcels:
             await self.outbox.publish(parcel)
 
@@ -274,14 +281,17 @@ class Processor:
 
     def _expect_ok(self, verdict: Verdict, write: str) -> None:
         if verdict is not Verdict.OK:
-            end_process(f"partition {self.holding.partition}: {write} at {self.next} is {verdict}")
+            self._end(f"{write} at {self.next} is {verdict}")
 
     def _cannot_publish(self, error: BaseException) -> None:
         # In a rebalance the next owner publishes what this one could not.
         if self.state is State.RUNNING:
-            end_process(f"partition {self.holding.partition}: {error}", error)
+            self._end(str(error), error)
         logger.warning("partition %d, which is not decided here: %r", self.holding.partition, error)
+
+    def _end(self, why: str, error: BaseException | None = None) -> NoReturn:
+        self._world.end(f"partition {self.holding.partition}: {why}", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            end_process(f"partition {self.holding.partition}: {error}", error)
+            self._end(str(error), error)

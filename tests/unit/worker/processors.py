@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from streams.ledger.ledger import Channel, Ledger, Output
+from streams.ledger.ledger import Channel, Ledger
 from streams.store.holding import Backlog, Verdict
 from streams.store.snapshot import LAYOUT, Meta, Snapshot
 from streams.wire.chain import Chain
-from streams.worker.log_reader import Missing
+from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
+from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
 from streams.worker.stops import Stops
 
@@ -54,8 +55,17 @@ class Books:
     dropped: list[tuple[Backlog, int]] = field(default_factory=list)
     stop: tuple[str, str, str] | None = None
     may_commit: asyncio.Event | None = None
+    ends: Ends | None = None
+
+    def _refuse_if_ended(self) -> None:
+        if self.ends:
+            self.ends.refuse()
+
+    async def is_held(self) -> bool:
+        return True
 
     async def commit(self, *arguments: Any) -> Verdict:
+        self._refuse_if_ended()
         if self.may_commit:
             await self.may_commit.wait()
         *rest, published = arguments
@@ -64,14 +74,17 @@ class Books:
         return Verdict.OK
 
     async def forget(self, published: Sequence[str]) -> Verdict:
+        self._refuse_if_ended()
         self.forgotten += published
         return Verdict.OK
 
     async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
+        self._refuse_if_ended()
         self.pages.append(pages)
         return Verdict.OK
 
     async def drop(self, covered: Backlog, since: int) -> Verdict:
+        self._refuse_if_ended()
         self.dropped.append((covered, since))
         return Verdict.OK
 
@@ -79,48 +92,43 @@ class Books:
         self.stop = reason, problem, remedy
 
 
-@dataclass
-class Broker:
-    """Stands for both producers; confirms what it is told to confirm."""
-
-    answers: list[Output] = field(default_factory=list)
-    checkpoints: list[Output] = field(default_factory=list)
-    confirmations: dict[str, list[asyncio.Future[None]]] = field(
-        default_factory=lambda: {"answers": [], "checkpoints": []}
-    )
-    confirms: bool = True
-    error: Exception | None = None
-
-    async def publish(self, partition: int, outputs: Sequence[Output]) -> list[Any]:
-        assert all(output.channel is not Channel.ODOMETER for output in outputs)
-        self.answers += outputs
-        return [self._confirmation("answers")]
-
-    def _confirmation(self, kind: str) -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        self.confirmations[kind].append(future)
-        if self.confirms:
-            future.set_result(None)
-        return future
+class Ended(BaseException):
+    """The worker has ended; no ``except Exception`` stops it."""
 
 
 @dataclass
-class OdometerBroker:
-    """The odometer's side of it."""
+class Ends:
+    """Stands for the end of the process: from then on every effect is refused."""
 
-    broker: Broker
-    stopped: bool = False
+    why: str = ""
 
-    async def publish(self, outputs: Sequence[Output]) -> Any:
-        assert all(output.channel is Channel.ODOMETER for output in outputs)
-        self.broker.checkpoints += outputs
-        return self.broker._confirmation("checkpoints")
+    def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
+        self.why = self.why or why
+        raise Ended(why)
 
-    async def run(self) -> None:
-        await asyncio.Event().wait()
+    def refuse(self) -> None:
+        if self.why:
+            raise Ended(self.why)
 
-    async def stop(self) -> None:
-        self.stopped = True
+
+@dataclass
+class Gate:
+    """What is done to the broker passes here, and waits here for as long as a test wants."""
+
+    ends: Ends
+    passed: list[Effect] = field(default_factory=list)
+    waiting: dict[Effect, list[asyncio.Future[None]]] = field(default_factory=dict)
+
+    def hold(self, *effects: Effect) -> None:
+        self.waiting |= {effect: [] for effect in effects}
+
+    async def __call__(self, effect: Effect) -> None:
+        if effect in self.waiting:
+            future = asyncio.get_running_loop().create_future()
+            self.waiting[effect].append(future)
+            await future
+        self.ends.refuse()
+        self.passed.append(effect)
 
 
 @dataclass
@@ -129,8 +137,9 @@ class Bench:
 
     processor: Processor
     books: Books
-    broker: Broker
-    asked: list[tuple[int, int]]
+    broker: MemoryBroker
+    gate: Gate
+    ends: Ends
 
     async def arrive(self, *records: Record) -> None:
         for record in records:
@@ -141,6 +150,16 @@ class Bench:
         async with asyncio.timeout(20):
             while not condition():
                 await asyncio.sleep(0)
+
+    def answers(self) -> list[bytes | None]:
+        """What was published of those that go out at once."""
+        return [
+            *self.broker.outputs(Channel.HALTS, 0).values,
+            *self.broker.outputs(Channel.REJECTS, 0).values,
+        ]
+
+    def checkpoints(self) -> list[bytes | None]:
+        return self.broker.outputs(Channel.ODOMETER, 0).values
 
 
 def snapshot(next_offset: int = 0, outbox: Sequence[tuple[str, bytes]] = ()) -> Snapshot:
@@ -162,28 +181,43 @@ def snapshot(next_offset: int = 0, outbox: Sequence[tuple[str, bytes]] = ()) -> 
     return Snapshot(meta, {}, [], 0, list(outbox), {})
 
 
+def log_with(missing: Missing, offsets: int = 10) -> MemoryBroker:
+    """A broker whose log has the same at each offset."""
+    broker = MemoryBroker(1)
+    log = broker.norms(0)
+    for _ in range(offsets):
+        log.append(b"a record") if missing is Missing.RECORDS else log.mark()
+    if missing is Missing.HOLE:
+        log.remove(0, offsets)
+    return broker
+
+
 def bench(
     ledger: Ledger | None = None,
     kept: Snapshot | None = None,
     missing: Missing = Missing.HOLE,
     books: Books | None = None,
-    broker: Broker | None = None,
 ) -> Bench:
     """A processor that was not started."""
-    books, broker = books or Books(), broker or Broker()
-    asked: list[tuple[int, int]] = []
-
-    async def proof(first: int, end: int) -> Missing:
-        asked.append((first, end))
-        return missing
-
+    books = books or Books()
+    ends = books.ends = Ends()
+    gate = Gate(ends)
+    client = MemoryClient(log_with(missing), gate)
+    world = World(
+        owner=books.owner,
+        prefix="t.",
+        store=None,  # type: ignore[arg-type]  # it is reached through the books
+        topics=client,
+        read_log=client.read_log,
+        publisher=client,
+        checkpoints_of=client.checkpoints_of,
+        end=ends,
+    )
     processor = Processor(
+        world,
         ledger or Ledger(0, 1),
         kept or snapshot(),
         books,  # type: ignore[arg-type]
-        broker,
-        OdometerBroker(broker),
-        proof,
         Stops("t.", 0, 0),
     )
-    return Bench(processor, books, broker, asked)
+    return Bench(processor, books, client.broker, gate, ends)

@@ -7,11 +7,12 @@ import pytest
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.schemas import encode
 from streams.worker import processor as batch_loop
-from streams.worker.log_reader import Missing
+from streams.worker.memory_broker import Effect
 from streams.worker.outbox import parcels_of
+from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
-from tests.unit.worker.processors import Books, Broker, Record, bench, snapshot
+from tests.unit.worker.processors import Books, Record, bench, snapshot
 
 
 class Writes(Ledger):
@@ -61,7 +62,7 @@ def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_fol
         made.processor.start()
         await made.arrive(Record(0), Record(3))
         await made.until(lambda: made.processor.next == 4)
-        assert made.asked == [(1, 3)]
+        assert made.gate.passed.count(Effect.READ) == 1
         reached = 0
         for commit in made.books.commits:
             assert commit.first == reached
@@ -116,7 +117,7 @@ def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing)
         assert made.processor.next == (8 if passed else 5)
         assert [(c.first, c.next) for c in made.books.commits] == ([(5, 8)] if passed else [])
         await made.processor.pass_tail(5)
-        assert made.asked == [(5, 8)]
+        assert made.gate.passed.count(Effect.READ) == 1
 
     run(scenario)
 
@@ -126,7 +127,7 @@ def test_records_that_wait_are_no_end_to_be_passed():
         made = bench(missing=Missing.NOTHING_TO_APPLY)
         await made.arrive(Record(0))
         await made.processor.pass_tail(1)
-        assert made.asked == []
+        assert made.gate.passed == []
 
     run(scenario)
 
@@ -165,10 +166,10 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
         await made.arrive(Record(9))
         made.processor.start()
         await made.until(lambda: made.processor.next == 10)
-        values = [output.value for output in made.broker.answers]
-        assert values[:2] == [b"first answer", b"second answer"]
-        assert len(values) == 3
-        assert made.broker.checkpoints == [OUTPUTS[0], OUTPUTS[2]]
+        await made.until(lambda: len(made.answers()) == 3)
+        assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
+        assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
+        await made.until(lambda: made.checkpoints() == [b"first checkpoint", b"second checkpoint"])
 
     run(scenario)
 
@@ -176,13 +177,14 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
 def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
     async def scenario():
         kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
-        made = bench(kept=snapshot(9, kept), broker=Broker(confirms=False))
+        made = bench(kept=snapshot(9, kept))
+        made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()
-        await made.until(lambda: made.broker.checkpoints)
-        made.broker.confirmations["answers"][0].set_result(None)
+        await made.until(lambda: made.checkpoints())
+        made.gate.waiting.pop(Effect.HEAR)[0].set_result(None)
         await made.until(lambda: made.books.forgotten)
         assert made.books.forgotten == ["0/0"]
-        made.broker.confirmations["checkpoints"][0].set_result(None)
+        made.gate.waiting[Effect.COMMIT][0].set_result(None)
         await made.until(lambda: len(made.books.forgotten) > 1)
         assert made.books.forgotten == ["0/0", "0/1"]
 
@@ -196,29 +198,28 @@ def test_many_checkpoints_that_wait_hold_up_no_answer():
             return OUTPUTS
 
     async def scenario():
-        made = bench(Raises(0, 1), broker=Broker())
-        made.broker.confirms = False
+        made = bench(Raises(0, 1))
+        made.gate.hold(Effect.BEGIN)
         made.processor.start()
         for offset in range(30):
             await made.arrive(Record(offset))
             await made.until(lambda offset=offset: made.processor.next == offset + 1)
-            for confirmation in made.broker.confirmations["answers"]:
-                if not confirmation.done():
-                    confirmation.set_result(None)
-        assert len(made.broker.answers) == 60
+        await made.until(lambda: len(made.answers()) == 60)
+        assert made.checkpoints() == []
 
     run(scenario)
 
 
 def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
     async def scenario():
-        made = bench(broker=Broker(confirms=False))
+        made = bench()
+        made.gate.hold(Effect.HEAR)
         made.processor.start()
         await made.arrive(Record(0))
-        await made.until(lambda: made.broker.answers)
+        await made.until(lambda: made.gate.waiting[Effect.HEAR])
         suspended = asyncio.create_task(made.processor.suspend())
         await made.until(lambda: made.processor.state is State.SUSPENDED)
-        made.broker.confirmations["answers"][0].set_exception(OSError("fenced"))
+        made.gate.waiting[Effect.HEAR][0].set_exception(NotSent("fenced"))
         await suspended
         assert not made.processor.can_resume
 
