@@ -13,9 +13,9 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.schemas import Policy
+from streams.store.layout import LAYOUT
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import LAYOUT
 from streams.store.vital_signs import Kept, Pulse, decode_kept, decode_pulse
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsSeen, TopicsUnavailable

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streams.ledger.ledger import LayoutMismatch, ledger_of
-from streams.store.holding import Verdict
-from streams.store.port import Claimed
-from streams.store.snapshot import Damaged, Meta
+from streams.store.holding import Holding
+from streams.store.layout import Damaged, Meta
+from streams.store.port import Claimed, Verdict
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Log, LogRecord, NoRecord, World
@@ -208,7 +208,7 @@ class Partitions:
         except LayoutMismatch as mismatch:
             raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
         # Step 6.
-        holding = self._world.store.holding(partition, self._world.owner, snapshot)
+        holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)
         self._owned[partition] = Owned(
             processor, Heartbeat(processor), stops, seen.topic, seen.partitions

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from streams.store.holding import Holding, Verdict
+from streams.store.holding import Holding
+from streams.store.layout import parcel_name
+from streams.store.port import Verdict
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Snapshot, outbox_name
+from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 
 P = 3
@@ -46,7 +48,7 @@ async def commit(
     outputs: tuple[bytes, ...] = (b"o",),
     published: tuple[str, ...] = (),
 ) -> Verdict:
-    parcels = {outbox_name(first, number): packed for number, packed in enumerate(outputs)}
+    parcels = {parcel_name(first, number): packed for number, packed in enumerate(outputs)}
     return await holding.commit(first, following, CHAIN, changes, parcels, published)
 
 

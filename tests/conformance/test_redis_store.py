@@ -2,9 +2,9 @@
 
 import pytest
 
-from streams.store.holding import Backlog, Verdict
-from streams.store.redis_store import key_of
-from streams.store.snapshot import CHANGE_BYTES, pack_change
+from streams.store.holding import Backlog
+from streams.store.layout import CHANGE_BYTES, key_of, pack_change
+from streams.store.port import Verdict
 from streams.wire.chain import genesis
 from tests.conformance.partitions import CHAIN, PARTITIONS, TOPIC, Owner, P, commit
 
@@ -120,7 +120,7 @@ def test_pages_take_the_place_of_the_oldest_changes_only(store_of):
 
 
 def test_changes_too_large_for_one_value_are_kept_in_parts(store_of, monkeypatch):
-    monkeypatch.setattr("streams.store.snapshot.CHANGE_BYTES", 10)
+    monkeypatch.setattr("streams.store.layout.CHANGE_BYTES", 10)
     assert len(pack_change(0, 1, b"x" * 25)) == 3
     assert CHANGE_BYTES < 512 * 1024 * 1024
 

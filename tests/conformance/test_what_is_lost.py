@@ -5,9 +5,8 @@ Nothing that is missing may ever be read as "nobody spent anything".
 
 import pytest
 
-from streams.store.holding import Verdict
-from streams.store.redis_store import key_of
-from streams.store.snapshot import Damaged
+from streams.store.layout import Damaged, key_of
+from streams.store.port import Verdict
 from tests.conformance.partitions import PARTITIONS, TOPIC, Owner, P, commit
 
 
