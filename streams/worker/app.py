@@ -6,7 +6,6 @@ record is done when its batch is in Redis. All that is unexpected ends the worke
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -21,13 +20,14 @@ from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.kafka.batches import bound_fetches
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.topics import KafkaTopics
 from streams.worker.kafka.transport import TurnstileApp
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
@@ -50,16 +50,6 @@ class _Record:
 
     def done(self) -> None:
         self._event.ack()
-
-
-class _Topics:
-    """The topics, looked at without holding up the event loop."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    async def look(self) -> TopicsSeen:
-        return await asyncio.to_thread(self._topics.look)
 
 
 def create_app(config: Config, topics: Topics) -> TurnstileApp:
@@ -86,11 +76,12 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
     norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
     store = RedisStore(config.redis, config.prefix)
     publisher = KafkaPublisher(config)
+    watched = KafkaTopics(topics)
     world = World(
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
         prefix=config.prefix,
         store=store,
-        topics=_Topics(topics),
+        topics=watched,
         read_log=lambda: KafkaLog(config),
         publisher=publisher,
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
@@ -137,7 +128,7 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         await owned.claim({})
         await publisher.stop()
         await store.close()
-        await asyncio.to_thread(topics.close)
+        await watched.close()
 
     app.connect, app.disconnect = connect, disconnect
     return app

@@ -180,6 +180,16 @@ class MemoryFencedProducer:
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send records in one transaction, which anybody can read before it ends."""
+        try:
+            await self._send(outputs)
+        except NotSent:
+            self._epoch = -1  # which never is the latest
+            raise
+
+    async def stop(self) -> None:
+        """There is nothing to disconnect."""
+
+    async def _send(self, outputs: Sequence[Output]) -> None:
         await self._before(Effect.SEND)
         self._check_epoch()
         self._broker.transactions.add(self._partition)
@@ -189,9 +199,6 @@ class MemoryFencedProducer:
         self._check_epoch()
         self._end_transaction()
         await self._before(Effect.HEAR)
-
-    async def stop(self) -> None:
-        """There is nothing to disconnect."""
 
     def _check_epoch(self) -> None:
         if self._epoch != self._broker.epochs[self._partition]:

@@ -85,7 +85,7 @@ class Publisher(Protocol):
         What is sent may come twice, and late: readers drop what they have seen.
 
         Returns:
-            What ends when the broker has them. Ends with ``NotSent`` if it does not take them.
+            What ends when the broker has them, and with an error if it does not take them.
         """
 
 
@@ -103,7 +103,8 @@ class FencedProducer(Protocol):
         """Send records in one transaction; returns when the broker has them.
 
         Raises:
-            NotSent: it does not take them, because a later epoch has begun for example.
+            NotSent: it does not take them, because a later epoch has begun for example. From then
+                on this producer sends nothing.
         """
 
     async def stop(self) -> None:

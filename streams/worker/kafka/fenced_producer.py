@@ -24,6 +24,7 @@ class KafkaFencedProducer:
         self._kafka = config.kafka
         self._partition = partition
         self._producer: Any = None
+        self._failed = False
 
     async def start(self) -> None:
         """Begin a new epoch, which shuts out every earlier one."""
@@ -39,6 +40,8 @@ class KafkaFencedProducer:
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send records in one transaction; returns when the broker has them."""
+        if self._failed:
+            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
         try:
             await self._producer.begin_transaction()
             await asyncio.gather(
@@ -54,6 +57,7 @@ class KafkaFencedProducer:
             await self._producer.stop()
 
     def _not_sent(self, error: KafkaError) -> NotSent:
+        self._failed = True
         return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
 
 
