@@ -33,6 +33,7 @@ from streams.store.port import (
     Exchange,
     Glance,
     Guard,
+    Store,
     StoreUnavailable,
     Verdict,
 )
@@ -42,7 +43,7 @@ CONNECTIONS = 8
 """A worker opens so many, at once; a command waits for one that is free."""
 
 
-class RedisStore:
+class RedisStore(Store):
     """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -132,13 +133,13 @@ class RedisStore:
         keys = (*STATE, *FIRST_LAYOUT)
         nothing = fields_of_nothing(topic, partition, partitions)
         verdict, before = await self._run("claim", partition, keys, [owner, *_flat(nothing)])
-        fields = [part.decode() for part in before]
-        return Claimed(_verdict(verdict), dict(zip(fields[::2], fields[1::2], strict=True)))
+        fields = dict(zip(before[::2], before[1::2], strict=True))
+        return Claimed(_verdict(verdict), _text(fields))
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
         owner = await self._ask(partition, self._redis.hget(self._key(partition, "meta"), "owner"))
-        return (owner or b"").decode()
+        return _legible(owner or b"")
 
     async def load(self, partition: int) -> Snapshot | None:
         """All that is kept of a partition, as of one moment; None if nothing ever was.
@@ -286,11 +287,16 @@ def _source(name: str) -> str:
 
 
 def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in fields.items()}
+    return {_legible(name): _legible(value) for name, value in fields.items()}
 
 
 def _named(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in fields.items()}
+    return {_legible(name): value for name, value in fields.items()}
+
+
+def _legible(text: bytes) -> str:
+    """What no worker wrote may be no text: it has to be found damaged, not to be an error."""
+    return text.decode(errors="backslashreplace")
 
 
 def _flat(pairs: Mapping[str, Any]) -> list[Any]:

@@ -39,10 +39,11 @@ else
   if meta[3] ~= ARGV[7] then
     return {'OTHER_PARTITIONS', before}
   end
-  local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox')
+  local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox', 'version')
   if redis.call('LLEN', KEYS[2]) ~= tonumber(counts[1])
     or redis.call('HLEN', KEYS[3]) ~= tonumber(counts[2])
-    or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3]) then
+    or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3])
+    or not tonumber(counts[4]) then
     return {'DAMAGED', before}
   end
 end
