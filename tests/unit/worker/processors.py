@@ -1,19 +1,20 @@
-"""A processor without Kafka and Redis: what it takes, writes and publishes is kept in lists."""
+"""A processor in a world of memory, in which every effect can be held up and is remembered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Ledger
-from streams.store.holding import Backlog
-from streams.store.layout import LAYOUT, Meta
-from streams.store.port import Verdict
-from streams.store.snapshot import Snapshot
-from streams.wire.chain import Chain
-from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
+from streams.store.holding import Holding
+from streams.store.layout import fields_of_nothing
+from streams.store.memory_store import MemoryStore
+from streams.store.port import Commit, Exchange, Guard, Verdict
+from streams.store.snapshot import Snapshot, verified
+from streams.wire.chain import NO_TOPIC
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
 from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
 from streams.worker.stops import Stops
@@ -29,69 +30,6 @@ class Record:
 
     def done(self) -> None:
         self.applied = True
-
-
-@dataclass
-class Commit:
-    """One atomic write."""
-
-    first: int
-    next: int
-    chain: Chain
-    changes: bytes
-    parcels: Mapping[str, bytes]
-    published: list[str]
-
-
-@dataclass
-class Books:
-    """Stands for what is held in Redis."""
-
-    partition: int = 0
-    owner: str = "me"
-    version: int = 1
-    backlog: Backlog = field(default_factory=lambda: Backlog(0, 0))
-    commits: list[Commit] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
-    pages: list[Mapping[str, bytes | None]] = field(default_factory=list)
-    dropped: list[tuple[Backlog, int]] = field(default_factory=list)
-    stop: tuple[str, str, str] | None = None
-    may_commit: asyncio.Event | None = None
-    ends: Ends | None = None
-
-    def _refuse_if_ended(self) -> None:
-        if self.ends:
-            self.ends.refuse()
-
-    async def is_held(self) -> bool:
-        return True
-
-    async def commit(self, *arguments: Any) -> Verdict:
-        self._refuse_if_ended()
-        if self.may_commit:
-            await self.may_commit.wait()
-        *rest, published = arguments
-        self.commits.append(Commit(*rest, list(published)))
-        self.version += 1
-        return Verdict.OK
-
-    async def forget(self, published: Sequence[str]) -> Verdict:
-        self._refuse_if_ended()
-        self.forgotten += published
-        return Verdict.OK
-
-    async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
-        self._refuse_if_ended()
-        self.pages.append(pages)
-        return Verdict.OK
-
-    async def drop(self, covered: Backlog, since: int) -> Verdict:
-        self._refuse_if_ended()
-        self.dropped.append((covered, since))
-        return Verdict.OK
-
-    async def keep_stop(self, reason: str, problem: str, remedy: str) -> None:
-        self.stop = reason, problem, remedy
 
 
 class Ended(BaseException):
@@ -115,16 +53,17 @@ class Ends:
 
 @dataclass
 class Gate:
-    """What is done to the broker passes here, and waits here for as long as a test wants."""
+    """What is done to the world passes here, and waits here for as long as a test wants."""
 
     ends: Ends
-    passed: list[Effect] = field(default_factory=list)
-    waiting: dict[Effect, list[asyncio.Future[None]]] = field(default_factory=dict)
+    passed: list[object] = field(default_factory=list)
+    waiting: dict[object, list[asyncio.Future[None]]] = field(default_factory=dict)
 
-    def hold(self, *effects: Effect) -> None:
+    def hold(self, *effects: object) -> None:
+        """Let these effects wait, each until its future in ``waiting`` is done."""
         self.waiting |= {effect: [] for effect in effects}
 
-    async def __call__(self, effect: Effect) -> None:
+    async def __call__(self, effect: object) -> None:
         if effect in self.waiting:
             future = asyncio.get_running_loop().create_future()
             self.waiting[effect].append(future)
@@ -133,12 +72,43 @@ class Gate:
         self.passed.append(effect)
 
 
+class Store(MemoryStore):
+    """A store that remembers what was written."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(clock=lambda: 0.0)
+        self.commits: list[Commit] = []
+        self.exchanges: list[Exchange] = []
+        self.forgotten: list[str] = []
+        self._gate = gate
+
+    @property
+    def stop(self) -> str | None:
+        """Why nothing is decided, if so."""
+        return self.contents(0).stopped.get("reason")
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        await self._gate("store.commit")
+        self.commits.append(commit)
+        return await super().commit(guard, commit)
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        await self._gate("store.compact")
+        self.exchanges.append(exchange)
+        return await super().compact(guard, exchange)
+
+    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
+        await self._gate("store.forget")
+        self.forgotten += published
+        return await super().forget(guard, published)
+
+
 @dataclass
 class Bench:
     """A processor, and all that surrounds it."""
 
     processor: Processor
-    books: Books
+    store: Store
     broker: MemoryBroker
     gate: Gate
     ends: Ends
@@ -164,25 +134,6 @@ class Bench:
         return self.broker.outputs(Channel.ODOMETER, 0).values
 
 
-def snapshot(next_offset: int = 0, outbox: Sequence[tuple[str, bytes]] = ()) -> Snapshot:
-    """An empty state that has been applied up to an offset."""
-    meta = Meta(
-        layout=LAYOUT,
-        topic="00" * 16,
-        partitions=1,
-        owner="me",
-        version=1,
-        next=next_offset,
-        chain=Ledger(0, 1).chain,
-        since=next_offset,
-        changes=0,
-        pages=0,
-        digest=0,
-        outbox=len(outbox),
-    )
-    return Snapshot(meta, {}, [], 0, list(outbox), {})
-
-
 def log_with(missing: Missing, offsets: int = 10) -> MemoryBroker:
     """A broker whose log has the same at each offset."""
     broker = MemoryBroker(1)
@@ -194,32 +145,43 @@ def log_with(missing: Missing, offsets: int = 10) -> MemoryBroker:
     return broker
 
 
+def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -> Snapshot:
+    """An empty state that has been applied up to an offset, as its owner loads it."""
+    kept = store.contents(0)
+    kept.outbox = dict(outbox)
+    kept.meta = {
+        **fields_of_nothing(NO_TOPIC, 0, 1),
+        "owner": "me",
+        "version": "1",
+        "outbox": str(len(outbox)),
+        "next": str(next_offset),
+        "since": str(next_offset),
+    }
+    return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+
+
 def bench(
     ledger: Ledger | None = None,
-    kept: Snapshot | None = None,
+    next_offset: int = 0,
+    outbox: Sequence[tuple[str, bytes]] = (),
     missing: Missing = Missing.HOLE,
-    books: Books | None = None,
 ) -> Bench:
-    """A processor that was not started."""
-    books = books or Books()
-    ends = books.ends = Ends()
+    """A processor that was not started, of a partition that has got as far as ``next_offset``."""
+    ends = Ends()
     gate = Gate(ends)
+    store = Store(gate)
     client = MemoryClient(log_with(missing), gate)
     world = World(
-        owner=books.owner,
+        owner="me",
         prefix="t.",
-        store=None,  # type: ignore[arg-type]  # it is reached through the books
+        store=store,
         topics=client,
         read_log=client.read_log,
         publisher=client,
         checkpoints_of=client.checkpoints_of,
         end=ends,
     )
-    processor = Processor(
-        world,
-        ledger or Ledger(0, 1),
-        kept or snapshot(),
-        books,  # type: ignore[arg-type]
-        Stops("t.", 0, 0),
-    )
-    return Bench(processor, books, client.broker, gate, ends)
+    snapshot = owned(store, next_offset, outbox)
+    holding = Holding(store, 0, world.owner, snapshot)
+    processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Stops("t.", 0, 0))
+    return Bench(processor, store, client.broker, gate, ends)

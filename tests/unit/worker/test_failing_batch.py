@@ -31,7 +31,7 @@ def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
         with pytest.raises(Ended):
             await made.processor.compact()  # has to wait for the batch
         assert "in the middle of a batch" in made.ends.why
-        assert (made.books.pages, made.books.commits) == ([], [])
+        assert (made.store.exchanges, made.store.commits) == ([], [])
 
     asyncio.run(scenario())
 
