@@ -121,6 +121,7 @@ class Bench:
         """Let the processor work until something is so."""
         async with asyncio.timeout(20):
             while not condition():
+                self.ends.refuse()
                 await asyncio.sleep(0)
 
     def answers(self) -> list[bytes | None]:
