@@ -18,7 +18,8 @@ from streams.sdk.errors import (
     TurnstileError,
 )
 from streams.topics.clients import new_admin
-from streams.topics.topics import TopicsUnavailable, partition_count
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import partition_count
 
 _TOPICS_POLL = 0.2
 

@@ -19,9 +19,10 @@ from streams.config import Config
 from streams.ledger.ledger import Channel
 from streams.schemas import MAX_REQUEST_BYTES, encode
 from streams.topics.topics import NORMS, ODOMETER
+from streams.worker.kafka.fenced_producer import send_in_batches
+from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.outbox import UNPUBLISHED_PARCELS
 from streams.worker.processor import BATCH_RECORDS
-from streams.worker.publisher import Publisher, send_in_batches
 from tests.benchmarks.workload import Applied
 
 
@@ -37,7 +38,7 @@ class RawPipe:
         self._config = config
         self._keys = raw_keys(config.prefix)
         self._redis = redis.asyncio.Redis.from_url(config.redis)
-        self._publisher = Publisher(config)
+        self._publisher = KafkaPublisher(config)
         self._publishing = asyncio.Semaphore(UNPUBLISHED_PARCELS)
         self._published: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()

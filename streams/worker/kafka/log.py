@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from enum import Enum
 from types import TracebackType
 from typing import Any
 
@@ -24,30 +23,15 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from streams.config import Config
 from streams.topics.topics import NORMS
-from streams.worker.batches import EXPANDED_BYTES, UnreadBatch, records_of
+from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, records_of
+from streams.worker.ports import LogUnavailable, Missing, NoRecord
 
 _FETCH_WAIT_MS = 500
 _ATTEMPTS, _PAUSE = 10, 0.1  # seconds between them
 _READ_UNCOMMITTED = 0
 
 
-class LogUnavailable(Exception):
-    """Kafka does not answer."""
-
-
-class NoRecord(Exception):
-    """The log has no record at an offset."""
-
-
-class Missing(Enum):
-    """What the log has at offsets at which no record came."""
-
-    NOTHING_TO_APPLY = "control records, or batches that are not read"
-    RECORDS = "records that were not delivered"
-    HOLE = "nothing"
-
-
-class LogReader:
+class KafkaLog:
     """A short-lived reader of the topic norms, beside the stream."""
 
     def __init__(self, config: Config) -> None:
@@ -55,7 +39,7 @@ class LogReader:
         self._kafka = config.kafka
         self._client: Any
 
-    async def __aenter__(self) -> LogReader:
+    async def __aenter__(self) -> KafkaLog:
         self._client = AIOKafkaClient(bootstrap_servers=self._kafka)
         try:
             await self._client.bootstrap()

@@ -9,7 +9,7 @@ more of a partition while too much of it is on its way to the processor.
 Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
 partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
 
-Whatever cannot be fetched ends the process, above all an offset that the log does not have: the
+Whatever cannot be fetched ends the worker, above all an offset that the log does not have: the
 claim that follows finds out why.
 """
 
@@ -24,8 +24,8 @@ from aiokafka.errors import NoOffsetForPartitionError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.worker.exits import end_process
 from streams.worker.partitions import Extent, Partitions
+from streams.worker.ports import End
 
 _PAUSE = 0.005  # seconds
 _UNDER_WAY_BYTES = 32 * 1024 * 1024
@@ -57,7 +57,7 @@ class ClaimingConsumer(driver.Consumer):
             return seeks
         except Exception as error:
             # Faust would log it and go on from wherever the consumer stands.
-            end_process(f"cannot claim the assigned partitions: {error}", error)
+            app.end(f"cannot claim the assigned partitions: {error}", error)
 
     def arrived(self, partition: int, size: int) -> None:
         """Say that a record has left Faust's buffers."""
@@ -98,7 +98,7 @@ class ClaimingConsumer(driver.Consumer):
         except NoOffsetForPartitionError:
             return {}  # a fetch from before a rebalance: the claim has not said yet where to start
         except Exception as error:
-            end_process(f"cannot read the log: {error!r}", error)
+            app.end(f"cannot read the log: {error!r}", error)
 
 
 class ClaimingTransport(driver.Transport):
@@ -112,6 +112,7 @@ class TurnstileApp(faust.App):
 
     norms_topic: str
     owned: Partitions
+    end: End
     connect: Hook
     disconnect: Hook
 
@@ -120,7 +121,7 @@ class TurnstileApp(faust.App):
         try:
             await self.connect()
         except Exception as error:
-            end_process(f"cannot start: {error}", error)
+            self.end(f"cannot start: {error}", error)
         await super().on_start()
 
     async def on_stop(self) -> None:

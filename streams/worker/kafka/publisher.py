@@ -18,7 +18,7 @@ MAX_BATCH_BYTES = 512 * 1024
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
 
-class Publisher:
+class KafkaPublisher:
     """One idempotent, non-transactional producer. Outputs of partition p go to partition p.
 
     What it sends may come twice, and late: readers drop what they have seen. Checkpoints of the
@@ -61,18 +61,3 @@ class Publisher:
             )
             for output in outputs
         ]
-
-
-async def send_in_batches(
-    producer: Any, topic: str, partition: int, outputs: Sequence[Output]
-) -> list[asyncio.Future[object]]:
-    """Queue many small outputs as ready-made batches, which costs less than one by one."""
-    sent: list[asyncio.Future[object]] = []
-    batch = producer.create_batch()
-    for output in outputs:
-        if batch.append(key=output.key, value=output.value, timestamp=None) is None:
-            sent.append(await producer.send_batch(batch, topic, partition=partition))
-            batch = producer.create_batch()
-            batch.append(key=output.key, value=output.value, timestamp=None)
-    sent.append(await producer.send_batch(batch, topic, partition=partition))
-    return sent
