@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from streams.worker.exits import EXIT_RESTART
 
 SCENARIO = """
@@ -42,6 +44,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SCENARIO], capture_output=True, text=True, timeout=60, check=False
