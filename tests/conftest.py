@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is not what any test is about.
+settings.register_profile("full", deadline=None)
+settings.register_profile("check", deadline=None, max_examples=20)
+settings.load_profile("full")
 
 INTEGRATION = Path(__file__).with_name("integration")
 STARTS = frozenset(

@@ -1,35 +1,36 @@
 """The command line as scripts see it: JSON lines, exit codes, a clean end."""
 
 import base64
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 
 import pytest
 from kafka import KafkaProducer
 
 from streams.cli.main import main
-from streams.local import LocalStack
+from tests.integration.service import eventually
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
 
-def turnstile(*arguments, environment=None, stdin=None):
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        env={**os.environ, **(environment or {})},
-        timeout=120,
-        check=False,
-    )
-    lines = done.stdout.splitlines() if "--json" in arguments else []
-    return done.returncode, [json.loads(line) for line in lines], done.stderr
+def turnstile(*arguments, environment=None, stdin=""):
+    """Run a command in this process; its exit code, JSON lines and what was said."""
+    written, said = io.BytesIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (environment or {}).items():
+            patch.setenv(name, value)
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with redirect_stdout(io.TextIOWrapper(written)) as out, redirect_stderr(said):
+            code = main(arguments)
+            out.flush()
+    lines = written.getvalue().decode().splitlines() if "--json" in arguments else []
+    return code, [json.loads(line) for line in lines], said.getvalue()
 
 
 def gone(pid: int) -> bool:
@@ -38,13 +39,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def eventually(found):
-    deadline = time.monotonic() + 30
-    while not (result := found()):
-        assert time.monotonic() < deadline, "it did not happen"
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +61,7 @@ def up():
     )
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
-    deadline = time.monotonic() + 30
-    while not all(gone(int(pid)) for pid in children.stdout.split()):
-        assert time.monotonic() < deadline, "children outlive `turnstile up`"
-        time.sleep(0.1)
+    eventually(lambda: all(gone(int(pid)) for pid in children.stdout.split()))
 
 
 def test_from_a_norm_to_its_halt(up):
@@ -226,18 +217,17 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     assert skipped["data"] == "cdnow"
 
 
-def test_a_worker_logs_one_json_object_a_line():
-    """On a service of its own, so that no partition of another moves."""
-    with LocalStack(workers=0) as servers:
-        command = [*COMMAND, "worker", "--json", "--partitions", "1"]
-        where = ["--kafka", servers.kafka, "--redis", servers.redis]
-        with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
-            lines = []
-            for line in worker.stdout:
-                lines.append(json.loads(line))
-                if "owned" in lines[-1]["message"]:
-                    worker.send_signal(signal.SIGTERM)
-        assert worker.returncode == 0
+def test_a_worker_logs_one_json_object_a_line(servers):
+    """Under a prefix of its own, so that no partition of another moves."""
+    command = [*COMMAND, "worker", "--json", "--partitions", "1", "--prefix", "logging."]
+    where = ["--kafka", servers.kafka, "--redis", servers.redis]
+    with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
+        lines = []
+        for line in worker.stdout:
+            lines.append(json.loads(line))
+            if "owned" in lines[-1]["message"]:
+                worker.send_signal(signal.SIGTERM)
+    assert worker.returncode == 0
     assert {"time", "level", "logger", "message"} <= set(lines[0])
     assert "turnstile.worker" in {line["logger"] for line in lines}
 
@@ -248,13 +238,3 @@ def test_a_broker_that_is_not_there_is_unavailable():
     assert (code, "127.0.0.1:1" in message) == (69, True)
     code, _, message = turnstile("status", environment=nowhere)
     assert (code, "127.0.0.1:1" in message) == (69, True)
-
-
-@pytest.mark.parametrize(
-    "command", ["", "up", "demo", "worker", "dataset create", "publish", "rejects", "run close"]
-)
-def test_every_command_explains_itself(command):
-    done = subprocess.run(
-        [*COMMAND, *command.split(), "--help"], capture_output=True, text=True, check=True
-    )
-    assert "usage: turnstile" in done.stdout

@@ -90,6 +90,7 @@ def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 2.0, 4.0])
 @pytest.mark.parametrize("counts", [(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 0, 2)])
 def test_exact_delta_of_one_and_two_steps_lies_between_the_bounds(
@@ -300,6 +301,7 @@ CUMULANT_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("a", "q", "t"), CUMULANT_CASES)
 def test_cumulants_are_within_the_stated_error_of_quadrature_in_many_digits(

@@ -123,6 +123,15 @@ def test_what_a_command_would_ignore_or_cannot_do_is_refused_at_once(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "command", ["", *sorted({line.split()[0] for line in COMMANDS}), "up", "demo"]
+)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(capsys, *command.split(), "--help")
+    assert code == 0
+    assert said.startswith(f"usage: turnstile {command}".rstrip())
+
+
 def test_a_password_in_a_variable_is_never_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
