@@ -34,9 +34,9 @@ def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
         run.charge(users, NORMS_OF_STEP, noise_stddev=2.0)
 
 
-def decides_nothing(service: Service) -> None:
+def decides_nothing(service: Service, where: str = "") -> None:
     """An attempt to open a run gets no answer, or does not even reach the log."""
-    no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable))
+    no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable), match=where)
     with no_answer, service.turnstile(timeout=2.0) as client:
         client.run("d", "r")
 
@@ -323,7 +323,8 @@ def test_a_redis_that_is_ahead_of_the_log_stops_the_partition(service: Service) 
         service.stack.start_worker()
         eventually(lambda: "stopped" in service.problems()[1])
         assert "beyond the end" in service.problems()[1]
-        decides_nothing(service)
+        assert not service.problems()[0]
+        decides_nothing(service, where=r"\[1\]")
         client.hset(meta, "next", true_next)
     restart(service)
     charge(service, 1)

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from tests.integration.service import eventually
 
 UP = [sys.executable, "-m", "streams.cli", "up", "--json", "--partitions", "1"]
 WITHIN = 60.0
@@ -27,13 +28,6 @@ def of(folder: Path) -> list[int]:
             if f"TMPDIR={folder}\0".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
     return found
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {WITHIN} seconds"
-        time.sleep(0.005)
 
 
 @contextmanager
