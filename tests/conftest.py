@@ -23,8 +23,6 @@ INTEGRATION = Path(__file__).with_name("integration")
 STARTS = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
-SERVERS = frozenset({"redis_url"})
-"""Fixtures that start one: a test that uses them needs no mark of its own."""
 INQUIRIES = frozenset({"file", "uname"})
 """What `platform` asks about this machine when somebody imports it."""
 
@@ -34,8 +32,7 @@ _without_processes: str | None = None
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        uses = SERVERS.intersection(getattr(item, "fixturenames", ()))
-        if uses or item.path.is_relative_to(INTEGRATION):
+        if item.path.is_relative_to(INTEGRATION):
             item.add_marker("process")
 
 

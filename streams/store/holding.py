@@ -8,43 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol
 
-from streams.store.snapshot import Snapshot, digest_of, pack_change, pack_page, page_hash
+from streams.store.layout import digest_of, pack_change, pack_page, page_hash
+from streams.store.port import Commit, Exchange, Guard, Store, Verdict
+from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
-
-STATE = ("meta", "changes", "pages", "outbox")
-"""What the state of a partition is kept in."""
-
-
-class Verdict(StrEnum):
-    """What became of a write, in the order of the checks."""
-
-    OTHER_LAYOUT = "OTHER_LAYOUT"  # a claim: another release wrote what is there
-    OTHER_LOG = "OTHER_LOG"  # a claim: it belongs to another topic of that name
-    OTHER_PARTITIONS = "OTHER_PARTITIONS"  # a claim: the topic had another number of them
-    FENCED = "FENCED"  # somebody else owns the partition
-    REWOUND = "REWOUND"  # Redis is not where the owner left it
-    DAMAGED = "DAMAGED"  # something that was written is gone
-    DUPLICATE = "DUPLICATE"  # it was written before
-    GAP = "GAP"  # something before it is missing
-    OK = "OK"
-
-
-class Store(Protocol):
-    """What keeps the state."""
-
-    async def run(
-        self, name: str, partition: int, keys: Sequence[str], arguments: Sequence[Any]
-    ) -> Any:
-        """Run one of the scripts."""
-
-    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
-        """Say why nothing is decided in a partition."""
-
-    async def owner(self, partition: int) -> str:
-        """Who owns a partition."""
 
 
 @dataclass(frozen=True)
@@ -85,42 +53,34 @@ class Holding:
     ) -> Verdict:
         """Write a batch, offsets first to next_offset - 1, and forget published parcels."""
         entries = pack_change(first, next_offset, changes)
-        outputs = [part for parcel in parcels.items() for part in parcel]
-        verdict = await self._write(
-            "commit",
-            [
-                *(first, next_offset, chain.head.hex(), chain.before.hex(), chain.last),
-                *(len(entries), *entries),
-                *(len(parcels), *outputs),
-                *published,
-            ],
-        )
+        commit = Commit(first, next_offset, chain, entries, parcels, list(published))
+        verdict = self._moved(await self._store.commit(self._guard, commit))
         if verdict is Verdict.OK:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))
         return verdict
 
     async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
         """Write pages as of an offset, or delete those that are None."""
-        values = {name: pack_page(offset, page) for name, page in pages.items() if page is not None}
-        gone = [name for name, page in pages.items() if page is None and name in self._hashes]
-        hashes = {name: page_hash(name, page) for name, page in values.items()}
-        replaced = [self._hashes[name] for name in (*hashes, *gone) if name in self._hashes]
+        written = {
+            name: pack_page(offset, page) for name, page in pages.items() if page is not None
+        }
+        deleted = [name for name, page in pages.items() if page is None and name in self._hashes]
+        hashes = {name: page_hash(name, page) for name, page in written.items()}
+        replaced = [self._hashes[name] for name in (*hashes, *deleted) if name in self._hashes]
         digest = digest_of((self._digest, *hashes.values(), -sum(replaced)))
-        pairs = [part for pair in values.items() for part in pair]
-        verdict = await self._write(
-            "compact", [hexadecimal(digest), 0, self._since, len(values), *pairs, *gone]
-        )
+        exchange = Exchange(written, deleted, digest, 0, self._since)
+        verdict = self._moved(await self._store.compact(self._guard, exchange))
         if verdict is Verdict.OK:
             self._digest = digest
             self._hashes |= hashes
-            for name in gone:
+            for name in deleted:
                 del self._hashes[name]
         return verdict
 
     async def drop(self, covered: Backlog, since: int) -> Verdict:
         """Drop the oldest entries of changes, which pages cover; the rest begins at ``since``."""
-        arguments = [hexadecimal(self._digest), covered.entries, since, 0]
-        verdict = await self._write("compact", arguments)
+        exchange = Exchange({}, [], self._digest, covered.entries, since)
+        verdict = self._moved(await self._store.compact(self._guard, exchange))
         if verdict is Verdict.OK:
             self.backlog -= covered
             self._since = since
@@ -128,13 +88,11 @@ class Holding:
 
     async def forget(self, published: Sequence[str]) -> Verdict:
         """Drop parcels that have been published."""
-        return await self._write("forget", published)
+        return self._moved(await self._store.forget(self._guard, published))
 
     async def beat(self, pulse: bytes, summary: bytes) -> Verdict:
         """Show that the partition is decided; an empty summary has not changed."""
-        arguments = [self.owner, pulse, summary]
-        keys = ("meta", "alive", "stopped")
-        return _verdict(await self._store.run("beat", self.partition, keys, arguments))
+        return await self._store.beat(self.partition, self.owner, pulse, summary)
 
     async def keep_stop(self, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided, until an owner decides there again."""
@@ -144,18 +102,12 @@ class Holding:
         """Whether nobody else has claimed the partition."""
         return await self._store.owner(self.partition) == self.owner
 
-    async def _write(self, name: str, arguments: Sequence[Any]) -> Verdict:
-        guarded = [self.owner, self.version, *arguments]
-        verdict = _verdict(await self._store.run(name, self.partition, STATE, guarded))
+    @property
+    def _guard(self) -> Guard:
+        return Guard(self.partition, self.owner, self.version)
+
+    def _moved(self, verdict: Verdict) -> Verdict:
+        """The verdict on a write of state, which moved the version if it was made."""
         if verdict is Verdict.OK:
             self.version += 1
         return verdict
-
-
-def hexadecimal(digest: int) -> str:
-    """The digest of pages, as it is kept."""
-    return f"{digest:032x}"
-
-
-def _verdict(reply: bytes) -> Verdict:
-    return Verdict(reply.decode())

@@ -1,20 +1,45 @@
 """What keeps the state of partitions: atomic verbs, no policy.
 
-Implementations: ``redis_store``, the real one, and ``memory_store``. Both pass the suite in
-``tests/conformance``.
+``redis_store`` is the real one; ``memory_store`` is for a service within one process, for tests and
+the simulation. Both pass ``tests/conformance/store``. What is kept, and under which keys, is said
+in ``layout``; what to write is decided in ``holding``.
+
+Every write of state compares the owner and the version, and moves the version by one. So a store
+that went back to an earlier state, in whatever way, is found out by the next write, also when
+nothing but pages and trims is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
-from streams.store.holding import Holding, Verdict
 from streams.store.snapshot import Snapshot
+from streams.wire.chain import Chain
 
 
 class StoreUnavailable(Exception):
     """The store did not answer, or answered with an error. Nothing can be decided."""
+
+
+class Verdict(StrEnum):
+    """What became of a claim or a write. Nothing was written unless it is ``OK``.
+
+    Each check is made only when those before it passed; a claim looks for damage twice, for state
+    without a head first and for lost entries last.
+    """
+
+    OTHER_LAYOUT = "OTHER_LAYOUT"  # a claim: another release wrote what is there
+    OTHER_LOG = "OTHER_LOG"  # a claim: it belongs to another topic of that name
+    OTHER_PARTITIONS = "OTHER_PARTITIONS"  # a claim: the topic had another number of them
+    FENCED = "FENCED"  # somebody else owns the partition
+    REWOUND = "REWOUND"  # the store is not where the owner left it
+    DAMAGED = "DAMAGED"  # something that was written is gone
+    DUPLICATE = "DUPLICATE"  # a commit: it was written before
+    GAP = "GAP"  # a commit: something before it is missing
+    OK = "OK"
 
 
 @dataclass(frozen=True)
@@ -42,17 +67,63 @@ class Glance:
     stopped: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Guard:
+    """Who writes state, and where its own last write left the partition.
+
+    A write that finds another owner is ``FENCED``, another version ``REWOUND``, another number of
+    entries than were written ``DAMAGED``.
+    """
+
+    partition: int
+    owner: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One batch: the records first to next - 1."""
+
+    first: int
+    next: int
+    chain: Chain  # after the batch
+    changes: Sequence[bytes]  # entries to append
+    parcels: Mapping[str, bytes]  # of outputs, to keep until they are published
+    published: Sequence[str]  # names of earlier parcels, to forget
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Pages for changes. Those that are written before the changes are dropped do no harm."""
+
+    pages: Mapping[str, bytes]  # to write
+    deleted: Sequence[str]  # names of pages that are no longer needed
+    digest: int  # of all pages after this
+    dropped: int  # how many of the oldest entries of changes to drop
+    since: int  # where the changes begin after this
+
+
 class Store(Protocol):
-    """One store; every failure is a ``StoreUnavailable``."""
+    """One store. Each verb happens wholly and at one moment, or not at all.
+
+    Any of them raises ``StoreUnavailable``; whether a write took place is not known then.
+    """
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
-        """Own a partition of this log and fence every other owner."""
+        """Own a partition of this log and fence every other owner.
+
+        Args:
+            partition: which of them.
+            owner: a token that nobody else has.
+            topic: the id of the topic of the log.
+            partitions: P, how many the topic has.
+        """
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
 
     async def load(self, partition: int) -> Snapshot | None:
-        """All that is kept of a partition, as of one moment; None if nothing ever was.
+        """All that is kept of a partition; None if nothing ever was.
 
         Raises:
             Damaged: it is not whole.
@@ -61,8 +132,20 @@ class Store(Protocol):
     async def glance(self, partition: int) -> Glance:
         """What can be said of a partition in no time, however large its state is."""
 
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        """Write pages, or drop the changes that they cover by now."""
+
+    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
+        """Drop parcels that have been published."""
+
+    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner.
+
+        This is no state: the version stays. An empty summary leaves the one that was shown.
+        """
+
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided in a partition, until an owner decides there again."""
-
-    def holding(self, partition: int, owner: str, snapshot: Snapshot) -> Holding:
-        """What the owner of a partition writes through."""

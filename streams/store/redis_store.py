@@ -1,18 +1,8 @@
-"""The state of a partition in Redis: atomic verbs, no policy. The only module that knows Redis.
+"""The state of partitions in Redis. The only module that knows Redis; the keys are in ``layout``.
 
-Per partition p, under one hash tag so that Redis Cluster keeps them together:
-
-    turnstile.{norms-p}:meta      hash   what it belongs to, how far it is, how much there is of it
-    turnstile.{norms-p}:changes   list   state changes since they were last compacted into pages
-    turnstile.{norms-p}:pages     hash   policies, runs and pages of users
-    turnstile.{norms-p}:outbox    hash   outputs of a batch, until they are published
-    turnstile.{norms-p}:alive     hash   when its owner was last seen, and a summary; no state
-    turnstile.{norms-p}:stopped   hash   why nothing is decided, if so; no state
-
-Every write of state compares the owner and the version, and moves the version by one. So a Redis
-that went back to an earlier state, in whatever way, is found out by the next write, also when
-nothing but pages and trims is missing. A connection is opened once: one that is lost takes the
-process with it, because what stands behind the address may be another Redis by then.
+Verbs that write state are Lua scripts: Redis runs each of them alone, from its first check to its
+last write. A connection is opened once: one that is lost takes the process with it, because what is
+behind the address may be another Redis by then.
 """
 
 from __future__ import annotations
@@ -29,20 +19,31 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError, ResponseError
 
-from streams.store.holding import STATE, Holding, Verdict, hexadecimal
-from streams.store.port import Claimed, Glance, StoreUnavailable
-from streams.store.snapshot import LAYOUT, Meta, Snapshot, verified
-from streams.wire.chain import genesis
+from streams.store.layout import (
+    FIRST_LAYOUT,
+    STATE,
+    chain_fields,
+    fields_of_nothing,
+    hexadecimal,
+    key_of,
+)
+from streams.store.port import (
+    Claimed,
+    Commit,
+    Exchange,
+    Glance,
+    Guard,
+    Store,
+    StoreUnavailable,
+    Verdict,
+)
+from streams.store.snapshot import Snapshot, verified
 
 CONNECTIONS = 8
 """A worker opens so many, at once; a command waits for one that is free."""
 
-_FIRST_LAYOUT = ("deltas", "folded")
-KEYS = (*STATE, "alive", "stopped", *_FIRST_LAYOUT)
-"""All that any release keeps of a partition."""
 
-
-class RedisStore:
+class RedisStore(Store):
     """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -129,17 +130,16 @@ class RedisStore:
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         """Own a partition of this log and fence every other owner."""
-        keys = (*STATE, *_FIRST_LAYOUT)
-        head = genesis(topic, partition, partitions).head.hex()
-        arguments = [owner, LAYOUT, topic.hex(), partitions, head, hexadecimal(0)]
-        verdict, before = await self.run("claim", partition, keys, arguments)
-        fields = [part.decode() for part in before]
-        return Claimed(Verdict(verdict.decode()), dict(zip(fields[::2], fields[1::2], strict=True)))
+        keys = (*STATE, *FIRST_LAYOUT)
+        nothing = fields_of_nothing(topic, partition, partitions)
+        verdict, before = await self._run("claim", partition, keys, [owner, *_flat(nothing)])
+        fields = dict(zip(before[::2], before[1::2], strict=True))
+        return Claimed(_verdict(verdict), _text(fields))
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
         owner = await self._ask(partition, self._redis.hget(self._key(partition, "meta"), "owner"))
-        return (owner or b"").decode()
+        return _legible(owner or b"")
 
     async def load(self, partition: int) -> Snapshot | None:
         """All that is kept of a partition, as of one moment; None if nothing ever was.
@@ -155,7 +155,7 @@ class RedisStore:
         meta, pages, changes, outbox = await self._ask(partition, pipeline.execute())
         if not meta:
             return None
-        return verified(Meta.of(_text(meta)), _named(pages), changes, _named(outbox))
+        return verified(_text(meta), _named(pages), changes, _named(outbox))
 
     async def glance(self, partition: int) -> Glance:
         """What can be said of a partition in no time, however large its state is."""
@@ -173,16 +173,42 @@ class RedisStore:
             stopped=_text(stopped),
         )
 
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+        return await self._write(
+            "commit",
+            guard,
+            *(commit.first, commit.next, *chain_fields(commit.chain).values()),
+            *(len(commit.changes), *commit.changes),
+            *(len(commit.parcels), *_flat(commit.parcels)),
+            *commit.published,
+        )
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        """Write pages, or drop the changes that they cover by now."""
+        return await self._write(
+            "compact",
+            guard,
+            *(hexadecimal(exchange.digest), exchange.dropped, exchange.since),
+            *(len(exchange.pages), *_flat(exchange.pages)),
+            *exchange.deleted,
+        )
+
+    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
+        """Drop parcels that have been published."""
+        return await self._write("forget", guard, *published)
+
+    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner."""
+        keys = ("meta", "alive", "stopped")
+        return _verdict(await self._run("beat", partition, keys, [owner, pulse, summary]))
+
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided in a partition, until an owner decides there again."""
         now, _ = await self._ask(partition, self._redis.time())
         fields: Any = {"reason": reason, "problem": problem, "remedy": remedy, "time": now}
         stopped = self._redis.hset(self._key(partition, "stopped"), mapping=fields)
         await self._ask(partition, stopped)
-
-    def holding(self, partition: int, owner: str, snapshot: Snapshot) -> Holding:
-        """What the owner of a partition writes through."""
-        return Holding(self, partition, owner, snapshot)
 
     async def _memory_settings(self) -> tuple[str | None, str | None] | None:
         """(maxmemory-policy, maxmemory), if Redis tells them."""
@@ -201,7 +227,11 @@ class RedisStore:
     def _key(self, partition: int, name: str) -> str:
         return key_of(self._prefix, partition, name)
 
-    async def run(
+    async def _write(self, name: str, guard: Guard, *arguments: Any) -> Verdict:
+        guarded = [guard.owner, guard.version, *arguments]
+        return _verdict(await self._run(name, guard.partition, STATE, guarded))
+
+    async def _run(
         self, name: str, partition: int, keys: Sequence[str], arguments: Sequence[Any]
     ) -> Any:
         """Run one of the scripts."""
@@ -219,11 +249,6 @@ class RedisStore:
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address})")
-
-
-def key_of(prefix: str, partition: int, name: str) -> str:
-    """The key of one part of what is kept of a partition."""
-    return f"{prefix}{{norms-{partition}}}:{name}"
 
 
 def without_password(url: str) -> str:
@@ -262,8 +287,21 @@ def _source(name: str) -> str:
 
 
 def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in fields.items()}
+    return {_legible(name): _legible(value) for name, value in fields.items()}
 
 
 def _named(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in fields.items()}
+    return {_legible(name): value for name, value in fields.items()}
+
+
+def _legible(text: bytes) -> str:
+    """What no worker wrote may be no text: it has to be found damaged, not to be an error."""
+    return text.decode(errors="backslashreplace")
+
+
+def _flat(pairs: Mapping[str, Any]) -> list[Any]:
+    return [part for pair in pairs.items() for part in pair]
+
+
+def _verdict(reply: bytes) -> Verdict:
+    return Verdict(reply.decode())

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from streams.ledger.ledger import Ledger
-from streams.store.holding import Holding, Verdict
+from streams.store.holding import Holding
+from streams.store.port import Verdict
 
 COMPACT_BYTES = 16 * 1024 * 1024
 """Changes are compacted when there are this many bytes of them, and ..."""

@@ -21,7 +21,7 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import encode
-from streams.store.snapshot import outbox_name
+from streams.store.layout import parcel_name
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -168,6 +168,6 @@ def parcels_of(first: int, outputs: Sequence[Output]) -> list[Parcel]:
                 groups[-1].append(output)
                 size += len(output.value)
     return [
-        Parcel(outbox_name(first, number), group, encode(group))
+        Parcel(parcel_name(first, number), group, encode(group))
         for number, group in enumerate(groups)
     ]

@@ -28,10 +28,10 @@ from uuid import uuid4
 
 from streams.config import Config
 from streams.ledger.ledger import LayoutMismatch, ledger_of
-from streams.store.holding import Holding, Verdict
-from streams.store.port import Claimed
+from streams.store.holding import Holding
+from streams.store.layout import Damaged, Meta
+from streams.store.port import Claimed, Verdict
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Damaged, Meta
 from streams.topics.topics import Topics, TopicsSeen, TopicsUnavailable
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.exits import end_process

@@ -35,7 +35,8 @@ from time import monotonic
 
 from streams.ledger.ledger import LayoutMismatch, Ledger, Output
 from streams.schemas import encode
-from streams.store.holding import Holding, Verdict
+from streams.store.holding import Holding
+from streams.store.port import Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 from streams.worker.compaction import Compaction

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streams.store.redis_store import KEYS, key_of
-from streams.store.snapshot import LAYOUT
+from streams.store.layout import KEYS, LAYOUT, key_of
 
 
 class StopReason(StrEnum):

@@ -19,7 +19,8 @@ from streams.ledger.ledger import Ledger, Output, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_partitions
 from streams.sdk.client import Turnstile
-from streams.store.redis_store import RedisStore, key_of
+from streams.store.layout import key_of
+from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 from tests.audit.auditor import Auditor, Log, Rows, compare, compare_chain, home, state_of
 

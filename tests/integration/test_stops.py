@@ -21,6 +21,7 @@ from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.operations.status import read_owners
 from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS
+from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = np.arange(60)
@@ -42,9 +43,8 @@ def decides_nothing(service: Service, where: str = "") -> None:
 
 
 def status_code(service: Service) -> int:
-    command = [sys.executable, "-m", "streams.cli", "status", "--json"]
     settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
-    return subprocess.run([*command, *settings], capture_output=True, check=False).returncode
+    return turnstile("status", "--json", *settings).code
 
 
 def restart(service: Service) -> None:

@@ -3,12 +3,9 @@
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5..6]  deltas, folded   what layout 1 had instead of changes and pages
 --
--- ARGV[1]  owner        token of the claim
--- ARGV[2]  layout       of what this worker keeps
--- ARGV[3]  topic        id of the topic of the log
--- ARGV[4]  partitions   how many the topic has
--- ARGV[5]  head         of the chain of a log of which nothing has been applied
--- ARGV[6]  digest       of no pages
+-- ARGV[1]    owner   token of the claim
+-- ARGV[2..]  meta of a log of which nothing has been applied: fields and values, that begin with
+--             layout, topic (its id) and partitions (how many the topic has)
 --
 -- Returns OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then meta as it was before,
 -- as a list of fields and values (empty: there was none). Nothing is written unless OK.
@@ -30,24 +27,23 @@ if #before == 0 then
   if there > 0 then
     return {'DAMAGED', before}
   end
-  redis.call('HSET', KEYS[1], 'layout', ARGV[2], 'topic', ARGV[3], 'partitions', ARGV[4],
-    'owner', '', 'version', 0, 'next', 0, 'head', ARGV[5], 'before', '', 'last', -1,
-    'since', 0, 'changes', 0, 'pages', 0, 'digest', ARGV[6], 'outbox', 0)
+  redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 else
   local meta = redis.call('HMGET', KEYS[1], 'layout', 'topic', 'partitions')
-  if meta[1] ~= ARGV[2] then
+  if meta[1] ~= ARGV[3] then
     return {'OTHER_LAYOUT', before}
   end
-  if meta[2] ~= ARGV[3] then
+  if meta[2] ~= ARGV[5] then
     return {'OTHER_LOG', before}
   end
-  if meta[3] ~= ARGV[4] then
+  if meta[3] ~= ARGV[7] then
     return {'OTHER_PARTITIONS', before}
   end
-  local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox')
+  local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox', 'version')
   if redis.call('LLEN', KEYS[2]) ~= tonumber(counts[1])
     or redis.call('HLEN', KEYS[3]) ~= tonumber(counts[2])
-    or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3]) then
+    or redis.call('HLEN', KEYS[4]) ~= tonumber(counts[3])
+    or not tonumber(counts[4]) then
     return {'DAMAGED', before}
   end
 end

@@ -22,6 +22,9 @@ if refused then
   return refused
 end
 local expected = tonumber(redis.call('HGET', KEYS[1], 'next'))
+if not expected then
+  return 'DAMAGED'
+end
 local first = tonumber(ARGV[3])
 if first < expected then
   return 'DUPLICATE'

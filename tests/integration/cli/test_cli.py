@@ -1,36 +1,27 @@
 """The command line as scripts see it: JSON lines, exit codes, a clean end."""
 
 import base64
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 
 import pytest
 from kafka import KafkaProducer
 
 from streams.cli.main import main
+from tests.integration import command
 from tests.integration.service import eventually
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
 
-def turnstile(*arguments, environment=None, stdin=""):
-    """Run a command in this process; its exit code, JSON lines and what was said."""
-    written, said = io.BytesIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (environment or {}).items():
-            patch.setenv(name, value)
-        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with redirect_stdout(io.TextIOWrapper(written)) as out, redirect_stderr(said):
-            code = main(arguments)
-            out.flush()
-    lines = written.getvalue().decode().splitlines() if "--json" in arguments else []
-    return code, [json.loads(line) for line in lines], said.getvalue()
+def turnstile(*arguments, **settings):
+    """The exit code of a command, its JSON lines, and what it said beside them."""
+    done = command.turnstile(*arguments, **settings)
+    return done.code, done.lines if "--json" in arguments else [], done.said
 
 
 def gone(pid: int) -> bool:
@@ -219,9 +210,9 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
 
 def test_a_worker_logs_one_json_object_a_line(servers):
     """Under a prefix of its own, so that no partition of another moves."""
-    command = [*COMMAND, "worker", "--json", "--partitions", "1", "--prefix", "logging."]
+    worker = [*COMMAND, "worker", "--json", "--partitions", "1", "--prefix", "logging."]
     where = ["--kafka", servers.kafka, "--redis", servers.redis]
-    with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen([*worker, *where], stdout=subprocess.PIPE, text=True) as worker:
         lines = []
         for line in worker.stdout:
             lines.append(json.loads(line))

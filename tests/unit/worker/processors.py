@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.store.holding import Backlog, Verdict
-from streams.store.snapshot import LAYOUT, Meta, Snapshot
+from streams.store.holding import Backlog
+from streams.store.layout import LAYOUT, Meta
+from streams.store.port import Verdict
+from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 from streams.worker.log_reader import Missing
 from streams.worker.processor import Processor

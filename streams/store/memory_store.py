@@ -1,0 +1,201 @@
+"""The state of partitions in plain data, with the verdicts of ``redis_store``; nothing outlives it.
+
+Each verb makes the checks of the script it stands for, in their order, and waits for nothing. What
+can happen to a Redis can happen here too: ``lose`` and ``restore`` write past every check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from streams.store.layout import chain_fields, fields_of_nothing, hexadecimal
+from streams.store.port import Claimed, Commit, Exchange, Glance, Guard, Store, Verdict
+from streams.store.snapshot import Snapshot, verified
+
+
+@dataclass
+class Contents:
+    """What is kept of one partition, as ``layout`` says; an empty key is one that is not there."""
+
+    meta: dict[str, str] = field(default_factory=dict)
+    changes: list[bytes] = field(default_factory=list)
+    pages: dict[str, bytes] = field(default_factory=dict)
+    outbox: dict[str, bytes] = field(default_factory=dict)
+    alive: dict[str, bytes] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+
+    def copy(self) -> Contents:
+        """The same contents, which change no more with these."""
+        return Contents(*(getattr(self, key.name).copy() for key in fields(self)))
+
+    def is_counted(self) -> bool:
+        """Whether there is as much of everything as was written."""
+        return all(
+            self.meta.get(name) == str(len(kept))
+            for name, kept in (
+                ("changes", self.changes),
+                ("pages", self.pages),
+                ("outbox", self.outbox),
+            )
+        )
+
+
+class MemoryStore(Store):
+    """A store for as long as the process lasts."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """An empty store.
+
+        Args:
+            clock: seconds; stands for the clock of the server.
+        """
+        self._clock = clock
+        self._kept: dict[int, Contents] = {}
+
+    def copy(self) -> Mapping[int, Contents]:
+        """All that is kept by now, to be put back by ``restore``; later writes leave it alone."""
+        return {partition: kept.copy() for partition, kept in self._kept.items()}
+
+    def restore(self, copied: Mapping[int, Contents]) -> None:
+        """Keep what was kept when ``copied`` was made, as often as wanted, and nothing else."""
+        self._kept = {partition: kept.copy() for partition, kept in copied.items()}
+
+    def lose(self, partition: int, key: str) -> None:
+        """Drop one key of a partition, one of the fields of ``Contents``."""
+        getattr(self.contents(partition), key).clear()
+
+    def contents(self, partition: int) -> Contents:
+        """What is kept of a partition, to look at it or to damage it."""
+        return self._kept.setdefault(partition, Contents())
+
+    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+        """Own a partition of this log and fence every other owner."""
+        kept = self.contents(partition)
+        before = dict(kept.meta)
+        nothing = fields_of_nothing(topic, partition, partitions)
+        if not before:
+            if kept.changes or kept.pages or kept.outbox:
+                return Claimed(Verdict.DAMAGED, before)
+            kept.meta = nothing
+        else:
+            for name, verdict in _IDENTITY.items():
+                if before.get(name) != nothing[name]:
+                    return Claimed(verdict, before)
+            if not (kept.is_counted() and before.get("version", "").isdecimal()):
+                return Claimed(Verdict.DAMAGED, before)
+        kept.meta["owner"] = owner
+        _move_version(kept)
+        return Claimed(Verdict.OK, before)
+
+    async def owner(self, partition: int) -> str:
+        """Who owns a partition; empty if nobody ever did."""
+        return self.contents(partition).meta.get("owner", "")
+
+    async def load(self, partition: int) -> Snapshot | None:
+        """All that is kept of a partition; None if nothing ever was."""
+        kept = self.contents(partition)
+        if not kept.meta:
+            return None
+        return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+
+    async def glance(self, partition: int) -> Glance:
+        """What can be said of a partition in no time, however large its state is."""
+        kept = self.contents(partition)
+        return Glance(
+            now=int(self._clock()),
+            meta=dict(kept.meta),
+            seen=int(kept.alive["time"]) if "time" in kept.alive else None,
+            pulse=kept.alive.get("pulse", b""),
+            summary=kept.alive.get("summary", b""),
+            stopped=dict(kept.stopped),
+        )
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        if not kept.meta.get("next", "").isdecimal():
+            return Verdict.DAMAGED
+        expected = int(kept.meta["next"])
+        if commit.first != expected:
+            return Verdict.DUPLICATE if commit.first < expected else Verdict.GAP
+        kept.changes += commit.changes
+        kept.outbox |= commit.parcels
+        _delete(kept.outbox, commit.published)
+        kept.meta |= {"next": str(commit.next), **chain_fields(commit.chain)}
+        return _written(kept)
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        """Write pages, or drop the changes that they cover by now."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        kept.pages |= exchange.pages
+        _delete(kept.pages, exchange.deleted)
+        del kept.changes[: exchange.dropped]
+        kept.meta |= {"digest": hexadecimal(exchange.digest), "since": str(exchange.since)}
+        return _written(kept)
+
+    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
+        """Drop parcels that have been published."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        _delete(kept.outbox, published)
+        return _written(kept)
+
+    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner."""
+        kept = self.contents(partition)
+        if kept.meta.get("owner") != owner:
+            return Verdict.FENCED
+        kept.alive |= {"time": b"%d" % int(self._clock()), "pulse": pulse}
+        if summary:
+            kept.alive["summary"] = summary
+        kept.stopped = {}
+        return Verdict.OK
+
+    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
+        """Say why nothing is decided in a partition, until an owner decides there again."""
+        self.contents(partition).stopped = {
+            "reason": reason,
+            "problem": problem,
+            "remedy": remedy,
+            "time": str(int(self._clock())),
+        }
+
+
+_IDENTITY = {
+    "layout": Verdict.OTHER_LAYOUT,
+    "topic": Verdict.OTHER_LOG,
+    "partitions": Verdict.OTHER_PARTITIONS,
+}
+"""The fields of meta that say to what it belongs, and what it means if they differ."""
+
+
+def _refusal(kept: Contents, guard: Guard) -> Verdict | None:
+    """Why the owner must not write; None if it may."""
+    if kept.meta.get("owner") != guard.owner:
+        return Verdict.FENCED
+    if kept.meta.get("version") != str(guard.version):
+        return Verdict.REWOUND
+    return None if kept.is_counted() else Verdict.DAMAGED
+
+
+def _written(kept: Contents) -> Verdict:
+    """The end of a write: count what there is now and move the version."""
+    for name in ("changes", "pages", "outbox"):
+        kept.meta[name] = str(len(getattr(kept, name)))
+    _move_version(kept)
+    return Verdict.OK
+
+
+def _move_version(kept: Contents) -> None:
+    kept.meta["version"] = str(int(kept.meta["version"]) + 1)
+
+
+def _delete(entries: dict[str, bytes], names: Sequence[str]) -> None:
+    for name in names:
+        entries.pop(name, None)

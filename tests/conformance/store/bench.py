@@ -1,0 +1,126 @@
+"""A store under test, a partition in it as its owner writes it, and a hand that writes past it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from streams.store.holding import Holding
+from streams.store.layout import key_of, parcel_name
+from streams.store.memory_store import Contents, MemoryStore
+from streams.store.port import Store, Verdict
+from streams.store.snapshot import Snapshot
+from streams.wire.chain import Chain
+
+P = 3
+PARTITIONS = 4
+TOPIC = b"topic of 16 byte"
+CHAIN = Chain(b"head", b"before", 7)
+
+
+@dataclass
+class Owner:
+    """Somebody who claims partitions."""
+
+    store: Store
+    name: str
+    partition: int = P
+
+    async def claim(self) -> Holding:
+        claimed = await self.store.claim(self.partition, self.name, TOPIC, PARTITIONS)
+        assert claimed.verdict is Verdict.OK
+        return Holding(self.store, self.partition, self.name, await self.load())
+
+    async def load(self) -> Snapshot:
+        kept = await self.store.load(self.partition)
+        assert kept is not None
+        return kept
+
+
+async def commit(
+    holding: Holding,
+    first: int,
+    following: int,
+    changes: bytes = b"c",
+    outputs: tuple[bytes, ...] = (b"o",),
+    published: tuple[str, ...] = (),
+) -> Verdict:
+    parcels = {parcel_name(first, number): packed for number, packed in enumerate(outputs)}
+    return await holding.commit(first, following, CHAIN, changes, parcels, published)
+
+
+class Hand(Protocol):
+    """What an operator or an accident can do: it sees and sets what is kept, past every check."""
+
+    def read(self, partition: int) -> Contents:
+        """All that is kept of a partition."""
+
+    def write(self, partition: int, contents: Contents) -> None:
+        """Put this in the place of all that is kept of it."""
+
+
+@dataclass
+class MemoryHand:
+    store: MemoryStore
+
+    def read(self, partition: int) -> Contents:
+        return self.store.contents(partition).copy()
+
+    def write(self, partition: int, contents: Contents) -> None:
+        self.store.restore({**self.store.copy(), partition: contents})
+
+
+@dataclass
+class RedisHand:
+    client: redis.Redis
+    prefix: str
+
+    def read(self, partition: int) -> Contents:
+        key = self._keys(partition)
+        with self.client.pipeline() as pipeline:
+            pipeline.lrange(key("changes"), 0, -1)
+            for name in ("pages", "outbox", "alive", "meta", "stopped"):
+                pipeline.hgetall(key(name))
+            changes, pages, outbox, alive, meta, stopped = pipeline.execute()
+        return Contents(
+            _text(meta), changes, _named(pages), _named(outbox), _named(alive), _text(stopped)
+        )
+
+    def write(self, partition: int, contents: Contents) -> None:
+        key = self._keys(partition)
+        with self.client.pipeline() as pipeline:
+            for name, kept in vars(contents).items():
+                pipeline.delete(key(name))
+                if kept and name == "changes":
+                    pipeline.rpush(key(name), *kept)
+                elif kept:
+                    pipeline.hset(key(name), mapping=kept)
+            pipeline.execute()
+
+    def _keys(self, partition: int) -> Callable[[str], str]:
+        return lambda name: key_of(self.prefix, partition, name)
+
+
+def _text(kept: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in kept.items()}
+
+
+def _named(kept: dict[bytes, bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in kept.items()}
+
+
+@dataclass
+class Bench:
+    """A store in which nothing is kept yet, and what happens to it otherwise."""
+
+    store: Store
+    hand: Hand
+
+    def owner(self, name: str, partition: int = P) -> Owner:
+        return Owner(self.store, name, partition)
+
+
+Scenario = Callable[[Bench], Awaitable[None]]

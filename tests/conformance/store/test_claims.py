@@ -1,0 +1,147 @@
+"""A claim begins a partition or takes it over, and never for another log than its own."""
+
+from itertools import combinations
+
+import pytest
+
+from streams.store.port import Verdict
+from streams.wire.chain import genesis
+from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
+
+NOTHING = genesis(TOPIC, P, PARTITIONS)
+
+
+def test_a_claim_of_nothing_begins_at_the_genesis_of_the_log(run):
+    async def scenario(bench):
+        assert await bench.store.load(P) is None
+        assert await bench.store.owner(P) == ""
+        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
+        assert (claimed.verdict, claimed.before, claimed.version) == (Verdict.OK, {}, 0)
+        kept = await bench.owner("a").load()
+        assert (kept.next, kept.meta.owner, kept.meta.chain) == (0, "a", NOTHING)
+        assert (kept.meta.topic, kept.meta.partitions) == (TOPIC.hex(), PARTITIONS)
+        assert (kept.pages, kept.changes, kept.outbox) == ({}, [], [])
+
+    run(scenario)
+
+
+def test_what_a_claim_of_nothing_writes_is_layout_2(run):
+    async def scenario(bench):
+        await bench.store.claim(P, "a", TOPIC, PARTITIONS)
+        assert bench.hand.read(P).meta == {
+            "layout": "2",
+            "topic": "746f706963206f662031362062797465",
+            "partitions": "4",
+            "owner": "a",
+            "version": "1",
+            "next": "0",
+            "head": "fc64da80aa528df9bed919a408f59188f4c111cdd63f032e4246777cb2b41bc6",
+            "before": "",
+            "last": "-1",
+            "since": "0",
+            "changes": "0",
+            "pages": "0",
+            "digest": "0" * 32,
+            "outbox": "0",
+        }
+
+    run(scenario)
+
+
+def test_a_claim_fences_the_owner_before(run):
+    async def scenario(bench):
+        first = await bench.owner("a").claim()
+        await commit(first, 0, 2)
+        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
+        assert (claimed.before["owner"], claimed.version) == ("a", first.version)
+        before = bench.hand.read(P)
+        assert await commit(first, 2, 3) is Verdict.FENCED
+        assert await first.compact(2, {"page:d/0": b"old"}) is Verdict.FENCED
+        assert await first.drop(first.backlog, 2) is Verdict.FENCED
+        assert await first.forget(["0/0"]) is Verdict.FENCED
+        assert await first.beat(b"pulse", b"") is Verdict.FENCED
+        assert not await first.is_held()
+        assert bench.hand.read(P) == before
+
+    run(scenario)
+
+
+def test_a_claim_of_ones_own_moves_the_version_so_that_older_writes_are_seen(run):
+    async def scenario(bench):
+        before = await bench.owner("a").claim()
+        after = await bench.owner("a").claim()
+        assert after.version == before.version + 1
+        assert await commit(before, 0, 1) is Verdict.REWOUND
+        assert await commit(after, 0, 1) is Verdict.OK
+
+    run(scenario)
+
+
+OTHERS = [
+    # the topic, P, verdict
+    (b"another 16 bytes", PARTITIONS, Verdict.OTHER_LOG),
+    (b"another 16 bytes", PARTITIONS + 1, Verdict.OTHER_LOG),
+    (TOPIC, PARTITIONS + 1, Verdict.OTHER_PARTITIONS),
+]
+
+
+@pytest.mark.parametrize(("topic", "partitions", "verdict"), OTHERS)
+def test_the_state_of_one_log_is_never_claimed_for_another(run, topic, partitions, verdict):
+    async def scenario(bench):
+        await bench.owner("a").claim()
+        before = bench.hand.read(P)
+        claimed = await bench.store.claim(P, "b", topic, partitions)
+        assert (claimed.verdict, claimed.before) == (verdict, before.meta)
+        assert bench.hand.read(P) == before
+
+    run(scenario)
+
+
+IN_ORDER = {
+    # what does not fit the claim, in the order of the checks
+    Verdict.OTHER_LAYOUT: lambda kept: kept.meta.update(layout="1"),
+    Verdict.OTHER_LOG: lambda kept: kept.meta.update(topic="00" * 16),
+    Verdict.OTHER_PARTITIONS: lambda kept: kept.meta.update(partitions="5"),
+    Verdict.DAMAGED: lambda kept: kept.changes.clear(),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
+def test_a_claim_that_is_refused_for_two_reasons_names_the_one_that_is_checked_first(
+    run, first, second
+):
+    async def scenario(bench):
+        await commit(await bench.owner("a").claim(), 0, 5)
+        kept = bench.hand.read(P)
+        for verdict in (second, first):
+            IN_ORDER[verdict](kept)
+        bench.hand.write(P, kept)
+        assert (await bench.store.claim(P, "b", TOPIC, PARTITIONS)).verdict is first
+        assert bench.hand.read(P) == kept
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("layout", [None, "1", "3"])
+def test_another_layout_is_never_claimed(run, layout):
+    async def scenario(bench):
+        found = bench.hand.read(P)
+        found.meta = {"owner": "old", "next": "4"} | ({"layout": layout} if layout else {})
+        bench.hand.write(P, found)
+        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
+        assert (claimed.verdict, claimed.before) == (Verdict.OTHER_LAYOUT, found.meta)
+        assert bench.hand.read(P) == found
+
+    run(scenario)
+
+
+def test_partitions_do_not_touch_each_other(run):
+    async def scenario(bench):
+        holding = await bench.owner("a", 0).claim()
+        second = bench.owner("b", 1)
+        await second.claim()
+        await commit(holding, 0, 9)
+        kept = await second.load()
+        assert (kept.next, kept.meta.owner, kept.changes) == (0, "b", [])
+
+    run(scenario)

@@ -1,0 +1,186 @@
+"""Whatever is lost or put back is seen: by the next write, by the next claim, or at load.
+
+Nothing that is missing may ever be read as "nobody spent anything".
+"""
+
+import pytest
+
+from streams.store.layout import Damaged
+from streams.store.memory_store import Contents
+from streams.store.port import Verdict
+from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
+
+
+async def filled(bench):
+    """Pages, changes and an outbox, with two entries each."""
+    owner = bench.owner("a")
+    holding = await owner.claim()
+    await commit(holding, 0, 1, b"zero")
+    await commit(holding, 1, 2, b"one", outputs=(), published=("0/0",))
+    covered = holding.backlog
+    await holding.compact(2, {"page:d/0": b"p0", "page:d/1": b"p1"})
+    await holding.drop(covered, 2)
+    await commit(holding, 2, 3, b"two")
+    await commit(holding, 3, 4, b"three")
+    return owner, holding
+
+
+COUNTED = {
+    "the list of changes is gone": lambda kept: kept.changes.clear(),
+    "the pages are gone": lambda kept: kept.pages.clear(),
+    "the outbox is gone": lambda kept: kept.outbox.clear(),
+    "one page is gone": lambda kept: kept.pages.pop("page:d/1"),
+    "one parcel is gone": lambda kept: kept.outbox.pop("2/0"),
+    "the oldest change is gone": lambda kept: kept.changes.pop(0),
+    "the newest change is gone": lambda kept: kept.changes.pop(),
+}
+
+
+@pytest.mark.parametrize("lose", COUNTED.values(), ids=COUNTED.keys())
+def test_what_is_gone_is_seen_by_the_next_write_the_next_claim_and_at_load(run, lose):
+    async def scenario(bench):
+        owner, holding = await filled(bench)
+        kept = bench.hand.read(P)
+        lose(kept)
+        bench.hand.write(P, kept)
+        with pytest.raises(Damaged):
+            await owner.load()
+        assert await commit(holding, 4, 5) is Verdict.DAMAGED
+        assert await holding.compact(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
+        assert await holding.drop(holding.backlog, 4) is Verdict.DAMAGED
+        assert await holding.forget(["3/0"]) is Verdict.DAMAGED
+        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
+        assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, kept.meta)
+        assert bench.hand.read(P) == kept
+
+    run(scenario)
+
+
+def with_an_older_page(kept):
+    kept.pages["page:d/0"] = kept.pages["page:d/1"]
+
+
+def with_a_page_renamed(kept):
+    kept.pages["page:e/1"] = kept.pages.pop("page:d/1")
+
+
+def with_a_change_twice(kept):
+    kept.changes[1] = kept.changes[0]
+
+
+def with_a_change_that_is_not_one(kept):
+    kept.changes[0] = b"nonsense"
+
+
+def with_a_parcel_renamed(kept):
+    kept.outbox["x"] = kept.outbox.pop("2/0")
+
+
+UNCOUNTED = {
+    "a page is an older one": with_an_older_page,
+    "a page has another name": with_a_page_renamed,
+    "a change appears twice": with_a_change_twice,
+    "changes are in another order": lambda kept: kept.changes.reverse(),
+    "a change cannot be read": with_a_change_that_is_not_one,
+    "a parcel has another name": with_a_parcel_renamed,
+    "next is another": lambda kept: kept.meta.update(next="5"),
+    "the changes begin elsewhere": lambda kept: kept.meta.update(since="1"),
+    "there is no digest": lambda kept: kept.meta.pop("digest"),
+    "the chain cannot be read": lambda kept: kept.meta.update(head="zz"),
+}
+
+
+@pytest.mark.parametrize("change", UNCOUNTED.values(), ids=UNCOUNTED.keys())
+def test_what_was_exchanged_is_seen_at_load(run, change):
+    async def scenario(bench):
+        owner, _ = await filled(bench)
+        await owner.load()
+        kept = bench.hand.read(P)
+        change(kept)
+        bench.hand.write(P, kept)
+        with pytest.raises(Damaged):
+            await owner.load()
+
+    run(scenario)
+
+
+FIELDS = {
+    # a field of meta that is gone or nonsense: what a claim says, what the owner's commit says
+    "layout": (Verdict.OTHER_LAYOUT, Verdict.OK),
+    "topic": (Verdict.OTHER_LOG, Verdict.OK),
+    "partitions": (Verdict.OTHER_PARTITIONS, Verdict.OK),
+    "owner": (Verdict.OK, Verdict.FENCED),
+    "version": (Verdict.DAMAGED, Verdict.REWOUND),
+    "next": (Verdict.OK, Verdict.DAMAGED),
+    "changes": (Verdict.DAMAGED, Verdict.DAMAGED),
+    "pages": (Verdict.DAMAGED, Verdict.DAMAGED),
+    "outbox": (Verdict.DAMAGED, Verdict.DAMAGED),
+}
+
+
+@pytest.mark.parametrize("value", [None, "", "zz"])
+@pytest.mark.parametrize(("field", "verdicts"), FIELDS.items(), ids=FIELDS.keys())
+def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
+    run, field, verdicts, value
+):
+    async def scenario(bench):
+        _, holding = await filled(bench)
+        damaged = bench.hand.read(P)
+        del damaged.meta[field]
+        if value is not None:
+            damaged.meta[field] = value
+        bench.hand.write(P, damaged)
+        found = [(await bench.store.claim(P, "b", TOPIC, PARTITIONS)).verdict]
+        bench.hand.write(P, damaged)
+        found.append(await commit(holding, 4, 5))
+        assert tuple(found) == verdicts
+
+    run(scenario)
+
+
+HEADLESS = [
+    Contents(changes=[b"state"]),
+    Contents(pages={"page:d/0": b"state"}),
+    Contents(outbox={"0/0": b"state"}),
+]
+
+
+@pytest.mark.parametrize("kept", HEADLESS, ids=["changes", "pages", "outbox"])
+def test_state_without_a_head_is_never_taken_for_nothing(run, kept):
+    async def scenario(bench):
+        bench.hand.write(P, kept)
+        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
+        assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, {})
+        assert bench.hand.read(P) == kept
+
+    run(scenario)
+
+
+def test_older_contents_put_back_are_seen_although_next_is_the_same(run):
+    """A compaction moves pages and trims changes, and next stays: the version does not."""
+
+    async def scenario(bench):
+        owner, holding = await filled(bench)
+        older = bench.hand.read(P)
+        offset = (await owner.load()).next
+        await holding.compact(4, {"page:d/0": b"later"})
+        await holding.drop(holding.backlog, 4)
+        bench.hand.write(P, older)
+        assert (await owner.load()).next == offset
+        assert await holding.forget(["3/0"]) is Verdict.REWOUND
+        assert await holding.drop(holding.backlog, 4) is Verdict.REWOUND
+        assert await holding.compact(4, {"page:d/0": b"later"}) is Verdict.REWOUND
+        assert await commit(holding, 4, 5) is Verdict.REWOUND
+
+    run(scenario)
+
+
+def test_an_emptied_store_fences_its_owner(run):
+    async def scenario(bench):
+        _, holding = await filled(bench)
+        bench.hand.write(P, Contents())
+        assert await commit(holding, 4, 5) is Verdict.FENCED
+        assert await holding.beat(b"pulse", b"") is Verdict.FENCED
+        assert not await holding.is_held()
+
+    run(scenario)

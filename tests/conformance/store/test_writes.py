@@ -1,0 +1,213 @@
+"""The atomic verbs: only the owner writes, each batch once, nothing half-way."""
+
+from itertools import combinations
+
+import pytest
+
+from streams.store.holding import Backlog
+from streams.store.layout import CHANGE_BYTES, pack_change
+from streams.store.port import Verdict
+from tests.conformance.store.bench import CHAIN, P, commit
+
+
+def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(run):
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        assert await commit(holding, 0, 3, b"one", (b"answers", b"checkpoints")) is Verdict.OK
+        assert await commit(holding, 3, 4, b"two", (), published=("0/0",)) is Verdict.OK
+        kept = await owner.load()
+        assert (kept.next, kept.meta.chain) == (4, CHAIN)
+        assert kept.changes == [b"one", b"two"]
+        assert kept.outbox == [("0/1", b"checkpoints")]
+
+    run(scenario)
+
+
+def test_every_write_moves_the_version_and_no_other_version_may_write(run):
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        writes = {
+            "commit": lambda: commit(holding, 0, 1),
+            "compact": lambda: holding.compact(1, {"page:d/0": b"p"}),
+            "drop": lambda: holding.drop(holding.backlog, 1),
+            "forget": lambda: holding.forget(["0/0"]),
+        }
+        for name, write in writes.items():
+            known = holding.version
+            before = bench.hand.read(P)
+            for other in (known - 1, known + 1):
+                holding.version = other
+                assert await write() is Verdict.REWOUND, name
+            assert bench.hand.read(P) == before
+            holding.version = known
+            assert await write() is Verdict.OK, name
+            assert (await owner.load()).meta.version == known + 1 == holding.version
+
+    run(scenario)
+
+
+REFUSED = [
+    # first offset of the batch when 5 comes next, verdict
+    (4, Verdict.DUPLICATE),
+    (0, Verdict.DUPLICATE),
+    (6, Verdict.GAP),
+]
+
+
+@pytest.mark.parametrize(("first", "verdict"), REFUSED)
+def test_a_commit_that_is_not_next_changes_nothing(run, first, verdict):
+    async def scenario(bench):
+        holding = await bench.owner("a").claim()
+        await commit(holding, 0, 5)
+        before = bench.hand.read(P)
+        assert await commit(holding, first, first + 1, b"x", (b"x",), ("0/0",)) is verdict
+        assert bench.hand.read(P) == before
+        assert await commit(holding, 5, 6) is Verdict.OK
+
+    run(scenario)
+
+
+IN_ORDER = {
+    # what is not as the owner left it, in the order of the checks
+    Verdict.FENCED: lambda kept: kept.meta.update(owner="b"),
+    Verdict.REWOUND: lambda kept: kept.meta.update(version="1"),
+    Verdict.DAMAGED: lambda kept: kept.outbox.clear(),
+    Verdict.DUPLICATE: lambda kept: kept.meta.update(next="6"),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
+def test_a_commit_that_may_not_be_for_two_reasons_names_the_one_that_is_checked_first(
+    run, first, second
+):
+    async def scenario(bench):
+        holding = await bench.owner("a").claim()
+        await commit(holding, 0, 5)
+        kept = bench.hand.read(P)
+        for verdict in (second, first):
+            IN_ORDER[verdict](kept)
+        bench.hand.write(P, kept)
+        assert await commit(holding, 5, 6) is first
+        assert bench.hand.read(P) == kept
+
+    run(scenario)
+
+
+def test_pages_take_the_place_of_the_oldest_changes_only(run):
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        for offset in range(2):
+            await commit(holding, offset, offset + 1, b"%d" % offset)
+        covered = holding.backlog
+        await commit(holding, 2, 3, b"2")
+        assert await holding.compact(2, {"page:d/0": b"p", "run:d/r": b"r"}) is Verdict.OK
+        assert (await owner.load()).changes == [b"0", b"1", b"2"]
+        assert await holding.drop(covered, 2) is Verdict.OK
+        assert await holding.compact(3, {"page:d/0": b"q", "run:d/r": None}) is Verdict.OK
+        kept = await owner.load()
+        assert (kept.pages, kept.changes, kept.meta.since) == ({"page:d/0": b"q"}, [b"2"], 2)
+        assert holding.backlog == Backlog(1, kept.changes_bytes)
+
+    run(scenario)
+
+
+def test_who_takes_over_goes_on_with_pages_and_backlog_where_the_owner_before_left_them(run):
+    async def scenario(bench):
+        before = await bench.owner("a").claim()
+        await commit(before, 0, 1)
+        await before.compact(1, {"page:d/0": b"p", "page:d/1": b"p"})
+        await commit(before, 1, 2)
+        owner = bench.owner("b")
+        holding = await owner.claim()
+        assert holding.backlog == before.backlog
+        assert await holding.compact(2, {"page:d/0": b"q", "page:d/1": None}) is Verdict.OK
+        assert await holding.drop(holding.backlog, 2) is Verdict.OK
+        kept = await owner.load()
+        assert (kept.pages, kept.changes, kept.meta.since) == ({"page:d/0": b"q"}, [], 2)
+
+    run(scenario)
+
+
+def test_changes_too_large_for_one_value_are_kept_in_parts(run, monkeypatch):
+    monkeypatch.setattr("streams.store.layout.CHANGE_BYTES", 10)
+    assert len(pack_change(0, 1, b"x" * 25)) == 3
+    assert CHANGE_BYTES < 512 * 1024 * 1024
+
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        whole = bytes(range(35))
+        await commit(holding, 0, 1, whole)
+        await commit(holding, 1, 2, b"short")
+        kept = await owner.load()
+        assert kept.changes == [whole, b"short"]
+        assert holding.backlog.entries == kept.meta.changes == 5
+        await holding.drop(holding.backlog, 2)
+        assert (await owner.load()).changes == []
+
+    run(scenario)
+
+
+def test_a_commit_with_very_many_parcels_is_written_whole(run):
+    """`unpack` in a script has a limit, which would be met after the first write."""
+
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        many = 20_000
+        assert await commit(holding, 0, 1, outputs=(b"o",) * many) is Verdict.OK
+        kept = await owner.load()
+        assert len(kept.outbox) == many
+        names = tuple(name for name, _ in kept.outbox)
+        assert await commit(holding, 1, 2, outputs=(), published=names) is Verdict.OK
+        assert (await owner.load()).outbox == []
+
+    run(scenario)
+
+
+def test_the_outbox_keeps_what_was_not_published_in_the_order_of_the_log(run):
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        for offset in range(12):
+            await commit(holding, offset, offset + 1, outputs=(b"x", b"y"))
+        await holding.forget(["0/0", "0/1", "7/1"])
+        places = [tuple(map(int, name.split("/"))) for name, _ in (await owner.load()).outbox]
+        assert places == sorted(places)
+        assert len(places) == 21
+
+    run(scenario)
+
+
+def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        await holding.keep_stop("hole", "a hole", "fill it")
+        stopped = (await bench.store.glance(P)).stopped
+        assert (stopped["reason"], stopped["problem"]) == ("hole", "a hole")
+        assert stopped["remedy"] == "fill it"
+        before = await owner.load()
+        assert await holding.beat(b"pulse", b"summary") is Verdict.OK
+        assert await holding.beat(b"later", b"") is Verdict.OK
+        glance = await bench.store.glance(P)
+        assert (glance.pulse, glance.summary, glance.stopped) == (b"later", b"summary", {})
+        assert 0 <= glance.now - glance.seen < 60
+        assert await owner.load() == before
+
+    run(scenario)
+
+
+def test_a_partition_can_be_stopped_before_anybody_owned_it(run):
+    async def scenario(bench):
+        await bench.store.keep_stop(P, "topics", "a problem", "a remedy")
+        glance = await bench.store.glance(P)
+        assert (glance.meta, glance.seen, glance.pulse, glance.summary) == ({}, None, b"", b"")
+        assert 0 <= glance.now - int(glance.stopped["time"]) < 60
+        await bench.owner("a").claim()
+        assert (await bench.store.glance(P)).stopped == glance.stopped
+
+    run(scenario)

@@ -1,0 +1,97 @@
+"""What only a Redis can hold: keys of layout 1 or of another kind, and bytes that are no text."""
+
+import asyncio
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import redis
+
+from streams.local import RedisServer
+from streams.store.layout import Damaged, key_of
+from streams.store.port import Claimed, Verdict
+from streams.store.redis_store import RedisStore
+from streams.store.snapshot import Snapshot
+
+P = 3
+TOPIC = b"topic of 16 byte"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory) -> Iterator[redis.Redis]:
+    directory = tmp_path_factory.mktemp("redis")
+    with RedisServer(directory) as server, redis.Redis.from_url(server.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t{uuid4().hex}."
+
+
+def claim(client: redis.Redis, prefix: str) -> Claimed:
+    async def claimed() -> Claimed:
+        async with RedisStore(url_of(client), prefix) as store:
+            return await store.claim(P, "a", TOPIC, 4)
+
+    return asyncio.run(claimed())
+
+
+def load(client: redis.Redis, prefix: str) -> Snapshot | None:
+    async def loaded() -> Snapshot | None:
+        async with RedisStore(url_of(client), prefix) as store:
+            return await store.load(P)
+
+    return asyncio.run(loaded())
+
+
+def url_of(client: redis.Redis) -> str:
+    return "redis://{host}:{port}/{db}".format(**client.get_connection_kwargs())
+
+
+@pytest.mark.parametrize("name", ["deltas", "folded"])
+def test_state_of_the_first_layout_without_a_head_is_never_taken_for_nothing(client, prefix, name):
+    key = key_of(prefix, P, name)
+    if name == "deltas":
+        client.rpush(key, b"state")
+    else:
+        client.hset(key, "page:d/0", b"state")
+    assert claim(client, prefix) == Claimed(Verdict.DAMAGED, {})
+    assert client.keys(f"{prefix}*") == [key.encode()]
+
+
+@pytest.mark.parametrize("name", ["meta", "changes", "pages", "outbox", "deltas", "folded"])
+def test_a_key_of_another_kind_is_damage_and_no_error(client, prefix, name):
+    claim(client, prefix)
+    key = key_of(prefix, P, name)
+    client.delete(key)
+    client.set(key, "what somebody else keeps")
+    assert claim(client, prefix).verdict is Verdict.DAMAGED
+
+
+NO_TEXT = b"\xff\xfe"
+
+
+@pytest.mark.parametrize("name", ["topic", "owner", "next", "head", NO_TEXT])
+def test_a_head_that_is_no_text_is_damage_and_no_error(client, prefix, name):
+    claim(client, prefix)
+    client.hset(key_of(prefix, P, "meta"), name, NO_TEXT)
+    client.hset(key_of(prefix, P, "meta"), "digest", NO_TEXT)
+    with pytest.raises(Damaged):
+        load(client, prefix)
+    assert claim(client, prefix).before["digest"] == r"\xff\xfe"
+
+
+@pytest.mark.parametrize("name", ["pages", "outbox"])
+def test_an_entry_whose_name_is_no_text_is_damage_and_no_error(client, prefix, name):
+    claim(client, prefix)
+    client.hset(key_of(prefix, P, name), NO_TEXT, b"value")
+    client.hset(key_of(prefix, P, "meta"), name, 1)
+    with pytest.raises(Damaged):
+        load(client, prefix)
+
+
+def test_all_keys_of_a_partition_share_the_hash_tag_of_its_log(client):
+    """Redis Cluster keeps them together, else no script could write all of them."""
+    claim(client, "turnstile.")
+    assert client.keys("turnstile.*") == [b"turnstile.{norms-3}:meta"]

@@ -1,0 +1,101 @@
+"""What a simulation does to a store: back to any earlier contents, single keys lost, any time."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import pytest
+
+from streams.store.holding import Holding
+from streams.store.layout import Damaged
+from streams.store.memory_store import MemoryStore
+from streams.store.port import Commit, Guard, Verdict
+from streams.wire.chain import Chain
+
+T = TypeVar("T")
+TOPIC = b"topic of 16 byte"
+CHAIN = Chain(b"head", b"before", 7)
+
+
+def now(asked: Awaitable[T]) -> T:
+    """The answer of a verb, which waits for nothing: no event loop is there."""
+    try:
+        asked.__await__().send(None)
+    except StopIteration as answered:
+        return answered.value
+    raise AssertionError("it waits")
+
+
+def claimed(store: MemoryStore, partition: int = 0) -> Holding:
+    now(store.claim(partition, "a", TOPIC, 4))
+    return Holding(store, partition, "a", now(store.load(partition)))
+
+
+def batch(holding: Holding, first: int) -> Verdict:
+    return now(holding.commit(first, first + 1, CHAIN, b"c", {f"{first}/0": b"o"}, []))
+
+
+def test_a_copy_put_back_is_what_was_kept_however_often():
+    store = MemoryStore(clock=lambda: 0.0)
+    claimed(store, 1)
+    holding = claimed(store)
+    batch(holding, 0)
+    now(holding.compact(1, {"page:d/0": b"p"}))
+    copied, kept = store.copy(), [now(store.load(partition)) for partition in range(3)]
+    for _ in range(2):
+        assert batch(holding, 1) is Verdict.OK
+        assert now(holding.compact(2, {"page:d/0": None, "page:d/1": b"q"})) is Verdict.OK
+        assert now(holding.drop(holding.backlog, 2)) is Verdict.OK
+        assert now(holding.beat(b"pulse", b"")) is Verdict.OK
+        assert batch(claimed(store, 1), 0) is Verdict.OK
+        claimed(store, 2)
+        store.restore(copied)
+        assert [now(store.load(partition)) for partition in range(3)] == kept
+        assert now(store.glance(0)).seen is None
+        assert batch(holding, 2) is Verdict.REWOUND
+        holding = Holding(store, 0, "a", now(store.load(0)))
+
+
+@pytest.mark.parametrize("key", ["changes", "pages", "outbox"])
+def test_a_key_that_is_lost_damages_the_partition_and_no_other(key):
+    store = MemoryStore(clock=lambda: 0.0)
+    holdings = [claimed(store, partition) for partition in range(2)]
+    for holding in holdings:
+        batch(holding, 0)
+        now(holding.compact(1, {"page:d/0": b"p"}))
+    store.lose(0, key)
+    assert [batch(holding, 1) for holding in holdings] == [Verdict.DAMAGED, Verdict.OK]
+    with pytest.raises(Damaged):
+        now(store.load(0))
+
+
+def test_a_head_that_is_lost_fences_its_owner_and_is_not_taken_for_nothing():
+    store = MemoryStore(clock=lambda: 0.0)
+    holding = claimed(store)
+    batch(holding, 0)
+    store.lose(0, "meta")
+    assert batch(holding, 1) is Verdict.FENCED
+    assert now(store.claim(0, "b", TOPIC, 4)).verdict is Verdict.DAMAGED
+
+
+def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
+    times = iter([10.9, 70.0, 75.5])
+    store = MemoryStore(clock=lambda: next(times))
+    holding = claimed(store)
+    now(holding.beat(b"pulse", b""))
+    now(holding.keep_stop("hole", "a hole", "fill it"))
+    glance = now(store.glance(0))
+    assert (glance.seen, glance.stopped["time"], glance.now) == (10, "70", 75)
+
+
+def test_what_the_caller_changes_later_is_not_what_was_written():
+    store = MemoryStore(clock=lambda: 0.0)
+    version = claimed(store).version
+    changes, parcels = [b"c"], {"0/0": b"o"}
+    now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, changes, parcels, [])))
+    changes.clear()
+    parcels.clear()
+    contents = store.contents(0)
+    assert (contents.changes, contents.outbox) == ([b"c"], {"0/0": b"o"})
+    now(store.glance(0)).meta.clear()
+    assert asyncio.run(store.owner(0)) == "a"
