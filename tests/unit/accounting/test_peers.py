@@ -205,6 +205,7 @@ def test_renyi_epsilons_are_those_of_opacus_and_default_orders_are_as_good(
     assert float(default_orders.epsilon([steps], 1e-5, "renyi")) <= epsilon * 1.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_accounting(
     mechanism: PoissonGaussian,

@@ -92,6 +92,7 @@ def test_rows_of_ids_are_spread_whatever_seed_is_drawn(stride):
         assert probes(ids, table).mean() < 1.5
 
 
+@pytest.mark.process
 def test_every_process_draws_a_seed_of_its_own():
     script = "from streams.ledger.index import _SEED; print(_SEED)"
     seeds = {subprocess.check_output([sys.executable, "-c", script]) for _ in range(2)}

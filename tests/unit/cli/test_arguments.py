@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from streams.cli import arguments
 from streams.cli.main import main
 from streams.cli.output import Exit
 from tests.readme import TOP
@@ -64,13 +66,14 @@ worker --log-level LOUD  | invalid choice
 halts --redis redis://h  | unrecognized arguments: --redis
 status nonsense          | unrecognized arguments: nonsense
 """
+PARSER = cache(arguments._new_parser)
 TABLE = [tuple(map(str.strip, line.split("|"))) for line in REFUSED.strip().splitlines()]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+def run(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[object, str]:
     """The exit code and all that was said."""
     try:
-        code: object = main(arguments)
+        code: object = main(given)
     except SystemExit as end:
         code = end.code
     captured = capsys.readouterr()
@@ -86,9 +89,14 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
         monkeypatch.setattr(f"streams.topics.clients.{client}", unavailable)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr("streams.sdk.client.sleep", lambda _: None, raising=False)
+    monkeypatch.setattr("streams.sdk.connecting.sleep", lambda _: None)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps nothing of what it has parsed, and takes longer to make than to use."""
+    monkeypatch.setattr(arguments, "_new_parser", PARSER)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -105,14 +113,23 @@ def test_odd_values_of_every_option_end_in_a_sentence(
             assert "secret" not in said or option != "--redis", said
 
 
-@pytest.mark.parametrize(("arguments", "message"), TABLE)
+@pytest.mark.parametrize(("given", "message"), TABLE)
 def test_what_a_command_would_ignore_or_cannot_do_is_refused_at_once(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    given: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = run(capsys, *arguments.split())
+    code, said = run(capsys, *given.split())
     assert message in said
     assert code in (Exit.USAGE, Exit.UNAVAILABLE)
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "command", ["", *sorted({line.split()[0] for line in COMMANDS}), "up", "demo"]
+)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(capsys, *command.split(), "--help")
+    assert code == 0
+    assert said.startswith(f"usage: turnstile {command}".rstrip())
 
 
 def test_a_password_in_a_variable_is_never_said(
