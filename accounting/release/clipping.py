@@ -25,8 +25,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.validation import DOWN, FloatArray, as_float_array, nonnegative_array, norm_vector
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
+from accounting.exact.validation import (
+    FloatArray,
+    as_float_array,
+    nonnegative_array,
+    norm_vector,
+)
 
 _ULP: Final = 2.0**-52
 _IN_PROPORTION: Final = 2.0**-1021

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost
-from accounting.mechanisms import Gaussian
+from accounting.costs.mechanisms import Gaussian
 from streams.demo.purchases import Purchases
 from streams.demo.training import Progress, worst_case_steps
 from streams.queries.answerer import QueryAnswerer

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
-from accounting.mechanisms import Gaussian
+from accounting.costs.mechanisms import Gaussian
 from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.images import CLASSES, FEATURE_NORM, Images
 from streams.sdk.run import Run

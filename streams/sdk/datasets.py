@@ -19,7 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
-from accounting.units import from_units_down
+from accounting.exact.units import from_units_down
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,

@@ -28,7 +28,8 @@ from streams.sdk.errors import (
 )
 from streams.sdk.followers import Followed, Reading
 from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.topics import NORMS, TopicsUnavailable, partition_count
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import NORMS, partition_count
 
 _TOPICS_POLL = 0.2
 _REPLIES_POLL_MS = 500

@@ -14,8 +14,8 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PureDP
-from accounting.mechanisms import noise_scale
-from accounting.validation import nonnegative_finite
+from accounting.costs.mechanisms import noise_scale
+from accounting.exact.validation import nonnegative_finite
 from streams.ledger.policies import mechanism_of
 from streams.normal_form import normal_form
 from streams.schemas import Decision, MechanismName, Policy, Rejection, User, Users

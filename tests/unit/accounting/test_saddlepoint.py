@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
-from accounting.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports.bounds import Bounds
 from accounting.reports.cumulants import DIRECTIONS, Direction, SampledLoss
 from accounting.reports.loss_columns import CumulantTable, LossColumns
@@ -85,6 +85,7 @@ def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 2.0, 4.0])
 @pytest.mark.parametrize("counts", [(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 0, 2)])
 def test_exact_delta_of_one_and_two_steps_lies_between_the_bounds(

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from scipy import special, stats
 
+from accounting.exact.units import from_units_down
 from accounting.release import ExactNoise
-from accounting.units import from_units_down
 from streams.queries.answerer import QueryAnswerer, ReleasedTwice
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
