@@ -388,5 +388,5 @@ class Clients(RuleBasedStateMachine):
         self.a_dataset_that_is_in_use_is_everywhere_under_one_policy()
 
 
-Clients.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Clients.TestCase.settings = settings(stateful_step_count=30)
 TestClients = Clients.TestCase
