@@ -160,12 +160,14 @@ def test_a_forged_refusal_ends_an_attempt_and_costs_nothing(
         charging = threading.Thread(target=charge)
         charging.start()
         forged = eventually(lambda: len(found := forged_admissions(shared, name, 0)) == 2 and found)
+        offset = forged[0].offset
+        charges = shared.log.records["norms"]
         record = Rejected(
             partition=0,
-            offset=forged[0].offset,
+            offset=offset,
             reason=Reason.OLDER_ATTEMPT,
             detail="forged",
-            record=b"",
+            record=next(value for p, at, value in charges if (p, at) == (0, offset)),
             dataset=name,
             run="r",
             attempt=run.attempt,
