@@ -14,7 +14,13 @@ from mpmath import mpf
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports import pld
-from accounting.reports.losses import LatticeLoss, loss, step_loss
+from accounting.reports.losses import (
+    SMALLEST_STEP,
+    LatticeLoss,
+    loss,
+    outcome_range,
+    step_loss,
+)
 from accounting.reports.pld import PldReport
 from accounting.reports.transforms import LossTransforms
 
@@ -81,6 +87,33 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
         if losses.below is not None:
             below = lattice_delta(losses.below, step, epsilon, added)
             assert below * (1.0 - losses.error) <= exact
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(-17.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(-8.0, 2.1).map(lambda x: 10.0**x),
+    st.sampled_from([4.0, 8.0, 16.0, 37.5]),
+    st.floats(0.0, 1.0),
+)
+def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_at_least(
+    rate: float, ratio: float, cut: float, part: float
+) -> None:
+    largest = max(abs(loss(ratio, rate, np.array(outcome_range(ratio, rate, cut)))))
+    exponent = math.log2(largest * SMALLEST_STEP)
+    exponent = math.ceil(exponent + part * (1.0 - exponent))
+    losses = step_loss(ratio, rate, 2.0 ** min(exponent, 1), cut)
+    for masses in (losses.above.log_removed, losses.above.log_added):
+        assert math.fsum(np.exp(masses)) + losses.outside >= 1.0 - losses.error
+    if losses.below is not None:
+        for masses in (losses.below.log_removed, losses.below.log_added):
+            assert math.fsum(np.exp(masses)) <= 1.0 + losses.error
+
+
+@pytest.mark.parametrize("step", [2.0**-60, 4.0, 2.0**-1000])
+def test_lattices_that_cannot_tell_losses_apart_or_overflow_are_refused(step: float) -> None:
+    with pytest.raises(ValueError, match="lattice"):
+        step_loss(20.0, 1e-15, step, 37.5)
 
 
 @pytest.mark.parametrize(("ratio", "rate", "step"), [(1.0, 0.01, 2.0**-10), (1.0, 1.0, 2.0**-6)])
