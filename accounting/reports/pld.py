@@ -13,6 +13,7 @@ import numpy as np
 
 from accounting.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports.bounds import Bounds
+from accounting.reports.ceilings import AddedCeilings
 from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
 from accounting.reports.losses import LARGEST_RATIO, StepLoss, step_loss
 from accounting.reports.transforms import Composition, LossTransforms
@@ -49,6 +50,8 @@ class PldReport:
         self._unbounded = ratios > LARGEST_RATIO
         self._ratios = np.clip(ratios, _SMALLEST_RATIO, LARGEST_RATIO)
         self._chooser = LatticeChooser(self._ratios, self._rate) if self._rate > 0.0 else None
+        rates = np.full(norms.size, self._rate)
+        self._ceilings = AddedCeilings(self._ratios, rates) if 0.0 < self._rate < 1.0 else None
         self._losses: dict[tuple[int, int, int], StepLoss] = {}
         self._tables: dict[tuple[int, int, int, int, bool, bool], LossTransforms] = {}
 
@@ -60,9 +63,13 @@ class PldReport:
         steps = counts[used].astype(np.float64)
         epsilons, nothing = np.full(steps.shape[0], float(epsilon)), np.zeros(steps.shape[0])
         lower, upper = self._delta_interval(steps, epsilons, False, nothing)
-        if self._rate < 1.0:
-            other_lower, other_upper = self._delta_interval(steps, epsilons, True, lower)
-            lower, upper = np.maximum(lower, other_lower), np.maximum(upper, other_upper)
+        if self._ceilings is not None:
+            ceiling = self._ceilings.delta(steps, epsilons)
+            more = np.flatnonzero(ceiling > lower)
+            if more.size:
+                other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
+                lower[more] = np.maximum(lower[more], other[0])
+                upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
         return _bounds(counts.shape[0], used, lower, upper)
 
     def epsilon(self, counts: IntArray, delta: float) -> Bounds:
@@ -73,8 +80,10 @@ class PldReport:
         steps = counts[used].astype(np.float64)
         lower, upper = self._epsilon_interval(steps, delta, added=False)
         known = np.flatnonzero(upper < math.inf)
-        if self._rate < 1.0 and known.size:
-            # Adding is below removing in most histories, which one look at delta shows.
+        if self._ceilings is not None and known.size:
+            known = known[self._ceilings.delta(steps[known], upper[known]) > delta]
+        if self._ceilings is not None and known.size:
+            # Where Chernoff's bound does not show that adding is below removing, delta may.
             log_delta = np.full(known.size, math.log(delta))
             plan = self._chooser.at_both(steps[known], upper[known], log_delta, added=True)
             more = known[self._delta(steps[known], plan, added=True, upper=True) > delta]
