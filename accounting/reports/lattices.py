@@ -94,9 +94,9 @@ class LatticeChooser:
         self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
         self._log_weight = np.array([log_largest_weight(tilt) for tilt in TILTS.tolist()])
 
-    def at_delta(self, counts: FloatArray, delta: float, added: bool) -> Plan:
-        """Plan to find epsilon at `delta`; `counts`: (n, levels)."""
-        log_delta = np.full(counts.shape[0], math.log(delta))
+    def at_delta(self, counts: FloatArray, delta: FloatArray, added: bool) -> Plan:
+        """Plan to find epsilon at `delta`, shape (n,); `counts`: (n, levels)."""
+        log_delta = np.log(delta)
         cumulants = self._composed(counts, self._cut(counts, log_delta), added)
         epsilons = (cumulants + self._log_weight - log_delta[:, None]) / TILTS
         return self._plan(counts, np.maximum(epsilons.min(axis=1), 0.0), log_delta, added)
