@@ -126,10 +126,10 @@ class ReportAccountant:
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
     tables are computed at its first use and kept:
 
-    - "tightest": the default, and never looser than "pld" or "renyi": the least of their upper
-      bounds and the greatest of their lower ones; exact but for rounding for histories of Gaussian
-      steps alone. Its delta does not rise with epsilon, nor its epsilon with delta, wherever
-      intervals are narrow.
+    - "tightest": the default, and the least of the upper bounds of the other methods, but for some
+      thousandths, and the greatest of their lower ones; exact but for rounding for histories of
+      Gaussian steps alone. Its delta does not rise with epsilon, nor its epsilon with delta,
+      wherever intervals are narrow.
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound alone, loose by the conversion; the fastest.
     - "saddlepoint": certified bounds around an accurate estimate, at a cost that does not depend
@@ -192,6 +192,11 @@ class ReportAccountant:
             self._reports[method] = self._build(method)
         return self._reports[method]
 
+    def _saddle_point(self) -> SaddlePointReport:
+        report = self._method("saddlepoint")
+        assert isinstance(report, SaddlePointReport)
+        return report
+
     def _build(self, method: Method) -> Report:
         mechanism, norms = self.mechanism, self.grid.norms
         if method == "tightest":
@@ -200,7 +205,7 @@ class ReportAccountant:
             pld, renyi = self._method("pld"), self._method("renyi")
             assert isinstance(pld, PldReport)
             assert isinstance(renyi, RenyiReport)
-            return TightestReport(pld, renyi, gaussian_ratios(mechanism, norms))
+            return TightestReport(pld, renyi, self._saddle_point, gaussian_ratios(mechanism, norms))
         if method == "renyi":
             return RenyiReport(mechanism, norms, self._orders)
         if not isinstance(mechanism, (Gaussian, PoissonGaussian)):

@@ -25,6 +25,7 @@ from accounting.mechanisms import Gaussian, Mechanism, PoissonGaussian
 from accounting.reports.bounds import Bounds
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
+from accounting.reports.saddlepoint import SaddlePointReport
 from accounting.validation import FloatArray, IntArray
 
 _PER_DECADE: Final = 32
@@ -42,6 +43,7 @@ _STEEPEST: Final = 2.5
 _APART: Final = math.log(10.0) / _PER_DECADE
 # Of the curve, less than which the bound of loss distributions at the point itself is taken.
 _LOOSE: Final = 0.95
+_WIDE: Final = 0.02
 _LOOKS: Final = (1, 2, 4, 8)
 _ROUNDING: Final = 2.0**-48
 # `gdp_to_delta` is above the exact value by at most 2e-12 of it, above this delta.
@@ -51,13 +53,20 @@ _LARGE: Final = 1e150
 
 
 class TightestReport:
-    """Bounds from all methods that hold for a histogram; `pld` and `renyi` are of its levels.
+    """Bounds from all methods that hold for a histogram; those given are of its levels.
 
+    Saddle points are asked for only where the rest leaves a wide interval.
     `ratios`: as `gaussian_ratios` returns them.
     """
 
-    def __init__(self, pld: PldReport, renyi: RenyiReport, ratios: FloatArray) -> None:
-        self._pld, self._renyi = pld, renyi
+    def __init__(
+        self,
+        pld: PldReport,
+        renyi: RenyiReport,
+        saddle_point: Callable[[], SaddlePointReport],
+        ratios: FloatArray,
+    ) -> None:
+        self._pld, self._renyi, self._saddle_point = pld, renyi, saddle_point
         self._other = np.isnan(ratios)
         self._squares = np.where(self._other, 0.0, np.minimum(ratios, _LARGE)) ** 2
         # Of sums over the levels, and of roots.
@@ -92,7 +101,9 @@ class TightestReport:
             part = np.maximum(height - delta, 0.0) / np.maximum(height - low, 1e-320)
             return _joined(known, _up_the_chord(left, right, part), by_renyi)
 
-        return self._bounds(counts, of_gaussian, of_any)
+        return self._bounds(
+            counts, of_gaussian, of_any, lambda report, rows: report.epsilon(rows, delta)
+        )
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds of delta at `epsilon`, finite, >= 0; `counts` as for `epsilon`."""
@@ -110,13 +121,16 @@ class TightestReport:
             start = np.minimum(known.upper, by_renyi)
             return _joined(known, _Curve(self._pld, rows).delta(epsilon, start), by_renyi)
 
-        return self._bounds(counts, of_gaussian, of_any)
+        return self._bounds(
+            counts, of_gaussian, of_any, lambda report, rows: report.delta(rows, epsilon)
+        )
 
     def _bounds(
         self,
         counts: IntArray,
         of_gaussian: Callable[[FloatArray], Bounds],
         of_any: Callable[[IntArray], Bounds],
+        by_saddle_point: Callable[[SaddlePointReport, IntArray], Bounds],
     ) -> Bounds:
         """Return the bounds of all users; zeros for those without steps."""
         result = Bounds(*np.zeros((3, counts.shape[0])))
@@ -128,7 +142,18 @@ class TightestReport:
             for column, values in zip(result, of_gaussian(mu), strict=True):
                 column[gaussian] = values
         if rest.size:
-            for column, values in zip(result, of_any(counts[rest]), strict=True):
+            found = of_any(counts[rest])
+            wide = np.flatnonzero(found.lower < found.upper * (1.0 - _WIDE))
+            if wide.size:
+                closer = by_saddle_point(self._saddle_point(), counts[rest[wide]])
+                lower = np.maximum(found.lower[wide], closer.lower)
+                upper = found.upper[wide]
+                upper = np.where(closer.upper < _LOOSE * upper, closer.upper, upper)
+                lower = np.minimum(lower, upper)
+                estimate = np.clip(closer.estimate, lower, upper)
+                for column, values in zip(found, (lower, estimate, upper), strict=True):
+                    column[wide] = values
+            for column, values in zip(result, found, strict=True):
                 column[rest] = values
         return result
 
