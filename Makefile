@@ -1,20 +1,34 @@
-# Everything a newcomer types. A bare machine needs Python 3.11 and make; nothing else.
+# Everything a developer types. A bare machine needs Python 3.11 and make; nothing else.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Tests run side by side, so each computes with one thread; what Python compiles is kept, since every
+# process of a test would compile it again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
+JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo test lint bench papers clean
+.PHONY: help demo check test lint bench papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@echo "One test, without the rest:  make test ARGS=tests/unit/test_config.py::NAME"
+	@echo "The same for demo, check, bench and papers: ARGS is handed on."
 
 demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
 
-test: $(VENV)/installed           ## lint, types, import rules, then every test
-	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest $(ARGS)
+check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process; a minute
+	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check $(ARGS)
+
+ifeq ($(strip $(ARGS)),)
+test: $(VENV)/installed lint      ## lint, types, import rules, every test; or those in ARGS, alone
+	$(PYTEST) -n $(JOBS) --dist worksteal
+else
+test: $(VENV)/installed
+	$(PYTEST) $(ARGS)
+endif
 
 lint: $(VENV)/installed           ## ruff, mypy, import rules
 	$(BIN)/ruff check .

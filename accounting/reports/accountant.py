@@ -4,7 +4,7 @@ These are reports. They hold for the history as it was realised, for one user: o
 (epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
 user, or out through a differentially private release. They are not filters and must never admit a
 step: where later steps depend on earlier outcomes, only the filters and odometers of
-`accounting.filters` and `accounting.odometers` are valid.
+`accounting.rules.filters` and `accounting.rules.odometers` are valid.
 
 A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
 al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
@@ -19,14 +19,14 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import IntArray, nonnegative_finite, probability, renyi_orders
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
-from accounting.validation import IntArray, nonnegative_finite, probability, renyi_orders
 
 Method: TypeAlias = Literal["pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)

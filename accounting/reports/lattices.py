@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.losses import loss, outcome_range
 from accounting.reports.transforms import log_largest_weight
-from accounting.validation import FloatArray, IntArray
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
 # A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.

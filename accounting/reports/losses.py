@@ -25,8 +25,8 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.tangents import Cells, tangent_bins, tangent_polygon
-from accounting.validation import FloatArray, IntArray
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
 from accounting.reports.losses import LARGEST_RATIO, StepLoss, step_loss
 from accounting.reports.transforms import Composition, LossTransforms
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 _CHUNK = 2**20  # complex numbers in one intermediate
 _LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25

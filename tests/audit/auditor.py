@@ -61,6 +61,7 @@ class Log:
 
     def __init__(self, config: Config) -> None:
         self.records: dict[str, list[tuple[int, int, bytes | None]]] = {t: [] for t in TOPICS}
+        self._values: set[tuple[str, int, bytes | None]] = set()
         self._names = {config.topic(topic): topic for topic in TOPICS}
         self._norms = config.topic("norms")
         self._servers = config.kafka.split(",")
@@ -86,6 +87,11 @@ class Log:
             for place, records in self._consumer.poll(timeout_ms=200).items():
                 topic = self._names[place.topic]
                 self.records[topic] += [(place.partition, r.offset, r.value) for r in records]
+                self._values |= {(topic, place.partition, r.value) for r in records}
+
+    def has(self, topic: str, partition: int, value: bytes) -> bool:
+        """Whether such a record has been read."""
+        return (topic, partition, value) in self._values
 
     def ends(self) -> dict[TopicPartition, int]:
         """The offset after the last record, of every partition."""
@@ -674,14 +680,22 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
     for partition, _, value in log.records["halts"]:
         answer = published_answer(value or b"")
         assert answer["partition"] == partition
-        answers.append(_frozen(answer))
+        frozen, content = _frozen_answer(value or b"")
+        answers.append(frozen)
         if answer["type"] == "decision":
             key = answer["dataset"], answer["run"], answer["step"], partition
-            # The digest is that of the asker's version: what it must be is in the answers.
-            contents[key].add(_frozen({**answer, "attempt": 0, "v": 0, "digest": b""}))
+            contents[key].add(content)
     for key, ways in contents.items():
         assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
     _same("answers", auditor.answers, answers)
+
+
+@cache
+def _frozen_answer(value: bytes) -> tuple[Any, Any]:
+    """A record of `halts`, and what of it must be the same when a step is decided again."""
+    answer = published_answer(value)
+    # The digest is that of the asker's version: what it must be is in the answers.
+    return _frozen(answer), _frozen({**answer, "attempt": 0, "v": 0, "digest": b""})
 
 
 def _compare_rejects(auditor: Auditor, log: Log) -> None:
@@ -770,8 +784,9 @@ def state_of(ledger: Ledger, name: str) -> Rows:
         page = accounts.take_page(number)
         number += 1
         users = numbers_of(page.users, "q")
-        spent, base = numbers_of(page.spent, "q"), numbers_of(page.base, "q")
-        rungs = numbers_of(page.rungs, "q")
+        spent, base, rungs = (
+            numbers_of(page.columns[column], "q") for column in ("spent", "base", "rungs")
+        )
         for i, user in enumerate(users):
             row = slice(i * width, (i + 1) * width)
             used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))

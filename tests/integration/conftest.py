@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +13,19 @@ import pytest
 from streams.local import LocalStack
 from tests.integration.service import Service, ServiceFactory
 
+# Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[LocalStack]:
     """A broker and a Redis, without workers."""
     with LocalStack(workers=0) as running:
         yield running
+        running.broker.kill()  # nobody needs it again
+        running.redis_server.kill()
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +53,9 @@ def start_service(servers: LocalStack) -> ServiceFactory:
                 raise
             finally:
                 service.close()
+                for worker in stack.workers:  # an end in order takes seconds, and others test it
+                    worker.terminate()
+                    worker.hasten()
 
     return start
 

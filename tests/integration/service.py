@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
-from streams.ledger.ledger import Ledger, ledger_of
+from streams.ledger.ledger import Ledger, Output, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_partitions
 from streams.sdk.client import Turnstile
@@ -53,6 +53,7 @@ class Service:
         self._auditor: Auditor | None = None
         self._kept: dict[int, Snapshot] = {}
         self._ledgers: dict[int, Ledger] = {}
+        self._audited: dict[int, Ledger] = {}  # those that were as the auditor has them
 
     def close(self) -> None:
         self._open.close()
@@ -79,21 +80,35 @@ class Service:
 
     def publish(self, partition: int, value: bytes | dict[str, Any] | None) -> int:
         """Write a record to `norms` as any Kafka client could; returns its offset."""
+        (offset,) = self.publish_all(partition, [value])
+        return offset
+
+    def publish_all(
+        self, partition: int, values: Sequence[bytes | dict[str, Any] | None]
+    ) -> list[int]:
+        """Write records to `norms`, one behind the other; returns their offsets."""
         if self._producer is None:
             self._producer = KafkaProducer(
                 bootstrap_servers=self.kafka, acks="all", max_request_size=16 * 1024 * 1024
             )
             self._open.callback(self._producer.close)
-        if isinstance(value, dict):
-            value = msgspec.msgpack.encode(value)
-        topic = self.config.topic("norms")
-        key = b"tombstone" if value is None else None
-        sent = self._producer.send(topic, value=value, key=key, partition=partition)
-        return sent.get(timeout=30).offset
+        topic, sent = self.config.topic("norms"), []
+        for value in values:
+            packed = msgspec.msgpack.encode(value) if isinstance(value, dict) else value
+            key = b"tombstone" if value is None else None
+            sent.append(self._producer.send(topic, value=packed, key=key, partition=partition))
+        return [one.get(timeout=60).offset for one in sent]
 
     def settle(self) -> dict[int, Snapshot]:
-        """Wait until all that was published is decided and answered; what Redis holds then."""
-        return eventually(self._settled)
+        """Wait until all that was published is decided and answered; what Redis holds then.
+
+        The outboxes are empty: no worker has anything left to write.
+        """
+        return self._decided(lambda partition, kept: not kept.outbox)
+
+    def answered(self) -> dict[int, Snapshot]:
+        """The same, without waiting for the outboxes: what they hold stands in the topics."""
+        return self._decided(self._is_published)
 
     def audit(self) -> Auditor:
         """Everything so far must be as the auditor has it."""
@@ -102,22 +117,21 @@ class Service:
         if self._auditor is None:
             self._auditor = Auditor(self.partitions, self.log.topic_id())
         self._auditor.fold(self.log)
-        compare(self._auditor, self.log, ledgers)
+        fresh = {p: ledger for p, ledger in ledgers.items() if ledger is not self._audited.get(p)}
+        compare(self._auditor, self.log, fresh)
         for partition, kept in self._kept.items():
             compare_chain(self._auditor, partition, kept.meta.chain)
+        self._audited = dict(ledgers)
         return self._auditor
 
     def ledgers(self) -> dict[int, Ledger]:
         """The settled state, by partition."""
-        kept = self.settle()
-        if kept != self._kept:
-            self._kept = kept
-            self._ledgers = {
-                p: ledger_of(
-                    found, p, self.partitions, bytes.fromhex(found.meta.topic), found.meta.chain
-                )
-                for p, found in kept.items()
-            }
+        kept = self.answered()
+        for p, found in kept.items():
+            if p not in self._kept or found.meta != self._kept[p].meta:
+                topic, chain = bytes.fromhex(found.meta.topic), found.meta.chain
+                self._ledgers[p] = ledger_of(found, p, self.partitions, topic, chain)
+        self._kept = kept
         return self._ledgers
 
     def state(self, dataset: str) -> Rows:
@@ -130,7 +144,12 @@ class Service:
 
     def kept(self) -> dict[int, Snapshot]:
         """What Redis holds now."""
-        return asyncio.run(self._load())
+
+        async def read() -> dict[int, Snapshot]:
+            async with RedisStore(self.redis, self.prefix) as store:
+                return await self._load(store)
+
+        return asyncio.run(read())
 
     @contextmanager
     def paused_worker(self, index: int = 0) -> Iterator[int]:
@@ -182,18 +201,39 @@ class Service:
             user += 1
         return found
 
-    def _settled(self) -> dict[int, Snapshot] | None:
-        ends = self.log.norms_ends()
-        snapshots = asyncio.run(self._load())
-        done = len(snapshots) == self.partitions and all(
-            kept.next == ends[p] and not kept.outbox for p, kept in snapshots.items()
-        )
-        return snapshots if done else None
+    def _decided(self, is_done: Callable[[int, Snapshot], bool]) -> dict[int, Snapshot]:
+        """Wait until the state is that at the end of the log, and done in every partition."""
 
-    async def _load(self) -> dict[int, Snapshot]:
-        async with RedisStore(self.redis, self.prefix) as store:
-            found = {p: await store.load(p) for p in range(self.partitions)}
-            return {p: kept for p, kept in found.items() if kept is not None}
+        async def read(ends: dict[int, int]) -> dict[int, Snapshot]:
+            async with RedisStore(self.redis, self.prefix) as store:
+                glances = {p: (await store.glance(p)).meta for p in range(self.partitions)}
+                if any(int(glances[p].get("next", -1)) != ends[p] for p in glances):
+                    return {}  # the whole state is read once, when it is there
+                return await self._load(store)
+
+        def found() -> dict[int, Snapshot] | None:
+            ends = self.log.norms_ends()
+            kept = asyncio.run(read(ends))
+            done = len(kept) == self.partitions and all(
+                snapshot.next == ends[p] and is_done(p, snapshot) for p, snapshot in kept.items()
+            )
+            return kept if done else None
+
+        kept: dict[int, Snapshot] = eventually(found)
+        return kept
+
+    def _is_published(self, partition: int, kept: Snapshot) -> bool:
+        if kept.outbox:
+            self.log.refresh()
+        return all(
+            self.log.has(output.channel.value, partition, output.value)
+            for _, packed in kept.outbox
+            for output in msgspec.msgpack.decode(packed, type=list[Output])
+        )
+
+    async def _load(self, store: RedisStore) -> dict[int, Snapshot]:
+        found = {p: await store.load(p) for p in range(self.partitions)}
+        return {p: kept for p, kept in found.items() if kept is not None}
 
 
 ServiceFactory = Callable[..., AbstractContextManager[Service]]

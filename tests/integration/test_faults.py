@@ -178,9 +178,7 @@ class Chaos:
 
     def pause(self, longest: float) -> None:
         """Let a random while pass, so that the next fault comes at any moment."""
-        deadline = time.monotonic() + self.random.uniform(0.0, longest)
-        while time.monotonic() < deadline:
-            time.sleep(0.005)
+        time.sleep(self.random.uniform(0.0, longest))
 
     def _owners(self) -> set[int]:
         async def read() -> list[str]:

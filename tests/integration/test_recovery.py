@@ -4,11 +4,9 @@ import os
 import signal
 
 import numpy as np
-import pytest
 import redis
 
-from streams import DecisionTimeout
-from streams.operations.status import read_owners, read_partitions
+from streams.operations.status import read_owners
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = np.arange(60)
@@ -37,29 +35,6 @@ def test_an_empty_redis_is_filled_from_the_log(start_service: ServiceFactory) ->
         charge(service, "d", 1)
         run = service.client.run("d", "r")
         assert run.step == 16
-        service.audit()
-
-
-def test_a_partition_whose_redis_is_ahead_of_the_log_decides_nothing(
-    start_service: ServiceFactory,
-) -> None:
-    with start_service(workers=1, partitions=2) as service:
-        charge(service, "d", 3)
-        service.settle()
-        service.stack.stop_worker(0)
-        meta = f"{service.prefix}{{norms-1}}:meta"
-        with redis.Redis.from_url(service.redis) as client:
-            true_next = client.hget(meta, "next")
-            client.hset(meta, "next", 1_000_000)
-            service.stack.start_worker()
-            with pytest.raises(DecisionTimeout, match=r"\[1\]"):
-                service.client.run("d", "r", timeout=8)
-            problems = [partition.problem for partition in read_partitions(service.config)]
-            assert problems[0] is None
-            assert "beyond the end" in str(problems[1])
-            client.hset(meta, "next", true_next)
-        service.stack.kill_worker(1)
-        charge(service, "d", 1)
         service.audit()
 
 

@@ -17,6 +17,7 @@ from streams.cli.output import Exit
 from streams.local.stack import WORKER_COMMAND
 from streams.operations.status import read_datasets, read_owners, read_partitions
 from streams.topics.topics import ensure_topics
+from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = np.arange(50)
@@ -30,10 +31,9 @@ def charge(service: Service, steps: int) -> None:
         run.charge(USERS, NORMS, noise_stddev=1.0)
 
 
-def status(service: Service, *options: str) -> subprocess.CompletedProcess[str]:
+def status(service: Service, *options: str) -> Done:
     settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
-    command = [sys.executable, "-m", "streams.cli", "status", *settings, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return turnstile("status", *settings, *options)
 
 
 @contextmanager
@@ -59,12 +59,12 @@ def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceF
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
         service.eventually_all("no worker has ever owned")
-        assert status(service).returncode == Exit.UNAVAILABLE
+        assert status(service).code == Exit.UNAVAILABLE
         with unsupervised_worker(service):
             charge(service, 1)
             assert not any(service.problems())
             shown = status(service, "--json")
-            assert (shown.returncode, shown.stderr) == (Exit.OK, "")
+            assert (shown.code, shown.said) == (Exit.OK, "")
 
 
 def test_a_service_whose_only_worker_was_killed_is_not_healthy(
@@ -78,8 +78,8 @@ def test_a_service_whose_only_worker_was_killed_is_not_healthy(
             worker.kill()
         service.eventually_all("was last seen")
         shown = status(service)
-        assert shown.returncode == Exit.UNAVAILABLE
-        assert "start a worker" in shown.stdout
+        assert shown.code == Exit.UNAVAILABLE
+        assert "start a worker" in shown.out
         assert read_datasets(service.config)["d"].users == len(USERS)
         with unsupervised_worker(service):
             charge(service, 1)
@@ -97,7 +97,7 @@ def test_a_paused_worker_with_records_waiting_is_not_healthy(
                 service.publish(partition, b"waits")
             found = service.eventually_all("was last seen")
             assert all("1 records wait" in problem for problem in found)
-            assert status(service).returncode == Exit.UNAVAILABLE
+            assert status(service).code == Exit.UNAVAILABLE
         service.settle()
         eventually(lambda: not any(service.problems()))
 

@@ -6,30 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 
 import pytest
 from kafka import KafkaProducer
 
 from streams.cli.main import main
-from streams.local import LocalStack
+from tests.integration import command
+from tests.integration.service import eventually
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
 
-def turnstile(*arguments, environment=None, stdin=None):
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        env={**os.environ, **(environment or {})},
-        timeout=120,
-        check=False,
-    )
-    lines = done.stdout.splitlines() if "--json" in arguments else []
-    return done.returncode, [json.loads(line) for line in lines], done.stderr
+def turnstile(*arguments, **settings):
+    """The exit code of a command, its JSON lines, and what it said beside them."""
+    done = command.turnstile(*arguments, **settings)
+    return done.code, done.lines if "--json" in arguments else [], done.said
 
 
 def gone(pid: int) -> bool:
@@ -38,13 +30,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def eventually(found):
-    deadline = time.monotonic() + 30
-    while not (result := found()):
-        assert time.monotonic() < deadline, "it did not happen"
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +52,7 @@ def up():
     )
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
-    deadline = time.monotonic() + 30
-    while not all(gone(int(pid)) for pid in children.stdout.split()):
-        assert time.monotonic() < deadline, "children outlive `turnstile up`"
-        time.sleep(0.1)
+    eventually(lambda: all(gone(int(pid)) for pid in children.stdout.split()))
 
 
 def test_from_a_norm_to_its_halt(up):
@@ -226,18 +208,17 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     assert skipped["data"] == "cdnow"
 
 
-def test_a_worker_logs_one_json_object_a_line():
-    """On a service of its own, so that no partition of another moves."""
-    with LocalStack(workers=0) as servers:
-        command = [*COMMAND, "worker", "--json", "--partitions", "1"]
-        where = ["--kafka", servers.kafka, "--redis", servers.redis]
-        with subprocess.Popen([*command, *where], stdout=subprocess.PIPE, text=True) as worker:
-            lines = []
-            for line in worker.stdout:
-                lines.append(json.loads(line))
-                if "owned" in lines[-1]["message"]:
-                    worker.send_signal(signal.SIGTERM)
-        assert worker.returncode == 0
+def test_a_worker_logs_one_json_object_a_line(servers):
+    """Under a prefix of its own, so that no partition of another moves."""
+    worker = [*COMMAND, "worker", "--json", "--partitions", "1", "--prefix", "logging."]
+    where = ["--kafka", servers.kafka, "--redis", servers.redis]
+    with subprocess.Popen([*worker, *where], stdout=subprocess.PIPE, text=True) as worker:
+        lines = []
+        for line in worker.stdout:
+            lines.append(json.loads(line))
+            if "owned" in lines[-1]["message"]:
+                worker.send_signal(signal.SIGTERM)
+    assert worker.returncode == 0
     assert {"time", "level", "logger", "message"} <= set(lines[0])
     assert "turnstile.worker" in {line["logger"] for line in lines}
 
@@ -248,13 +229,3 @@ def test_a_broker_that_is_not_there_is_unavailable():
     assert (code, "127.0.0.1:1" in message) == (69, True)
     code, _, message = turnstile("status", environment=nowhere)
     assert (code, "127.0.0.1:1" in message) == (69, True)
-
-
-@pytest.mark.parametrize(
-    "command", ["", "up", "demo", "worker", "dataset create", "publish", "rejects", "run close"]
-)
-def test_every_command_explains_itself(command):
-    done = subprocess.run(
-        [*COMMAND, *command.split(), "--help"], capture_output=True, text=True, check=True
-    )
-    assert "usage: turnstile" in done.stdout

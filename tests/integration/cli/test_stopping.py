@@ -7,12 +7,14 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from tests.integration.service import eventually
 
 UP = [sys.executable, "-m", "streams.cli", "up", "--json", "--partitions", "1"]
 WITHIN = 60.0
@@ -28,26 +30,25 @@ def of(folder: Path) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {WITHIN} seconds"
-        time.sleep(0.005)
-
-
 @contextmanager
-def started(folder: Path, *before: str) -> Iterator[subprocess.Popen[str]]:
-    """`turnstile up` whose temporary files are in a folder of their own."""
+def started(
+    folder: Path, command: Sequence[str] = UP, stderr: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """A command whose temporary files are in a folder of their own."""
     with subprocess.Popen(
-        [*before, *UP],
+        command,
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     ) as process:
+        # Whoever waits for what it never says waits no longer than this.
+        too_late = threading.Timer(2 * WITHIN, process.kill)
+        too_late.start()
         try:
             yield process
         finally:
+            too_late.cancel()
             process.kill()
 
 
@@ -101,27 +102,18 @@ def test_a_second_signal_makes_it_faster_and_leaves_nothing(moment: str, tmp_pat
 def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
     """With the terminal even what is said on the way has nowhere to go."""
     terminal, its_end = pty.openpty()
-    with subprocess.Popen(
-        UP,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=its_end,
-        text=True,
-    ) as process:
-        try:
-            os.close(its_end)
-            is_ready(process, tmp_path)
-            os.close(terminal)
-            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
-                process.send_signal(number)
-            assert process.wait(WITHIN) == 0
-            nothing_is_left(tmp_path)
-        finally:
-            process.kill()
+    with started(tmp_path, stderr=its_end) as process:
+        os.close(its_end)
+        is_ready(process, tmp_path)
+        os.close(terminal)
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+        assert process.wait(WITHIN) == 0
+        nothing_is_left(tmp_path)
 
 
 def test_under_nohup_it_outlives_the_terminal(tmp_path: Path) -> None:
-    with started(tmp_path, "nohup") as process:
+    with started(tmp_path, ["nohup", *UP]) as process:
         is_ready(process, tmp_path)
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
@@ -131,17 +123,8 @@ def test_under_nohup_it_outlives_the_terminal(tmp_path: Path) -> None:
 
 def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     demo = [sys.executable, "-m", "streams.cli", "demo", "mnist", "--out", str(tmp_path / "out")]
-    with subprocess.Popen(
-        demo,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            says(process, "Starting 2 workers")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(WITHIN) == 130
-            nothing_is_left(tmp_path)
-        finally:
-            process.kill()
+    with started(tmp_path, demo) as process:
+        says(process, "Starting 2 workers")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN) == 130
+        nothing_is_left(tmp_path)

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ print(json.dumps({"pid": os.getpid(), **variables}), flush=True)
 time.sleep(600)
 """
 WORKER = (sys.executable, "-c", STAND_IN)
-
-
-def eventually(condition: Callable[[], object], within: float = 30.0) -> None:
-    """Wait for something that other processes do."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {within} seconds"
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from streams.local import Child, LocalStackError
-from tests.integration.local.conftest import eventually, is_gone
+from tests.integration.local.conftest import is_gone
+from tests.integration.service import eventually
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -61,10 +62,11 @@ def test_the_program_ends_when_its_guard_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
-    child = Child("Child", [sys.executable, "-c", STUBBORN], log=tmp_path / "log", grace=0.3)
+    refuses = STUBBORN.replace("signal.SIG_IGN", "lambda *_: print('no', flush=True)")
+    child = Child("Child", [sys.executable, "-c", refuses], log=tmp_path / "log", grace=0.3)
     eventually(lambda: child.log_tail() == ["up"])
     child.terminate()
-    assert child.wait(0.2) is None
+    eventually(lambda: child.log_tail() == ["up", "no"])
     child.stop()
     assert child.exit_code == 128 + signal.SIGKILL
     assert is_gone(child.pid)

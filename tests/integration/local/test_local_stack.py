@@ -13,7 +13,8 @@ import redis
 
 from streams.local import LocalStack, LocalStackError
 from streams.local.broker import registered_cluster
-from tests.integration.local.conftest import WORKER, eventually, is_gone
+from tests.integration.local.conftest import WORKER, is_gone
+from tests.integration.service import eventually
 
 
 def test_workers_are_told_where_everything_is(stack: LocalStack, worker_log: Path) -> None:

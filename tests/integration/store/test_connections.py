@@ -11,6 +11,7 @@ from streams.store.redis_store import CONNECTIONS, RedisStore
 from tests.conformance.store.bench import Owner, P, commit
 
 
+@pytest.mark.process
 def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
     """What answers at the address may be another Redis by then, or an older one."""
 
@@ -32,6 +33,7 @@ def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
         asyncio.run(scenario(server))
 
 
+@pytest.mark.process
 def test_connections_that_were_lost_while_nothing_was_asked_are_not_opened_again(tmp_path):
     async def scenario(server):
         async with RedisStore(server.url, "t.") as store:
@@ -70,6 +72,7 @@ EVICTING = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
 KEEPING = {"maxmemory": "100mb", "maxmemory-policy": "noeviction"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("forbidden", ["", "-config", "-@admin -@dangerous +info"])
 def test_a_redis_that_may_forget_is_refused(tmp_path, forbidden):
     with RedisServer(tmp_path, settings=EVICTING) as server:
@@ -78,6 +81,7 @@ def test_a_redis_that_may_forget_is_refused(tmp_path, forbidden):
             checked(with_rights)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("forbidden", ["-config", "-config -info"])
 def test_a_redis_that_tells_little_is_not_called_silent(tmp_path, forbidden):
     with RedisServer(tmp_path, settings=KEEPING) as server:

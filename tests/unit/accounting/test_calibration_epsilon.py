@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import InvalidInput
-from accounting.calibration import epsilon_of, noise_for_epsilon
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.reports.pld import PldReport
 
 DELTA = 1e-5
@@ -48,6 +48,7 @@ def test_published_epsilon_of_dp_sgd_gives_back_its_noise(
     assert noise_for_epsilon(epsilon, DELTA, steps, 0.01) == pytest.approx(noise, rel=3e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta", "steps", "rate", "norm"),
     [
@@ -70,6 +71,7 @@ def test_noise_with_sampling_satisfies_the_target_and_a_little_less_does_not(
     assert less.delta(rows, epsilon).lower[0] > delta
 
 
+@pytest.mark.slow
 def test_noise_falls_with_epsilon_and_delta_and_grows_with_steps_and_rate() -> None:
     noise = noise_for_epsilon(1.0, DELTA, 100, 0.01)
     assert noise_for_epsilon(1.01, DELTA, 100, 0.01) < noise
@@ -80,6 +82,7 @@ def test_noise_falls_with_epsilon_and_delta_and_grows_with_steps_and_rate() -> N
     assert noise_for_epsilon(1.0001, DELTA, 100) < noise_for_epsilon(1.0, DELTA, 100)
 
 
+@pytest.mark.slow
 def test_noise_is_proportional_to_the_norm() -> None:
     for rate in (1.0, 0.05):
         noise = noise_for_epsilon(1.0, DELTA, 30, rate)

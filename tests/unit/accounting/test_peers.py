@@ -38,9 +38,9 @@ from accounting import (
     renyi_to_delta,
     renyi_to_epsilon,
 )
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.validation import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
-from accounting.validation import IntArray
 
 RATES = [1e-4, 0.01, 0.1, 0.4, 0.9]
 NOISES = [0.3, 0.65, 1.0, 2.0, 12.0, 50.0]
@@ -205,6 +205,7 @@ def test_renyi_epsilons_are_those_of_opacus_and_default_orders_are_as_good(
     assert float(default_orders.epsilon([steps], 1e-5, "renyi")) <= epsilon * 1.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_accounting(
     mechanism: PoissonGaussian,

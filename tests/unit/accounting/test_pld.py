@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import gdp_to_delta, gdp_to_epsilon
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports import pld
 from accounting.reports.losses import LatticeLoss, loss, step_loss
 from accounting.reports.pld import PldReport

@@ -75,6 +75,7 @@ def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: 
         assert lower[0] >= float(exact) * 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "first", "second", "epsilon"),
     [(0.01, 1.0, 1.0, 0.5), (0.2, 0.5, 1.5, 1.0), (0.5, 0.3, 2.0, 0.2), (0.05, 2.0, 3.0, 3.0)],
@@ -196,6 +197,7 @@ def test_no_steps_and_a_rate_of_zero_lose_nothing() -> None:
     assert not np.any(never.delta(counts, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("ratio", [1e-200, 1e-9, 1e-3, 100.0, 1e3, 1e200])
 @pytest.mark.parametrize("q", [1e-300, 1e-6, 0.5, 1.0 - 1e-9, 1.0])

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from accounting import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports import METHODS, Method, NormGrid, RenyiReport, ReportAccountant
 
 GRID = NormGrid(1.0, 10)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger import writes
+from streams.ledger import limits
 from streams.schemas import VERSION, Reason
 from streams.wire.partitioner import partitions_of
 from tests.audit import auditor
@@ -26,8 +26,8 @@ THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
 def log(request):
     """A dataset whose run has come to step 0 under attempt 2, and a run that is closed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writes, "MAX_WRITE_BYTES", 20_000)
-        patch.setattr(writes, "MAX_CHARGE_USERS", 60)
+        patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
+        patch.setattr(limits, "MAX_CHARGE_USERS", 60)
         patch.setattr(auditor, "_MOST_WRITTEN", 20_000)
         patch.setattr(auditor, "_MOST_USERS", 60)
         log = AuditedLog(partitions=2, v=request.param)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.units import MAX_BUDGET_UNITS
+from accounting.exact.units import MAX_BUDGET_UNITS
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     OLDEST,
@@ -659,6 +659,7 @@ def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:
     assert limits.le == MAX_BUDGET_UNITS
 
 
+@pytest.mark.process
 def test_the_records_need_neither_kafka_nor_scipy() -> None:
     heavy = "{'accounting', 'kafka', 'redis', 'scipy'} & set(sys.modules)"
     found = subprocess.run(

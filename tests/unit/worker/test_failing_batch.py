@@ -15,10 +15,10 @@ class HalfApplied(Ledger):
     def apply(self, offset, value):
         raise MemoryError("in the middle of a batch")
 
-    def unfolded(self):
+    def uncompacted(self):
         return ["run:d/r"]
 
-    def fold(self, name):
+    def take_page(self, name):
         return b"not committed"
 
 
@@ -55,6 +55,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_process_that_ends_does_nothing_more_than_say_why() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=60, check=False

@@ -233,10 +233,10 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
 
 def test_a_compaction_drops_only_changes_that_were_there_when_it_began():
     class Dirty(Ledger):
-        def unfolded(self):
+        def uncompacted(self):
             return ["run:d/a", "policy:gone"]
 
-        def fold(self, name):
+        def take_page(self, name):
             return None if name == "policy:gone" else encode(name)
 
     async def scenario():

@@ -1,0 +1,356 @@
+"""One table of bad input: what is written to `norms`, and the reason for which it is refused.
+
+``tests/unit/ledger`` applies each case to a ledger and to the auditor; ``tests/integration`` writes
+all of them to a real broker, for a real worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tests.audit.auditor import home
+
+NAN, INF = math.nan, math.inf
+PARTITIONS = 3
+MIXED = {"user_ids": "mixed"}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A run of a dataset in partition 0: ``FIRST`` was charged as step 0, and step 1 is next."""
+
+    dataset: str
+    run: str
+    users: list[int]  # four that live in partition 0; the last two were never charged
+
+    def request(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Any request about the dataset."""
+        return {"type": kind, "v": 2, "dataset": self.dataset, "request": "token", **fields}
+
+    def about_run(self, kind: str, **changes: Any) -> dict[str, Any]:
+        """A request about the run."""
+        return self.request(kind, **{"run": self.run, "attempt": 1, **changes})
+
+    def charge(self, **changes: Any) -> dict[str, Any]:
+        """A charge of step 1 that must be accepted, unless the changes spoil it."""
+        good = {
+            "type": "charge",
+            "v": 2,
+            "dataset": self.dataset,
+            "run": self.run,
+            "attempt": 1,
+            "step": 1,
+            "users": self.users,
+            "norms": [1.0] * len(self.users),
+            "scale": 4.0,
+        }
+        return {**good, **changes}
+
+    def first(self, **changes: Any) -> dict[str, Any]:
+        """The charge of step 0."""
+        return self.charge(**{"step": 0, "users": self.users[:2], "norms": [1.0, 0.5], **changes})
+
+    def policy(self, **changes: Any) -> dict[str, Any]:
+        """Creates another dataset, unless the changes spoil it."""
+        policy = {
+            "dataset": f"{self.dataset}-{self.run}",
+            "partitions": PARTITIONS,
+            "measure": "zcdp",
+            "budget": [2**44],
+            "odometer_step": [2**40],
+            **changes,
+        }
+        version = {"v": policy.pop("v")} if "v" in policy else {}
+        return {"type": "create-dataset", "request": "token", "policy": policy, **version}
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """A record that must be refused; ``policy`` is that of the dataset that it is about."""
+
+    reason: str
+    record: Callable[[Lane], bytes | None]
+    policy: dict[str, Any] = field(default_factory=lambda: MIXED)
+
+
+Change = Callable[[list[int]], dict[str, Any]]
+
+
+def fill(user: int | str) -> Change:
+    return lambda users: {"users": [*users[:3], user]}
+
+
+def elsewhere(candidates: Iterable[int | str]) -> int | str:
+    """The first of these that does not live in partition 0."""
+    return next(user for user in candidates if home(user, PARTITIONS) != 0)
+
+
+CHARGES: dict[str, tuple[str, Change]] = {
+    "norm NaN": ("invalid-norm", lambda users: {"norms": [1.0, NAN, 1.0, 1.0]}),
+    "norm infinite": ("invalid-norm", lambda users: {"norms": [1.0, INF, 1.0, 1.0]}),
+    "norm negative": ("invalid-norm", lambda users: {"norms": [1.0, 1.0, 1.0, -1e-300]}),
+    "packed norm NaN": (
+        "invalid-norm",
+        lambda users: {"norms": np.array([1.0, 1.0, 1.0, NAN]).tobytes()},
+    ),
+    "norm above clip_norm": ("norm-above-clip", lambda users: {"clip_norm": 0.9999}),
+    "clip_norm NaN": ("invalid-norm", lambda users: {"clip_norm": NAN}),
+    "clip_norm infinite": ("invalid-norm", lambda users: {"clip_norm": INF}),
+    "clip_norm negative": ("invalid-norm", lambda users: {"clip_norm": -1.0}),
+    "noise 0": ("invalid-mechanism", lambda users: {"scale": 0.0}),
+    "noise negative": ("invalid-mechanism", lambda users: {"scale": -1.0}),
+    "noise NaN": ("invalid-mechanism", lambda users: {"scale": NAN}),
+    "noise infinite": ("invalid-mechanism", lambda users: {"scale": INF}),
+    "Laplace scale 0": (
+        "invalid-mechanism",
+        lambda users: {"scale": 0.0, "mechanism": "laplace"},
+    ),
+    "noise 0, nobody charged": (
+        "invalid-mechanism",
+        lambda users: {"scale": 0.0, "users": [], "norms": []},
+    ),
+    "one norm too few": ("length-mismatch", lambda users: {"norms": [1.0] * 3}),
+    "one norm too many": ("length-mismatch", lambda users: {"norms": [1.0] * 5}),
+    "known user twice": ("duplicate-user", lambda users: {"users": [*users[:3], users[0]]}),
+    "new user twice": ("duplicate-user", lambda users: {"users": [*users[:3], users[2]]}),
+    "packed user twice": (
+        "duplicate-user",
+        lambda users: {"users": np.array([*users[:3], users[1]], dtype="<i8").tobytes()},
+    ),
+    "new user of another partition": ("wrong-partition", fill(elsewhere(range(10)))),
+    "string user of another partition": ("wrong-partition", fill(elsewhere("abcdef"))),
+    "unknown dataset": ("unknown-dataset", lambda users: {"dataset": "nobody-created-this"}),
+    "run never opened": ("unknown-run", lambda users: {"run": "nobody-opened-this"}),
+    "attempt never opened": ("unknown-run", lambda users: {"attempt": 2}),
+    "step left out": ("step-out-of-order", lambda users: {"step": 2}),
+    "step far ahead": ("step-out-of-order", lambda users: {"step": 2**53}),
+    "last step with other content": ("step-content-changed", lambda users: {"step": 0}),
+    "version 3": ("unsupported-version", lambda users: {"v": 3}),
+    "version 0": ("unsupported-version", lambda users: {"v": 0}),
+    "name not in normal form": ("malformed", fill("e\u0308")),
+    "name not in normal form, in version 1": (
+        "mixed-users",
+        lambda users: {"v": 1, **fill("e\u0308")(users)},
+    ),
+    "unknown type": ("malformed", lambda users: {"type": "refund"}),
+    "unknown field": ("malformed", lambda users: {"discount": 1}),
+    "dataset name with a slash": ("malformed", lambda users: {"dataset": "a/b"}),
+    "dataset name empty": ("malformed", lambda users: {"dataset": ""}),
+    "run name too long": ("malformed", lambda users: {"run": "r" * 129}),
+    "run name with a line end": ("malformed", lambda users: {"run": "r\n"}),
+    "attempt 0": ("malformed", lambda users: {"attempt": 0}),
+    "attempt beyond 64 bits": ("malformed", lambda users: {"attempt": 2**63}),
+    "attempt beyond 2**53 in version 1": (
+        "malformed",
+        lambda users: {"v": 1, "attempt": 2**53 + 1},
+    ),
+    "step negative": ("malformed", lambda users: {"step": -1}),
+    "step a string": ("malformed", lambda users: {"step": "1"}),
+    "step missing": ("malformed", lambda users: {"step": None}),
+    "norms of strings": ("malformed", lambda users: {"norms": ["1"] * 4}),
+    "norms a string": ("malformed", lambda users: {"norms": "1.0"}),
+    "user a float": ("malformed", lambda users: {"users": [*users[:3], 1.5]}),
+    "user a bool": ("malformed", lambda users: {"users": [*users[:3], True]}),
+    "user an empty string": ("malformed", fill("")),
+    "user of 257 characters": ("malformed", fill("x" * 257)),
+    "user above 64 bits": ("malformed", fill(2**63)),
+    "packed users cut off": ("malformed", lambda users: {"users": bytes(31)}),
+    "packed norms cut off": ("malformed", lambda users: {"norms": bytes(31)}),
+    "packed norms cut off, in version 1": (
+        "malformed",
+        lambda users: {"v": 1, "norms": bytes(31)},
+    ),
+    "unknown mechanism": ("malformed", lambda users: {"mechanism": "cauchy"}),
+}
+
+SENT_AGAIN: dict[str, Change] = {
+    "a norm": lambda users: {"norms": [1.0, math.nextafter(0.5, 0.0)]},
+    "the order of the users": lambda users: {"users": users[1::-1]},
+    "fewer users": lambda users: {"users": users[:1], "norms": [1.0]},
+    "nobody": lambda users: {"users": [], "norms": []},
+    "the noise": lambda users: {"scale": 4.5},
+    "the mechanism": lambda users: {"mechanism": "laplace"},
+    "a clip_norm": lambda users: {"clip_norm": 1.0},
+    "a bad norm": lambda users: {"norms": [1.0, NAN]},
+}
+
+RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "closed in version 1": ("malformed", "close-run", {"v": 1}),
+    "closed in version 0": ("unsupported-version", "close-run", {"v": 0}),
+    "closed under attempt 0": ("malformed", "close-run", {"attempt": 0}),
+    "closed with a step": ("malformed", "close-run", {"step": 1}),
+    "closed, never opened": ("unknown-run", "close-run", {"run": "never"}),
+    "closed under an attempt never opened": ("unknown-run", "close-run", {"attempt": 9}),
+    "closed in an unknown dataset": ("unknown-dataset", "close-run", {"dataset": "x"}),
+    "opened under attempt 0 in version 1": ("malformed", "open-run", {"attempt": 0, "v": 1}),
+    "opened under an attempt below 0": ("malformed", "open-run", {"attempt": -1}),
+    "opened under what would be the last attempt": (
+        "malformed",
+        "open-run",
+        {"attempt": 2**63 - 1},
+    ),
+    "opened under a string": ("malformed", "open-run", {"attempt": "0"}),
+    "opened under an attempt that another has": (
+        "older-attempt",
+        "open-run",
+        {"attempt": 1, "request": "somebody else's"},
+    ),
+}
+
+DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "withdrawn in version 1": ("malformed", {"v": 1}),
+    "withdrawn with a policy": ("malformed", {"policy": {}}),
+    "withdrawn without a token": ("malformed", {"request": ""}),
+    "withdrawn in use": ("dataset-in-use", {}),
+}
+
+TWO_ORDERS = {"measure": "renyi", "budget": [1, 1], "odometer_step": [1, 1]}
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "renyi without orders": ("invalid-policy", {"measure": "renyi"}),
+    "zcdp with orders": ("invalid-policy", {"orders": [2.0]}),
+    "orders that do not increase": ("invalid-policy", {**TWO_ORDERS, "orders": [4.0, 2.0]}),
+    "an order twice": ("invalid-policy", {**TWO_ORDERS, "orders": [2.0, 2.0]}),
+    "an infinite order": ("invalid-policy", {"measure": "renyi", "orders": [INF]}),
+    "one budget for two orders": (
+        "invalid-policy",
+        {"measure": "renyi", "orders": [2.0, 4.0], "odometer_step": [1, 1]},
+    ),
+    "two budgets for zcdp": ("invalid-policy", {"budget": [1, 1]}),
+    "other partitions than the topic's": ("invalid-policy", {"partitions": 7}),
+    "order 1": ("malformed", {"measure": "renyi", "orders": [1.0]}),
+    "budget 0": ("malformed", {"budget": [0]}),
+    "budget above the range": ("malformed", {"budget": [2**61 + 1]}),
+    "unknown measure": ("malformed", {"measure": "vibes"}),
+    "user_ids in version 1": ("malformed", {"user_ids": "mixed"}),
+    "unknown user_ids": ("malformed", {"v": 2, "user_ids": "both"}),
+    "user_ids null": ("malformed", {"v": 2, "user_ids": None}),
+}
+
+MECHANISMS: dict[str, tuple[dict[str, Any], str]] = {
+    "laplace under gdp": ({"measure": "gdp"}, "laplace"),
+    "pure-dp under gdp": ({"measure": "gdp"}, "pure-dp"),
+    "laplace where norms are clipped": ({"on_exhaustion": "clip"}, "laplace"),
+    "pure-dp where norms are clipped": ({"on_exhaustion": "clip"}, "pure-dp"),
+}
+
+as_msgpack: Callable[[Any], bytes] = msgspec.msgpack.encode
+as_json: Callable[[Any], bytes] = msgspec.json.encode
+
+
+def good(lane: Lane) -> bytes:
+    return as_msgpack(lane.charge())
+
+
+GARBAGE: dict[str, tuple[str, Callable[[Lane], bytes | None]]] = {
+    "not UTF-8": ("malformed", lambda lane: b"\xff\xfe\xfd not UTF-8 \xc3\x28"),
+    "JSON that is not UTF-8": ("malformed", lambda lane: b'{"type": "\xff\xfe"}'),
+    "dataset not UTF-8": (
+        "malformed",
+        lambda lane: good(lane).replace(lane.dataset.encode(), b"\xff" * len(lane.dataset), 1),
+    ),
+    "too many users": (
+        "too-large",
+        lambda lane: as_msgpack(lane.charge(users=bytes(8 * (2**19 + 1)), norms=[])),
+    ),
+    "truncated": ("malformed", lambda lane: good(lane)[:-1]),
+    "truncated in the middle": ("malformed", lambda lane: good(lane)[: len(good(lane)) // 2]),
+    "truncated JSON": ("malformed", lambda lane: as_json(lane.charge())[:-1]),
+    "one byte too many": ("malformed", lambda lane: good(lane) + b"\x00"),
+    "empty": ("malformed", lambda lane: b""),
+    "tombstone": ("malformed", lambda lane: None),
+    "a number": ("malformed", lambda lane: as_msgpack(7)),
+    "a deep nest": ("malformed", lambda lane: b"\x91" * 100_000),
+    "a deep nest of JSON": ("malformed", lambda lane: b'{"a":' * 100_000),
+    "an array that promises 4 billion users": ("malformed", lambda lane: b"\xdd\xff\xff\xff\xff"),
+    "JSON with NaN": (
+        "malformed",
+        lambda lane: as_json(lane.charge(norms=[7.0])).replace(b"7.0", b"NaN"),
+    ),
+    "JSON with a negative norm": (
+        "invalid-norm",
+        lambda lane: as_json(lane.charge(norms=[1.0, 1.0, 1.0, -1.0])),
+    ),
+    "5 MB of garbage": ("malformed", lambda lane: np.random.default_rng(1).bytes(5_000_000)),
+    "5 MB of text": ("malformed", lambda lane: b"a" * 5_000_000),
+    "one byte above the limit": ("too-large", lambda lane: bytes(8 * 1024 * 1024 + 1)),
+}
+
+
+def _table() -> dict[str, BadInput]:
+    table: dict[str, BadInput] = {}
+
+    def add(
+        name: str,
+        reason: str,
+        record: Callable[[Lane], bytes | dict[str, Any] | None],
+        encode: Callable[[Any], bytes] = as_msgpack,
+        policy: dict[str, Any] = MIXED,
+    ) -> None:
+        def written(lane: Lane) -> bytes | None:
+            value = record(lane)
+            return encode(value) if isinstance(value, dict) else value
+
+        assert name not in table
+        table[name] = BadInput(reason, written, policy)
+
+    for name, (reason, change) in CHARGES.items():
+        add(name, reason, lambda lane, change=change: lane.charge(**change(lane.users)))
+    for name, change in SENT_AGAIN.items():
+        add(
+            f"sent again with other content: {name}",
+            "step-content-changed",
+            lambda lane, change=change: lane.first(**change(lane.users)),
+        )
+    for encode, form in ((as_msgpack, "msgpack"), (as_json, "json")):
+        for name, (reason, kind, changes) in RUNS.items():
+            add(
+                f"{name}, {form}",
+                reason,
+                lambda lane, kind=kind, changes=changes: lane.about_run(kind, **changes),
+                encode,
+            )
+        for name, (reason, changes) in DATASETS.items():
+            add(
+                f"{name}, {form}",
+                reason,
+                lambda lane, changes=changes: lane.request("withdraw-dataset", **changes),
+                encode,
+            )
+        for kind in ("open-run", "close-run"):
+            add(
+                f"{kind} cut off, {form}",
+                "malformed",
+                lambda lane, kind=kind, encode=encode: encode(lane.about_run(kind))[:-1],
+            )
+    for name, (reason, changes) in POLICIES.items():
+        add(f"policy: {name}", reason, lambda lane, changes=changes: lane.policy(**changes))
+    for name, (policy, mechanism) in MECHANISMS.items():
+        add(
+            name,
+            "invalid-mechanism",
+            lambda lane, mechanism=mechanism: lane.charge(mechanism=mechanism),
+            policy=policy,
+        )
+    for kinds in ("one-kind", "integer"):
+        for v in (1, 2):
+            for strings in (1, 4):
+                add(
+                    f"{strings} strings, ids are {kinds}, version {v}",
+                    "mixed-users",
+                    lambda lane, v=v, strings=strings: lane.charge(
+                        v=v, users=["a"] * strings + lane.users[strings:]
+                    ),
+                    policy={"user_ids": kinds},
+                )
+    for name, (reason, value) in GARBAGE.items():
+        add(name, reason, value)
+    return table
+
+
+BAD_INPUT = _table()

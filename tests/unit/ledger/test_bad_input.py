@@ -1,0 +1,65 @@
+"""Every case of the table of bad input is refused for its reason, charges nobody and stops nothing.
+
+The table goes through a broker, a worker and Redis in ``tests/integration/test_bad_input.py``.
+"""
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.schemas import MAX_REQUEST_BYTES
+from streams.wire.partitioner import partitions_of
+from tests.audit.bad_input import BAD_INPUT, PARTITIONS, BadInput, Lane
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import admitted, answer_of
+
+HERE = np.flatnonzero(partitions_of(np.arange(100), PARTITIONS) == 0)
+LANE = Lane("d", "r", HERE[:4].tolist())
+
+
+@pytest.fixture
+def log(case: BadInput):
+    log = AuditedLog(partitions=PARTITIONS, v=2)
+    log.create(LANE.dataset, **case.policy)
+    log.open(LANE.dataset, LANE.run)
+    log.send(msgspec.msgpack.encode(LANE.first()))
+    yield log
+    log.audit()
+
+
+@pytest.mark.parametrize("case", BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_is_refused_and_the_stream_goes_on(log: AuditedLog, case: BadInput):
+    before = log.ledger.summary(), log.spent()
+    value = case.record(LANE)
+    rejected = answer_of(log.send(value))
+    assert (rejected.reason, log.reason()) == (case.reason, case.reason)
+    assert rejected.record == (value or b"")[:MAX_REQUEST_BYTES]
+    assert (log.ledger.summary(), log.spent()) == before
+    assert admitted(answer_of(log.send(msgspec.msgpack.encode(LANE.charge())))) == [True] * 4
+
+
+def test_what_a_worker_cannot_write_is_refused_before_anybody_is_charged():
+    """256 orders x 140,000 users ended the worker, and the next one, for ever."""
+    orders = [2.0 + i for i in range(256)]
+    log = AuditedLog(v=2)
+    log.create(measure="renyi", orders=orders, budget=orders)
+    log.open()
+    users = np.arange(140_000)
+    rejected = log.charge(0, users.astype("<i8").tobytes(), np.full(len(users), 0.1))
+    assert (rejected.reason, log.reason()) == ("too-large", "too-large")
+    assert log.spent() == {}
+    assert admitted(log.charge(0, LANE.users, np.ones(4))) == [True] * 4
+    log.audit()
+
+
+def test_steps_out_of_order_are_refused():
+    log = AuditedLog(v=2)
+    log.create()
+    log.open()
+    for step in range(3):
+        log.charge(step, [1], [1.0])
+    for step in (0, 1, 4, 5):
+        assert log.charge(step, [1], [1.0]).reason == log.reason() == "step-out-of-order"
+    assert admitted(log.charge(3, [1], [1.0])) == [True]
+    assert log.spent() == {1: 4 * 2**44 // 32}
+    log.audit()
