@@ -12,7 +12,7 @@ import numpy as np
 
 from streams.cli.output import Exit, show
 from streams.config import Config
-from streams.ledger.ledger import Channel
+from streams.ledger.outputs import Channel
 from streams.schemas import Rejected, Rejection
 from streams.sdk.followers import Reading, distinct_rejects
 from streams.sdk.kafka_connection import read_topic

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from streams.config import Config
-from streams.ledger.ledger import Channel
+from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.connection import Connection

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from streams.ledger.ledger import Channel
+from streams.ledger.outputs import Channel
 from streams.schemas import (
     Answer,
     Charge,

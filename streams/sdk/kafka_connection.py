@@ -17,7 +17,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.ledger.ledger import Channel
+from streams.ledger.outputs import Channel
 from streams.sdk.connection import Connection, Waiting
 from streams.sdk.errors import (
     DecisionTimeout,

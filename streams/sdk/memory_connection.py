@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from time import monotonic, time
 
-from streams.ledger.ledger import Channel, Ledger, Output
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Channel, Output
 from streams.sdk.connection import Connection, Waiting
 from streams.sdk.errors import Unusable
 from streams.sdk.followers import Followed, Reading

@@ -13,10 +13,10 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PureDP
+from accounting import Gaussian, InvalidInput, Mechanism
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import nonnegative_finite
-from streams.ledger.policies import mechanism_of
+from streams.ledger.policies import MECHANISMS, mechanism_of
 from streams.normal_form import normal_form
 from streams.schemas import Decision, MechanismName, Policy, Rejection, User, Users
 from streams.sdk.columns import Ids, check_strings, read_numbers, strings_of
@@ -25,11 +25,7 @@ from streams.sdk.errors import InvalidRequest
 from streams.wire.packing import pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
 
-_NAMES: dict[type[Mechanism], MechanismName] = {
-    Gaussian: "gaussian",
-    Laplace: "laplace",
-    PureDP: "pure-dp",
-}
+_NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,6 +79,8 @@ LOSSES = st.one_of(
 )
 TRAINERS = st.sampled_from([0, 1])
 NAMES = st.sampled_from(["r", "s"])
+CHOICE = st.sampled_from(CONTENTS)
+SOME = st.frozensets(st.sampled_from(PLACES), min_size=1, max_size=2)
 NAMES_OF_DATASETS = st.sampled_from(list(DATASETS))
 
 
@@ -161,7 +163,7 @@ class Clients(RuleBasedStateMachine):
             if begun != "made":
                 self.open(trainer, dataset, "r", None, NOTHING)
 
-    @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), opens=st.booleans())
+    @rule(trainer=TRAINERS, content=CHOICE, opens=st.booleans())
     def act_while_somebody_waits(self, trainer: int, content: Content, opens: bool) -> None:
         """Once, when requests were published and nobody has looked at the answers."""
 
@@ -206,7 +208,7 @@ class Clients(RuleBasedStateMachine):
             assert released is None or run.step > released, "what was released is not handed back"
 
     @precondition(lambda self: self.runs)
-    @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), loss=LOSSES, notes=st.booleans())
+    @rule(trainer=TRAINERS, content=CHOICE, loss=LOSSES, notes=st.booleans())
     def resume(self, trainer: int, content: Content, loss: Loss, notes: bool) -> None:
         """As a trainer does who wrote down the last step that it was told, or did not."""
         run = self.runs.get(trainer)
@@ -219,9 +221,9 @@ class Clients(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(
         trainer=TRAINERS,
-        content=st.sampled_from(CONTENTS),
-        unreached=st.frozensets(st.sampled_from(PLACES), min_size=1, max_size=2),
-        then=st.sampled_from(CONTENTS),
+        content=CHOICE,
+        unreached=SOME,
+        then=CHOICE,
         notes=st.booleans(),
     )
     def die_and_resume(
@@ -237,7 +239,7 @@ class Clients(RuleBasedStateMachine):
         self.resume(trainer, then, NOTHING, notes)
 
     @precondition(lambda self: self.runs)
-    @rule(trainer=TRAINERS, content=st.sampled_from(CONTENTS), loss=LOSSES)
+    @rule(trainer=TRAINERS, content=CHOICE, loss=LOSSES)
     def charge(self, trainer: int, content: Content, loss: Loss) -> None:
         run = self.runs.get(trainer)
         if run is None:
@@ -249,6 +251,15 @@ class Clients(RuleBasedStateMachine):
         )
         if decision is not None:
             self.hear(step, content, decision)
+
+    @precondition(lambda self: self.runs)
+    @rule(trainer=TRAINERS, content=CHOICE, unreached=SOME, then=CHOICE)
+    def change_its_mind(
+        self, trainer: int, content: Content, unreached: frozenset[int], then: Content
+    ) -> None:
+        """A step has come to some partitions only, and the trainer goes on with another one."""
+        self.charge(trainer, content, ("deaf", unreached))
+        self.charge(trainer, then, NOTHING)
 
     @precondition(lambda self: self.runs)
     @rule(trainer=TRAINERS, call=st.sampled_from(["abandon", "abandon", "close"]), loss=LOSSES)
@@ -377,5 +388,5 @@ class Clients(RuleBasedStateMachine):
         self.a_dataset_that_is_in_use_is_everywhere_under_one_policy()
 
 
-Clients.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Clients.TestCase.settings = settings(stateful_step_count=30)
 TestClients = Clients.TestCase
