@@ -15,7 +15,6 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP
 from accounting.exact.validation import (
-    UP,
     IntArray,
     nonnegative_finite,
     positive_finite,
