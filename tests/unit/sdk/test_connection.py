@@ -26,18 +26,16 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
-from streams.sdk.asking import Deadline, step_key
-from streams.sdk.connecting import publishing_error, reaching_kafka
+from streams.sdk.connection import Deadline, Waiting, rejected_key, step_key
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
     InvalidRequest,
-    RequestRejected,
     ServiceUnavailable,
     TurnstileError,
     refusal_of,
 )
-from streams.sdk.replies import Waiting, rejected_key
+from streams.sdk.kafka_connection import publishing_error, reaching_kafka
 
 NOW = Deadline.after(0.0)
 
@@ -46,16 +44,17 @@ def answer(partition: int) -> DatasetWithdrawn:
     return DatasetWithdrawn(dataset="d", request="t", partition=partition, offset=0)
 
 
-def refusal(partition: int) -> RequestRejected:
-    return refusal_of(
-        Rejected(
-            partition=partition,
-            offset=0,
-            reason=Reason.OLDER_ATTEMPT,
-            detail="so it is",
-            record=b"",
-            current_attempt=7,
-        )
+SENT = {0: b"to 0", 1: b"to 1"}
+
+
+def refusal(partition: int, record: bytes | None = None) -> Rejected:
+    return Rejected(
+        partition=partition,
+        offset=0,
+        reason=Reason.OLDER_ATTEMPT,
+        detail="so it is",
+        record=SENT[partition] if record is None else record,
+        current_attempt=7,
     )
 
 
@@ -66,44 +65,52 @@ def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
 
 
 def test_all_partitions_must_answer() -> None:
-    waiting = Waiting(frozenset({0, 1}))
-    waiting.reply(0, answer(0))
-    waiting.reply(5, answer(5))  # nobody asked that one
+    waiting = Waiting(SENT)
+    waiting.answer(answer(0))
+    waiting.answer(answer(5))  # nobody asked that one
     with pytest.raises(DecisionTimeout, match=r"partitions \[1\]"):
         waiting.result(NOW)
-    waiting.reply(1, answer(1))
+    waiting.answer(answer(1))
     assert waiting.result(NOW) == {0: answer(0), 1: answer(1)}
 
 
 def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
-    waiting = Waiting(frozenset({0}))
-    waiting.reply(0, answer(0))
-    waiting.reply(0, refusal(0))
+    waiting = Waiting({0: SENT[0]})
+    waiting.answer(answer(0))
+    waiting.refuse(refusal(0))
     with pytest.raises(Fenced):
         waiting.result(NOW)
 
 
 def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
-    survey = Waiting(frozenset({0}), to_the_end=True)
-    survey.reply(0, answer(0))
-    survey.reply(0, refusal(0))
+    survey = Waiting({0: SENT[0]}, to_the_end=True)
+    survey.answer(answer(0))
+    survey.refuse(refusal(0))
     assert survey.result(NOW) == {0: answer(0)}
 
 
 def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
-    waiting = Waiting(frozenset({0, 1}))
-    waiting.reply(0, refusal(0))
+    waiting = Waiting(SENT)
+    waiting.refuse(refusal(0))
     with pytest.raises(Fenced) as fenced:
         waiting.result(NOW)
     assert fenced.value.current_attempt == 7
-    survey = Waiting(frozenset({0, 1}), to_the_end=True)
-    survey.reply(0, refusal(0))
+    survey = Waiting(SENT, to_the_end=True)
+    survey.refuse(refusal(0))
     with pytest.raises(DecisionTimeout):
         survey.result(NOW)
-    survey.reply(1, answer(1))
+    survey.answer(answer(1))
     replies = survey.result(NOW)
     assert isinstance(replies[0], Fenced)
     assert replies[1] == answer(1)
+
+
+def test_a_refusal_of_something_else_is_none_of_this() -> None:
+    waiting = Waiting({0: SENT[0]})
+    waiting.refuse(refusal(0, record=b"sent before, for the same step"))
+    waiting.refuse(refusal(1))  # nobody asked that one
+    waiting.answer(answer(0))
+    assert waiting.result(NOW) == {0: answer(0)}
 
 
 REQUESTS = [
