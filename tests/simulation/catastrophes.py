@@ -1,0 +1,46 @@
+"""What no service survives: the log is another one, or has lost records. Nothing may be decided
+then, and nothing that was said may have to be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+def another_log(world: World, _: Simulation) -> None:
+    """The topic is deleted and created again, empty."""
+    world.catastrophe = "other-log"
+    world.broker.topic = b"another topic!!!"
+    for partition in range(world.broker.partitions):
+        log = world.broker.norms(partition)
+        log.delete_before(log.end)
+        log.start = log.end = 0
+
+
+def added_partitions(world: World, simulation: Simulation) -> None:
+    """Partitions are added to the topic; whoever looks next has some of them."""
+    world.catastrophe = "other-partitions"
+    world.broker.partitions += world.rng.choice((1, 1, 2))
+    world.after(world.rng.uniform(0.0, 5.0), simulation.group.rebalance)
+
+
+def deleted_records(world: World, _: Simulation) -> None:
+    """Records that nobody has applied are deleted."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log = world.broker.norms(partition)
+    log.delete_before(log.end)
+    if log.end > world.store.next_of(partition):
+        world.catastrophe = "log-begins-late"
+
+
+CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
+    another_log,
+    added_partitions,
+    deleted_records,
+)
