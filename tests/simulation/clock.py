@@ -8,10 +8,12 @@ promises; what varies is drawn from the seed, by those who wait.
 from __future__ import annotations
 
 import asyncio
-import threading
+import heapq
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 
 class Standstill(Exception):
@@ -24,73 +26,55 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._clock_resolution = 1e-9
-        self._selector = self  # BaseEventLoop asks it for events, between two rounds
 
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """Stands for waiting for I/O: time passes at once."""
-        if timeout is None:
-            raise Standstill
-        self._now += timeout
-        return []
+    def _run_once(self) -> None:
+        """Run what is ready; if nothing is, go on to the time of the next timer."""
+        ready, timers = self._ready, self._scheduled
+        while not ready:
+            if not timers:
+                raise Standstill
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            if not timer._cancelled:
+                self._now = max(self._now, timer._when)
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is left out when its time comes."""
 
     def _write_to_self(self) -> None:
         """Nobody has to be woken."""
 
 
 class Fibre:
-    """Synchronous code that can wait for coroutines of the loop, while everything else goes on.
-
-    It has a thread of its own, but never runs while the loop does: each hands over to the other.
-    """
+    """Synchronous code that can wait for coroutines of the loop, while everything else goes on."""
 
     def __init__(self, work: Callable[[Fibre], None]) -> None:
-        self._work = work
-        self._turn = threading.Semaphore(0)
-        self._parked = threading.Semaphore(0)
-        self._wanted: Coroutine[Any, Any, Any] | None = None
-        self._answer: Any = None
-        self._error: BaseException | None = None
+        self._code = greenlet(lambda: work(self))
+        self._loop: greenlet | None = None
 
     async def run(self) -> None:
         """Run the code to its end; what it raises is raised here."""
-        threading.Thread(target=self._main, daemon=True).start()
-        while True:
-            self._parked.acquire()
-            wanted, self._wanted = self._wanted, None
-            if wanted is None:
-                break
+        self._loop = getcurrent()
+        wanted = self._code.switch()
+        while not self._code.dead:
             try:
-                self._answer, self._error = await wanted, None
-            except BaseException as error:  # the code is told, and ends
-                self._answer, self._error = None, error
-            self._turn.release()
-        if self._error is not None:
-            raise self._error
+                answer = await wanted
+            except BaseException as error:  # the code is told, and ends or goes on
+                wanted = self._code.throw(error)
+            else:
+                wanted = self._code.switch(answer)
 
     def wait(self, wanted: Coroutine[Any, Any, Any]) -> Any:
         """Called by the code: what a coroutine of the loop returns, or raises."""
-        self._wanted = wanted
-        self._parked.release()
-        self._turn.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._answer
-
-    def _main(self) -> None:
-        try:
-            self._work(self)
-            self._error = None
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._parked.release()
+        return self._loop.switch(wanted)
 
 
 def tracked_tasks(owner: Callable[[], dict[asyncio.Task[Any], None] | None]) -> Any:

@@ -76,6 +76,7 @@ def _mark(world: World, _: Simulation) -> None:
     """A transaction of somebody ends in the log."""
     partition = world.rng.randrange(world.broker.partitions)
     offset = world.broker.norms(partition).mark()
+    world.tell()
     world.note("log", f"{partition}/{offset} marker")
 
 

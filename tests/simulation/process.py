@@ -24,7 +24,6 @@ from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
 
-_FETCH_EVERY = 0.05  # seconds, while there is nothing to fetch
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
     Effect.OPEN: LogUnavailable,
@@ -192,7 +191,7 @@ class Process:
             if not log.start <= position <= log.end:
                 self.end(f"offset {position} of partition {partition} is out of range")
             if position == log.end or not self.owned.decides(partition):
-                await asyncio.sleep(_FETCH_EVERY)
+                await world.news()
                 await self._held()
                 continue
             await self.gate(f"fetch {partition}/{position}")

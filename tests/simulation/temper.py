@@ -76,7 +76,7 @@ class Temper:
             batch_records=rng.choice((1, 2, 4, 64)),
             overlap_records=rng.choice((1, 2, 32)),
             compact_entries=rng.choice((0, 1, 3, 8, 4096)),
-            compact_every=rng.choice((0.05, 0.3, 1.0)),
+            compact_every=rng.choice((0.1, 0.3, 1.0)),
             page_bits=rng.choice((0, 1, 2, 12)),
         )
 

@@ -82,6 +82,7 @@ class World:
         self.store = SharedStore(self.loop.time)
         self.broker = MemoryBroker(self.temper.partitions)
         self.log = Records()
+        self._fetching: list[asyncio.Future[None]] = []
         self.heard: list[Callable[[Channel, int], None]] = []  # told of all that is published
         self.failures: list[BaseException] = []
         self.catastrophe: str | None = None
@@ -121,6 +122,20 @@ class World:
             offset = self.broker.norms(partition).append(value)
             self.log.records["norms"].append((partition, offset, value))
             self.note("log", f"{partition}/{offset} {_short(value)}")
+            self.tell()
+
+    async def news(self) -> None:
+        """Wait until the log may have changed."""
+        waiting = self.loop.create_future()
+        self._fetching.append(waiting)
+        await waiting
+
+    def tell(self) -> None:
+        """Let those hear of it who wait for news."""
+        waiting, self._fetching = self._fetching, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     def publish(self, channel: Channel, partition: int, key: bytes | None, value: bytes) -> None:
         """Write what a worker has to say, and let everybody who reads know."""
