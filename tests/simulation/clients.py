@@ -222,6 +222,11 @@ class Trainer:
                 if not self.changes_mind:
                     raise
                 return  # other content than was published
+            except RunIsClosed:
+                if not self.shares_run:
+                    raise
+                self.is_closed = True
+                return
             except StepContentChanged:
                 if not run.interrupted:
                     raise Wrong(f"{self.name}: step {step} is new, and was decided") from None

@@ -43,11 +43,12 @@ async def _again(
 def _rewind(world: World, _: Simulation) -> None:
     """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
     rng, store = world.rng, world.store
+    history = store.history[world.floor :]
     if rng.random() < 0.7:
-        back = min(len(store.history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
-        copy = store.history[-1 - back]
+        back = min(len(history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
+        copy = history[-1 - back]
     else:
-        copy = rng.choice(store.history)
+        copy = rng.choice(history)
     partitions = list(range(world.broker.partitions))
     if rng.random() < 0.3:
         partitions = rng.sample(partitions, rng.randint(1, len(partitions)))
@@ -56,6 +57,7 @@ def _rewind(world: World, _: Simulation) -> None:
     store.connection += drops
     where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
     world.note("redis", f"goes back to {where}, connections {'dropped' if drops else 'open'}")
+    world.rewound.update(partitions)
     for partition in partitions:
         # A part of what was trimmed may be missing now.
         if store.next_of(partition) < world.broker.norms(partition).start:
@@ -66,9 +68,10 @@ def _damage(world: World, _: Simulation) -> None:
     """Redis loses one key of one partition."""
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(STATE)
     kept = world.store.contents(partition)
-    if getattr(kept, key):
+    if getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)
         world.damaged.add(partition)
+        world.rewound.add(partition)
         world.note("redis", f"loses {key} of {partition}")
 
 

@@ -22,15 +22,16 @@ class Group:
         self.world = world
         self.members: dict[Process, None] = {}
         self.generation = 0
-        self._joined: dict[Process, None] = {}
+        self._asked: dict[Process, None] = {}  # to join again, and has not
         self._change = asyncio.Event()
         self._join = asyncio.Event()
 
     def join(self, member: Process) -> None:
-        """A member asks to take part, for the first time or in a rebalance."""
-        self._joined[member] = None
-        self._join.set()
-        if member not in self.members:
+        """A member asks to take part, because of a rebalance or to bring one about."""
+        if member in self._asked:
+            del self._asked[member]
+            self._join.set()
+        else:
             self.members[member] = None
             self._change.set()
 
@@ -41,6 +42,8 @@ class Group:
         elif member in self.members:
             self.world.note("group", f"drops {member.name}")
             del self.members[member]
+            self._asked.pop(member, None)
+            self._join.set()
             self._change.set()
 
     def leave_if_paused(self, member: Process) -> None:
@@ -51,7 +54,6 @@ class Group:
         """Drop a member that may be alive: it hears of it later, and joins again."""
         if member in self.members:
             self.leave(member, at_once=True)
-            self._joined.pop(member, None)
             self.world.after(self.world.rng.expovariate(0.5), member.orders.put_nowait, None)
 
     def rebalance(self) -> None:
@@ -66,25 +68,20 @@ class Group:
             await asyncio.sleep(world.rng.uniform(0.0, 0.5))
             self._change.clear()
             self.generation += 1
-            waited = list(self.members)
-            for member in waited:
-                self._joined.pop(member, None)
+            self._asked = dict.fromkeys(self.members)
+            for member in self.members:
                 member.orders.put_nowait(None)
-            await self._all_joined(waited)
-            for member in waited:
-                if member not in self._joined and member in self.members:
-                    self.evict(member)
-            self._assign([member for member in self.members if member in self._joined])
+            await self._all_joined()
+            for member in list(self._asked):
+                self.evict(member)
+            self._assign(list(self.members))
 
-    async def _all_joined(self, members: list[Process]) -> None:
+    async def _all_joined(self) -> None:
         until = self.world.loop.time() + _REJOIN_WITHIN
-        while any(m in self.members and m not in self._joined for m in members):
-            left = until - self.world.loop.time()
-            if left <= 0:
-                return
+        while self._asked:
             self._join.clear()
             try:
-                await asyncio.wait_for(self._join.wait(), left)
+                await asyncio.wait_for(self._join.wait(), until - self.world.loop.time())
             except TimeoutError:
                 return
 

@@ -57,6 +57,7 @@ class Simulation:
         self.slots: list[Process] = []
         self._started = 0
         self._background: list[asyncio.Task[Any]] = []
+        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.2 else None
         self.trainers = self._cast()
 
     def _cast(self) -> list[Trainer]:
@@ -92,6 +93,9 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
+        if self.catastrophe:
+            # What is granted is known from decisions only, of which some may never come.
+            policy["on_exhaustion"] = "halt"
         if rng.random() < 0.5:
             step = rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
@@ -114,10 +118,9 @@ class Simulation:
             self.slots.append(self._new_process(slot))
             self._background.append(world.start(self._supervise(slot)))
         episodes = rng.choice((1, 1, 2))
-        catastrophe = rng.choice(CATASTROPHES) if rng.random() < 0.2 else None
         for episode in range(episodes):
             vars(world.temper).update(chaos)
-            await self._chaos(catastrophe if episode == episodes - 1 else None)
+            await self._chaos(self.catastrophe if episode == episodes - 1 else None)
             if world.catastrophe:
                 self._check_stopped()
                 self.audit.after_catastrophe(self.told)
@@ -138,9 +141,11 @@ class Simulation:
         else:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
             world.note("world", f"catastrophe: {catastrophe.__name__}")
-            self.audit.begin_catastrophe(self.told)
-            catastrophe(world, self)
-            world.tell()
+            if world.is_bound():  # else Redis remembers nothing, and nothing was spent
+                self.audit.begin_catastrophe(self.told)
+                world.floor = len(world.store.history) - 1
+                catastrophe(world, self)
+                world.tell()
             await asyncio.sleep(max(0.0, over - world.loop.time()))
         for fault in faults:
             fault.cancel()
@@ -154,7 +159,7 @@ class Simulation:
             self.audit.begin_silence()
         within = _SILENT_SECONDS if world.catastrophe else _SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
-        operating.cancel()
+        stop(operating)
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._take(error)
@@ -179,11 +184,13 @@ class Simulation:
         world = self.world
         until = world.loop.time() + _SETTLE_WITHIN
         operating = world.start(self._operate())
+        for partition in range(world.broker.partitions):
+            world.append(partition, b"who decides this finds out what Redis is")
         while not all(self._is_settled(p) for p in range(world.broker.partitions)):
             if world.loop.time() > until:
                 raise Wrong(f"does not settle: {self._condition()}")
             await asyncio.sleep(0.5)
-        operating.cancel()
+        stop(operating)
 
     def _check_stopped(self) -> None:
         """Nobody decides anything of a log that is another one."""
@@ -224,26 +231,30 @@ class Simulation:
         while world.catastrophe is None:
             await asyncio.sleep(1.0)
             for partition in range(world.broker.partitions):
-                stopped = world.store.contents(partition).stopped
-                if not stopped or self.processor_of(partition) is not None:
+                if self.processor_of(partition) is not None:
                     since.pop(partition, None)
                 elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
-                    _STALE_AFTER  # a stop that Redis went back to is taken away by the next owner
+                    _STALE_AFTER
                 ):
-                    self._repair(partition, stopped)
+                    self._repair(partition)
                     since.pop(partition)
 
-    def _repair(self, partition: int, stopped: dict[str, str]) -> None:
+    def _repair(self, partition: int) -> None:
+        """What a stop asks for; a partition without an owner or a stop asks for a restart."""
         world = self.world
-        if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
-            world.failures.append(Wrong(f"partition {partition} stops without a cause: {stopped}"))
-        if world.broker.norms(partition).start == 0:
-            world.note("operator", f"deletes what Redis has of {partition}")
-            world.store.put_back({partition: Contents()})
-        else:
-            world.note("operator", f"restores {partition}")
-            world.store.put_back({partition: self.newest_whole(partition)})
-        world.damaged.discard(partition)
+        stopped = world.store.contents(partition).stopped
+        if partition not in world.rewound:
+            raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
+        if stopped:
+            if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
+                raise Wrong(f"partition {partition} stops without a cause: {stopped}")
+            if world.broker.norms(partition).start == 0:
+                world.note("operator", f"deletes what Redis has of {partition}")
+                world.store.put_back({partition: Contents()})
+            else:
+                world.note("operator", f"restores {partition}")
+                world.store.put_back({partition: self.newest_whole(partition)})
+            world.damaged.discard(partition)
         for process in self.slots:
             process.kill("the operator restarts it")
 
@@ -289,6 +300,13 @@ class Simulation:
         if tasks:
             loop.run_until_complete(_ended(tasks))
         loop.close()
+
+
+def stop(task: asyncio.Task[Any]) -> None:
+    """End what runs beside; if it has failed, so does the simulation."""
+    if task.done() and not task.cancelled():
+        task.result()
+    task.cancel()
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

@@ -84,6 +84,7 @@ class Temper:
         """Let nothing happen any more."""
         for name in _RATES:
             setattr(self, name, 0.0)
+        self.latency = min(self.latency, 0.002)
 
     @contextmanager
     def sizes(self) -> Iterator[None]:

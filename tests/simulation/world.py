@@ -86,6 +86,8 @@ class World:
         self.heard: list[Callable[[Channel, int], None]] = []  # told of all that is published
         self.failures: list[BaseException] = []
         self.catastrophe: str | None = None
+        self.floor = 0  # of the history: Redis goes back no further
+        self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
         self.damaged: set[int] = set()  # partitions of which Redis lost a part
         self._context = Context()
         self._tokens = 0
@@ -104,6 +106,10 @@ class World:
             return 0.0
         mean = self.temper.latency * (100.0 if drawn > 0.99 else 1.0)
         return self.rng.expovariate(1.0) * mean
+
+    def is_bound(self) -> bool:
+        """Whether Redis knows of every partition to which log it belongs."""
+        return all(self.store.contents(p).meta for p in range(self.broker.partitions))
 
     def token(self, of: str) -> str:
         self._tokens += 1
