@@ -16,7 +16,7 @@ from streams.schemas import Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.store.vital_signs import Kept, Pulse, decode_kept, decode_pulse
+from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -82,8 +82,8 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     """
     count = len(_log(config))
     datasets: dict[str, DatasetStatus] = {}
-    for kept in _summaries(config, count):
-        for name, found in kept.summary.datasets.items():
+    for inventory in _summaries(config, count):
+        for name, found in inventory.summary.datasets.items():
             dataset = datasets.setdefault(name, DatasetStatus(found.policy))
             dataset.users += found.users
             dataset.exhausted += found.exhausted
@@ -112,9 +112,9 @@ def _status(
     partition: int, extent: tuple[int, int], glance: Glance, topics: TopicsSeen
 ) -> PartitionStatus:
     meta, end = glance.meta, extent[1]
-    pulse, kept = decode_pulse(glance.pulse), decode_kept(glance.summary)
+    pulse, inventory = decode_pulse(glance.pulse), decode_inventory(glance.summary)
     next_offset = int(meta.get("next", "0"))
-    summary = kept.summary if kept else None
+    summary = inventory.summary if inventory else None
     lag = max(0, end - next_offset)
     problems = [
         *_identity(meta, topics),
@@ -183,23 +183,23 @@ def _life(glance: Glance, pulse: Pulse | None, lag: int) -> list[str]:
     return []
 
 
-def _summaries(config: Config, partitions: int) -> list[Kept]:
+def _summaries(config: Config, partitions: int) -> list[Inventory]:
     """What the state of every partition holds; waits for owners that are about to say so."""
 
-    async def read(store: RedisStore) -> list[Kept]:
+    async def read(store: RedisStore) -> list[Inventory]:
         wanted: list[int] = []
         deadline = time.monotonic() + _SUMMARY_WITHIN
         while True:
             glances = [await store.glance(partition) for partition in range(partitions)]
             wanted = wanted or [int(glance.meta.get("last", "-1")) for glance in glances]
-            found = [decode_kept(glance.summary) for glance in glances]
+            found = [decode_inventory(glance.summary) for glance in glances]
             older = [
                 number
-                for number, (kept, last) in enumerate(zip(found, wanted, strict=True))
-                if kept is None or kept.last < last
+                for number, (inventory, last) in enumerate(zip(found, wanted, strict=True))
+                if inventory is None or inventory.last < last
             ]
             if not older:
-                return [kept for kept in found if kept is not None]
+                return [inventory for inventory in found if inventory is not None]
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"nobody has said what is in partitions {older} now: start a worker, and see "

@@ -1,4 +1,4 @@
-"""The state of partitions in plain data: the verdicts of ``redis_store``, and nothing outlives it.
+"""The state of partitions in plain data, with the verdicts of ``redis_store``; nothing outlives it.
 
 Each verb makes the checks of the script it stands for, in their order, and waits for nothing. What
 can happen to a Redis can happen here too: ``lose`` and ``restore`` write past every check.

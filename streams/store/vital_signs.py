@@ -17,7 +17,7 @@ class Pulse(msgspec.Struct, frozen=True):
     changes_bytes: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Inventory(msgspec.Struct, frozen=True):
     """What the state holds, up to the last record applied."""
 
     last: int  # its offset, -1 for none
@@ -29,6 +29,6 @@ def decode_pulse(packed: bytes) -> Pulse | None:
     return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
 
 
-def decode_kept(packed: bytes) -> Kept | None:
+def decode_inventory(packed: bytes) -> Inventory | None:
     """A summary as it was shown; None if there is none."""
-    return msgspec.msgpack.decode(packed, type=Kept) if packed else None
+    return msgspec.msgpack.decode(packed, type=Inventory) if packed else None

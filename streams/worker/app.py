@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -53,7 +54,43 @@ class _Record:
 
 
 def create_app(config: Config, topics: Topics) -> TurnstileApp:
-    """The Faust app; everything is set here, so that no environment changes what it does."""
+    """The Faust app of a worker, and the world that the worker is in."""
+    app = _faust_app(config)
+    store = RedisStore(config.redis, config.prefix)
+    publisher = KafkaPublisher(config)
+    watched = KafkaTopics(topics)
+    world = World(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
+        prefix=config.prefix,
+        store=store,
+        topics=watched,
+        read_log=lambda: KafkaLog(config),
+        publisher=publisher,
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
+        end=end_process,
+    )
+    app.end = world.end
+    app.owned = Partitions(world)
+    _drive(app)
+
+    async def connect() -> None:
+        await store.connect()
+        if unknown := await store.check():
+            logger.warning("%s", unknown)
+        await publisher.start()
+
+    async def disconnect() -> None:
+        await app.owned.claim({})
+        await publisher.stop()
+        await store.close()
+        await watched.close()
+
+    app.connect, app.disconnect = connect, disconnect
+    return app
+
+
+def _faust_app(config: Config) -> TurnstileApp:
+    """Everything is set here, so that no environment changes what it does."""
     app = TurnstileApp(
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
@@ -73,65 +110,45 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         broker_commit_interval=5.0,
     )
     app.norms_topic = config.topic(NORMS)
-    norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
-    store = RedisStore(config.redis, config.prefix)
-    publisher = KafkaPublisher(config)
-    watched = KafkaTopics(topics)
-    world = World(
-        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
-        prefix=config.prefix,
-        store=store,
-        topics=watched,
-        read_log=lambda: KafkaLog(config),
-        publisher=publisher,
-        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
-        end=end_process,
-    )
-    owned = app.owned = Partitions(world)
-    app.end = world.end
+    return app
+
+
+def _drive(app: TurnstileApp) -> None:
+    """Let Faust call the partitions; whatever they raise ends the worker."""
+    owned = app.owned
 
     def background(work: Callable[[], Awaitable[None]], what: str) -> None:
         @app.task(on_leader=False)
         async def keep() -> None:
-            try:
+            with _or_end(app, what):
                 await work()
-            except Exception as error:
-                world.end(f"{what} failed: {error}", error)
 
     background(owned.keep_compacted, "compaction")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 
-    @app.agent(norms)
+    @app.agent(app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True))
     async def decide(stream: Any) -> None:
-        try:
+        # Faust would start the agent again, without the record that it had in hand.
+        with _or_end(app, "the stream"):
             async for event in stream.noack().events():
                 message = event.message
                 if message.generation_id == app.consumer_generation_id:
                     app.arrived(message.partition, len(message.value or b""))
                     await owned.arrive(message.partition, _Record(event))
-        except Exception as error:
-            # Faust would start the agent again, without the record that it had in hand.
-            world.end(f"the stream failed: {error}", error)
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
-        await owned.suspend()
+        with _or_end(app, "suspending the partitions"):
+            await owned.suspend()
 
-    async def connect() -> None:
-        await store.connect()
-        if unknown := await store.check():
-            logger.warning("%s", unknown)
-        await publisher.start()
 
-    async def disconnect() -> None:
-        await owned.claim({})
-        await publisher.stop()
-        await store.close()
-        await watched.close()
-
-    app.connect, app.disconnect = connect, disconnect
-    return app
+@contextmanager
+def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        app.end(f"{what} failed: {error}", error)
 
 
 def run_worker(config: Config, log_level: str = "INFO") -> None:

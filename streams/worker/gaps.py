@@ -2,7 +2,7 @@
 
 What always holds: the intake goes on behind a gap only if the log proves that there is nothing to
 apply in it, control records of transactions for example. Records that the log has and that did not
-come end the process: fetching begins anew. What the log does not have is a hole, and a stop.
+come end the worker: fetching begins anew. What the log does not have is a hole, and a stop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ class Gaps:
         self._stops = stops
         self._end = end
 
-    async def before_next(self) -> Stop | None:
-        """Pass over the gap before the record that waits first, if there is one; or stop."""
-        found = self._intake.gap
-        if found is None:
-            return None
+    async def before(self, found: int) -> Stop | None:
+        """Pass over the gap before an offset, that of the record that waits first; or stop."""
         expected, partition = self._intake.position, self._stops.partition
         missing = await self._proof(expected, found)
         if missing is Missing.RECORDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from streams.schemas import encode
-from streams.store.vital_signs import Kept, Pulse
+from streams.store.vital_signs import Inventory, Pulse
 from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds
@@ -45,7 +45,7 @@ class Heartbeat:
         last = self._processor.ledger.chain.last
         if last == self._summarised or now < self._not_before:
             return b""
-        packed = encode(Kept(last, self._processor.ledger.summary()))
+        packed = encode(Inventory(last, self._processor.ledger.summary()))
         self._summarised = last
         self._not_before = now + (self._time() - now) / SUMMARY_SHARE
         return packed

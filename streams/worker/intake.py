@@ -37,11 +37,9 @@ class Intake:
 
     @property
     def gap(self) -> int | None:
-        """The offset of the record that waits first, if it is not the next one."""
-        self._leave_out_taken()
-        if self._arrived and self._arrived[0].offset > self.position:
-            return self._arrived[0].offset
-        return None
+        """The offset of the record that waits first, if it is beyond the next one."""
+        first = self._arrived[0].offset if self._arrived else self.position
+        return first if first > self.position else None
 
     async def arrive(self, record: LogRecord) -> None:
         """Queue a record, as soon as there is room."""
@@ -68,10 +66,14 @@ class Intake:
 
     def take(self) -> LogRecord | None:
         """The next record, if it has arrived."""
-        if self.gap is not None or not self._arrived:
-            return None
-        self.position += 1
-        return self._pop()
+        while self._arrived and self._arrived[0].offset <= self.position:
+            record = self._arrived.popleft()
+            self._bytes -= size_of(record)
+            self._room.set()
+            if record.offset == self.position:
+                self.position += 1
+                return record
+        return None
 
     def pass_to(self, offset: int) -> None:
         """Go on at a later offset: what lies between holds no records."""
@@ -87,16 +89,6 @@ class Intake:
         self._closed = False
         self.position = position
         self._drop()
-
-    def _leave_out_taken(self) -> None:
-        while self._arrived and self._arrived[0].offset < self.position:
-            self._pop()
-
-    def _pop(self) -> LogRecord:
-        record = self._arrived.popleft()
-        self._bytes -= size_of(record)
-        self._room.set()
-        return record
 
     def _drop(self) -> None:
         self._arrived.clear()

@@ -13,14 +13,14 @@ The steps, which the code repeats:
    without one, by a write of its own.
 
 While one batch is being committed the next is applied; its own commit waits for the one before.
-Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the process ends and
-the memory with it. The lock, which is free only when memory and Redis agree, keeps the background
+Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the worker ends and the
+memory with it. The lock, which is free only when memory and Redis agree, keeps the background
 compaction from writing uncommitted state.
 
-    RUNNING    --suspend-->  SUSPENDED   a rebalance: what is under way ends, nothing more begins
-    SUSPENDED  --resume--->  RUNNING     nobody else owned the partition in between
-    RUNNING    --halt----->  STOPPED     the log, the topics or the state are not as they must be
-    any        --close---->  CLOSED      somebody else owns the partition, or will
+    RUNNING             --suspend-->  SUSPENDED   a rebalance: only what is under way goes on
+    SUSPENDED           --resume--->  RUNNING     nobody else owned the partition in between
+    RUNNING, SUSPENDED  --halt----->  STOPPED     log, topics or state are not as they must be
+    any                 --close---->  CLOSED      somebody else owns the partition, or will
 """
 
 from __future__ import annotations
@@ -78,6 +78,15 @@ class State(Enum):
     CLOSED = "closed"
 
 
+_FROM = {
+    State.RUNNING: {State.SUSPENDED},
+    State.SUSPENDED: {State.RUNNING},
+    State.STOPPED: {State.RUNNING, State.SUSPENDED},
+    State.CLOSED: set(State),
+}
+"""From which states each can be reached."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Records that memory has applied and Redis does not know."""
@@ -133,8 +142,7 @@ class Processor:
     async def suspend(self) -> None:
         """Take no more records until ``resume``; what is under way ends first."""
         async with self._lock:
-            if self.state is State.RUNNING:
-                self.state = State.SUSPENDED
+            self._move(State.SUSPENDED)
             self.intake.close()
         await self.outbox.settle(SUSPEND_WITHIN)
 
@@ -146,14 +154,14 @@ class Processor:
         """
         async with self._lock:
             self.holding.version = version
-            self.state = State.RUNNING
+            self._move(State.RUNNING)
             self.intake.begin_at(self.next)
             return self.next
 
     async def close(self) -> None:
         """Take no more records, ever."""
         await self.suspend()
-        self.state = State.CLOSED
+        self._move(State.CLOSED)
         if self._running:
             self._running.cancel()
         await self.outbox.close()
@@ -205,7 +213,8 @@ class Processor:
             if committing and len(self.intake) < OVERLAP_RECORDS:
                 await committing  # meanwhile more arrives: few large batches cost less
             first = self.intake.position
-            if stop := await self._gaps.before_next():
+            gap = self.intake.gap
+            if gap is not None and (stop := await self._gaps.before(gap)):
                 await self._halt(stop)
                 break
             try:
@@ -273,12 +282,18 @@ class Processor:
             self._expect_ok(await self.holding.forget(published), "forgetting outputs")
 
     async def _halt(self, stop: Stop) -> None:
-        if self.state is State.CLOSED:
+        if not self._move(State.STOPPED):
             return
-        self.state = State.STOPPED
         self.intake.close()
         logger.critical("partition %d stops: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
+
+    def _move(self, to: State) -> bool:
+        """Change the state, if it can be reached from here; whether it did."""
+        may = self.state in _FROM[to]
+        if may:
+            self.state = to
+        return may
 
     def _expect_ok(self, verdict: Verdict, write: str) -> None:
         if verdict is not Verdict.OK:

@@ -79,7 +79,7 @@ def with_a_parcel_renamed(kept):
 UNCOUNTED = {
     "a page is an older one": with_an_older_page,
     "a page has another name": with_a_page_renamed,
-    "a change stands in the place of another": with_a_change_twice,
+    "a change appears twice": with_a_change_twice,
     "changes are in another order": lambda kept: kept.changes.reverse(),
     "a change cannot be read": with_a_change_that_is_not_one,
     "a parcel has another name": with_a_parcel_renamed,

@@ -121,6 +121,7 @@ class Bench:
         """Let the processor work until something is so."""
         async with asyncio.timeout(20):
             while not condition():
+                self.ends.refuse()
                 await asyncio.sleep(0)
 
     def answers(self) -> list[bytes | None]:
@@ -160,6 +161,19 @@ def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -
     return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
 
 
+def world_of(owner: str, store: Store, client: MemoryClient, ends: Ends) -> World:
+    return World(
+        owner=owner,
+        prefix="t.",
+        store=store,
+        topics=client,
+        read_log=client.read_log,
+        publisher=client,
+        checkpoints_of=client.checkpoints_of,
+        end=ends,
+    )
+
+
 def bench(
     ledger: Ledger | None = None,
     next_offset: int = 0,
@@ -170,18 +184,9 @@ def bench(
     ends = Ends()
     gate = Gate(ends)
     store = Store(gate)
-    client = MemoryClient(log_with(missing), gate)
-    world = World(
-        owner="me",
-        prefix="t.",
-        store=store,
-        topics=client,
-        read_log=client.read_log,
-        publisher=client,
-        checkpoints_of=client.checkpoints_of,
-        end=ends,
-    )
+    broker = log_with(missing)
+    world = world_of("me", store, MemoryClient(broker, gate), ends)
     snapshot = owned(store, next_offset, outbox)
     holding = Holding(store, 0, world.owner, snapshot)
     processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Stops("t.", 0, 0))
-    return Bench(processor, store, client.broker, gate, ends)
+    return Bench(processor, store, broker, gate, ends)

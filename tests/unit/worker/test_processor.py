@@ -18,10 +18,15 @@ from tests.unit.worker.processors import Record, bench
 class Writes(Ledger):
     """A ledger whose records write as many bytes as their value says."""
 
+    unwritten_bytes = 0
+
     def apply(self, offset, value):
-        outputs = super().apply(offset, None)
-        self._unwritten += int(value)
-        return outputs
+        self.unwritten_bytes += int(value)
+        return super().apply(offset, None)
+
+    def take_changes(self):
+        self.unwritten_bytes = 0
+        return super().take_changes()
 
 
 def run(scenario) -> None:
