@@ -10,7 +10,7 @@ taken from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,8 @@ def approximate_mu(
 ) -> FloatArray:
     """Return the least mu whose GDP curve is above each user's, as estimated, at the points given.
 
-    `accountant`: for `Gaussian` or `PoissonGaussian` steps; the estimates of its `method` are used,
-    which are the larger direction's for adding or removing one user. `counts`: steps at each level,
+    `accountant`: the estimates of its `method` are used, which are the larger direction's for
+    adding or removing one user. `counts`: steps at each level,
     shape (n, levels), or (levels,) for one user. `deltas`: the points of the curve, each in (0, 1);
     epsilon = 0 is one more. Shape (n,) or (); 0 for a user without steps; infinite where the
     method can say nothing. Raises `InvalidInput` for other arguments, or no deltas.
@@ -47,9 +47,9 @@ def approximate_mu(
     domination at every epsilon, and Koskela et al. leave a filter for subsampled steps open.
     For unsampled Gaussian steps it is the root of the sum of c^2 / s^2, up to rounding.
     """
-    if len(deltas) == 0:
-        raise InvalidInput("deltas", deltas, "one or more numbers, strictly between 0 and 1")
-    levels = [probability("deltas", delta) for delta in deltas]
+    if not isinstance(accountant, ReportAccountant):
+        raise InvalidInput("accountant", accountant, "a ReportAccountant")
+    levels = _checked_deltas(deltas)
     at_zero = np.asarray(accountant.delta(counts, 0.0, method).bounds.estimate)
     mu = np.zeros(at_zero.size)
     _raise_to(mu, np.zeros(at_zero.size), np.where(at_zero < _LARGEST_DELTA, at_zero, 0.0).ravel())
@@ -58,6 +58,17 @@ def approximate_mu(
         # Where epsilon is 0 the curve lies below (0, delta); its point at 0 has been taken.
         _raise_to(mu, epsilon, np.where(epsilon > 0.0, delta, 0.0))
     return mu.reshape(at_zero.shape)
+
+
+def _checked_deltas(deltas: Iterable[float]) -> list[float]:
+    allowed = "one or more numbers, strictly between 0 and 1"
+    try:
+        levels = list(deltas)
+    except TypeError:  # one number
+        raise InvalidInput("deltas", deltas, allowed) from None
+    if not levels:
+        raise InvalidInput("deltas", deltas, allowed)
+    return [probability("deltas", delta) for delta in levels]
 
 
 def _raise_to(mu: FloatArray, epsilon: FloatArray, delta: FloatArray) -> None:

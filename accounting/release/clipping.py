@@ -36,8 +36,10 @@ _IN_PROPORTION: Final = 2.0**-1021
 def row_norms(rows: npt.ArrayLike) -> FloatArray:
     """Return L2 norms (n,) of numbers (n,), exactly, or of vectors (n, d), rounded up.
 
-    At most a relative (d + 6) 2**-52 above the exact norm, or one step of the smallest numbers.
-    Raises `InvalidInput` for rows that are not finite or whose norm is no float64.
+    At most a relative (d + 6) 2**-52 above the exact norm, or twice the smallest number.
+
+    Raises:
+        InvalidInput: for rows that are not finite or whose norm is no float64.
     """
     array = _checked_rows(rows)
     if array.ndim == 1:
@@ -55,7 +57,8 @@ def row_norms(rows: npt.ArrayLike) -> FloatArray:
 def norm_products(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return a b, rounded up: the norms of outer products of vectors with the norms a and b, (n,).
 
-    Raises `InvalidInput` for what is no norm, or a product that is no float64.
+    Raises:
+        InvalidInput: for what is no norm, or a product that is no float64.
     """
     left, right = norm_vector("a", a), norm_vector("b", b)
     if left.shape != right.shape:
@@ -72,7 +75,12 @@ def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
     rounded to float64, has an exact norm of at most `granted`: if no entry of the product is below
     2**-1021, or those that are count as 0 (as in `clip_rows`).
 
-    `norms`: shape (n,), rounded up. `granted`: shape (n,), >= 0; rounded down.
+    Args:
+        norms: shape (n,), finite; rounded up.
+        granted: shape (n,), >= 0, infinity included; rounded down.
+
+    Raises:
+        InvalidInput: for what is no norm.
     """
     lengths = norm_vector("norms", norms)
     limits = nonnegative_array("granted", granted, DOWN)
@@ -93,6 +101,13 @@ def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
 
     The norm of what comes out, computed exactly, is never above `granted`. Rows whose norm, as
     `row_norms` rounds it up, is granted stay as they are.
+
+    Args:
+        rows: finite contributions.
+        granted: shape (n,), >= 0, infinity included; rounded down.
+
+    Raises:
+        InvalidInput: for other arguments, or rows whose norm is no float64.
     """
     array = _checked_rows(rows)
     factors = clip_factors(row_norms(array), granted)

@@ -1,13 +1,12 @@
-"""Cumulants of the privacy loss of one step, tabulated over tilts, for each level of a norm grid.
+"""The tilted loss of a Poisson-sampled Gaussian step, by quadrature with a stated error.
 
-With ratio a = c / s, z standard normal and x(z) = q (exp(a z - a^2 / 2) - 1), the loss of a
-Poisson-sampled Gaussian step is l(z) = log(1 + x) in the remove direction and -l(z) in the add
-direction, and its cumulant function is
+With ratio a = c / s, z standard normal and x(z) = q (exp(a z - a^2 / 2) - 1), the loss of the step
+is l(z) = log(1 + x) in the remove direction and -l(z) in the add direction, and its cumulant
+function is
 
     remove   K(t) = log E (1 + x)^(t + 1)        add   K(t) = log E (1 + x)^-t        (t > 0).
 
-Tilted by t, a loss has the density proportional to (1 + x)^e phi(z) in z, e = t + 1 or -t. Its
-mean K', variance K'' and third absolute central moment are tabulated with K.
+Tilted by t, a loss has the density proportional to (1 + x)^k phi(z) in z, k = t + 1 or -t.
 
 Quadrature is the trapezoidal rule, whose error for an integrand that is analytic in the strip
 |Im z| < d is at most 2 M / (exp(2 pi d / h) - 1), M the integral of its modulus on the edge of the
@@ -15,170 +14,193 @@ strip (Trefethen and Weideman 2014, Thm 5.1). Here the strip may reach pi / a. I
 direction |1 + x| is largest on the real line, so M is at most exp(d^2 / 2) times the integral. In
 the add direction M is computed. Tails: by a piecewise linear bound of the convex l in the remove
 direction, by log-concavity in the add direction. Where these errors are not negligible, an entry is
-marked as *unknown*: its K is an upper bound and its third moment is so large that nothing but the
-bound by K is left.
+*unknown*: its K is an upper bound (Jensen's inequality, for the mixture of powers).
+
+|l - K'|^3 is not analytic where l(z) = K', at z0. It is (l - K')^3 times sgn(z - z0), of which the
+rule integrates erf(b (z - z0)); what is left, erfc(b |z - z0|) on either side, is an integral over
+a short way, by Gauss's rule.
+
+The transform oscillates, by u l' <= u a radians to the unit of z: its grid is as much finer.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import erf, erfc, log_ndtr
 
+from accounting.reports.tilted_losses import (
+    LARGEST_CUMULANT,
+    REACH,
+    ComplexArray,
+    PointLoss,
+    exp_down,
+    log_sum,
+    tilt_range,
+)
 from accounting.validation import FloatArray
 
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 
-# Relative error of K, of K'' and of the third moment, and error of K' relative to K' + sqrt(K'').
-RELATIVE_ERROR: Final = 2.0**-36
-# A third moment from here on marks an entry as unknown; sums of 2**46 steps stay finite.
-UNKNOWN_THIRD: Final = 1e200
-_LARGEST_CUMULANT: Final = 1e270
-
-_NODE_RATIO = 1.1
 # Ratios outside are unknown: those below are computed as this one, which bounds them.
 _SMALLEST_RATIO, _LARGEST_RATIO = 1e-12, 20.0
-_SMALLEST_VARIANCE = 1e-60
 # Beyond this many standard deviations no tail matters to delta > 1e-300.
-_TAIL, _REACH = 10.0, 45.0
+_TAIL = 10.0
 # In the add direction, tilts whose mode lies further out matter only to a handful of steps.
 _ADD_REACH = 12.0
 _MAX_POINTS, _CELLS = 4000, 60
-# Quadrature error aimed at, and tolerated, relative to the integral.
-_AIM, _LOG_TOLERANCE = 37.0, -40.0 * math.log(2.0)
+# Quadrature error aimed at, relative to the integral, in nats; and what erf may lose of it.
+_AIM, _KINK_LOSS = 42.0, 20.0
+# Gauss's rule on either side, weights times erfc; erfc of the reach is 2e-8.
+_KINK_REACH = 4.0
+_FOUND = 2.0**-20  # by the mean distance from the mean; the third power of it is what is missed
+_HALF_NODES, _HALF_WEIGHTS = np.polynomial.legendre.leggauss(20)
+_KINK_NODES = 0.5 * _KINK_REACH * np.r_[-1.0 - _HALF_NODES, 1.0 + _HALF_NODES]
+_KINK_WEIGHTS = 0.5 * _KINK_REACH * np.tile(_HALF_WEIGHTS, 2) * erfc(np.abs(_KINK_NODES))
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
+# Grids of transforms are finer by powers of two, so that there are few of them.
+_FINEST = 8
 
 
-@dataclass(frozen=True)
-class CumulantTable:
-    """Cumulants of one step's loss, in nats, at each level and tilt; one direction.
+class SampledLoss(PointLoss):
+    """A Poisson-sampled Gaussian step; `ratio` = c / s > 0, 0 < `sampling_rate` < 1.
 
-    `tilts`: t, shape (k,), ascending. The others have shape (levels, k): K(t), K'(t), K''(t) and
-    the third absolute central moment of the tilted loss. K and the third moment are upper bounds
-    within `RELATIVE_ERROR`, and K also where the third moment is `UNKNOWN_THIRD`.
-    `largest_loss`: the supremum of the loss of one step; infinite in the remove direction.
+    Neighbours add or remove one user; `direction` says in which of the two distributions the loss
+    is drawn: "remove" in that with the user, "add" in that without.
     """
 
-    tilts: FloatArray
-    cumulant: FloatArray
-    mean: FloatArray
-    variance: FloatArray
-    third: FloatArray
-    largest_loss: float
+    def __init__(
+        self, ratio: float, sampling_rate: float, direction: Direction, finer: int = 1
+    ) -> None:
+        self._ratio, self._rate, self._direction = ratio, sampling_rate, direction
+        self._a = min(max(ratio, _SMALLEST_RATIO), _LARGEST_RATIO)
+        self._sign = 1.0 if direction == "remove" else -1.0
+        self.largest = -math.log1p(-sampling_rate) if direction == "add" else math.inf
+        lowest, reach = tilt_range(self._a, sampling_rate)
+        # The tilt moves the mode by `REACH`, or the sampled component takes over all mass.
+        sampled = reach + 2.0 * math.log(1.0 / sampling_rate) / self._a**2
+        self.tilts = lowest, max(min(reach / sampling_rate, sampled), 10.0)
+        grid = _grid(self._a, sampling_rate, direction, finer)
+        log_phi, loss, self._share, self._step, self._z = grid
+        removed = direction == "remove"
+        super().__init__(self._sign * loss, log_phi + loss if removed else log_phi)
 
+    def log_transform(self, tilt: float, mean: float, step: float, nodes: int) -> ComplexArray:
+        """See `TiltedLoss`."""
+        finer = 1.0 + step * nodes * self._a * self._step / (2.0 * math.pi)
+        power = min(2 ** math.ceil(math.log2(finer) - 1e-9), _FINEST)
+        if power == 1:
+            return super().log_transform(tilt, mean, step, nodes)
+        fine = SampledLoss(self._ratio, self._rate, self._direction, power)
+        return PointLoss.log_transform(fine, tilt, mean, step, nodes)
 
-def tilt_nodes(ratios: FloatArray, sampling_rate: float) -> FloatArray:
-    """Return the tilts at which cumulants are tabulated, ascending, each 1.1 times the one before.
+    def _exponent(self, tilts: FloatArray) -> FloatArray:
+        """Return k, the power of 1 + x."""
+        return tilts + 1.0 if self._direction == "remove" else -tilts
 
-    From below the saddle points of a million steps at the largest ratio c / s to beyond those of
-    one step at the smallest, for delta down to 1e-300.
-    """
-    small = max(float(ratios.min()), _SMALLEST_RATIO)
-    large = min(float(ratios.max()), _LARGEST_RATIO)
-    lowest = 0.1 / (1.0 + 0.5e6 * sampling_rate * large * large)
-    # The tilt moves the mode by `_REACH`, or the sampled component takes over all mass.
-    sampled = _REACH / small + 2.0 * math.log(1.0 / sampling_rate) / small**2
-    highest = max(min(_REACH / small / sampling_rate, sampled), 10.0)
-    count = math.ceil(math.log(highest / lowest) / math.log(_NODE_RATIO)) + 1
-    return lowest * _NODE_RATIO ** np.arange(count, dtype=np.float64)
+    def _log_error(
+        self, tilts: FloatArray, log_mass: FloatArray, log_integral: FloatArray, least: FloatArray
+    ) -> FloatArray:
+        if self._a != self._ratio:
+            return np.full(tilts.shape, np.inf)
+        left, right = self._log_tails(tilts, log_mass, log_integral)
+        strip = self._strip()
+        log_strip = math.log(2.0) + 0.5 * strip**2 - 2.0 * math.pi * strip / self._step
+        if self._direction == "remove":
+            # The mass left out on the right lies where the loss is large.
+            right += 3.0 * np.log1p(self._a**2 * self._exponent(tilts))
+            with np.errstate(divide="ignore"):
+                right -= np.log(least)
+            return np.asarray(np.maximum(np.logaddexp(left, log_strip), right))
+        # |1 + x|^-t on the edge is its value on the line times (1 - 4 p (1 - p) sin^2)^(-t/2).
+        sine = math.sin(0.5 * self._a * strip)
+        turn = -0.5 * np.log1p(-4.0 * self._share * (1.0 - self._share) * sine * sine)
+        edge = log_mass + np.multiply.outer(tilts, turn)
+        log_edge = log_strip + log_sum(edge) - log_integral
+        return np.asarray(np.logaddexp(np.logaddexp(left, right), log_edge))
 
+    def _strip(self) -> float:
+        if self._direction == "remove":
+            return min(2.0 * math.pi / self._step, math.pi / self._a)
+        return min(2.0 * math.pi / (self._step * (1.0 + self._a * _ADD_REACH)), 1.2 / self._a)
 
-def cumulant_table(
-    ratios: FloatArray, sampling_rate: float, tilts: FloatArray, direction: Direction
-) -> CumulantTable:
-    """Return the cumulants for norm over noise c / s of `ratios`, shape (levels,), > 0.
-
-    `sampling_rate`: q, 0 < q < 1. `tilts`: shape (k,), > 0, ascending. Neighbours differ by adding
-    or removing one user; `direction` says in which of the two distributions the loss is drawn:
-    "remove" in that with the user, "add" in that without.
-    """
-    rows = [_level(a, sampling_rate, tilts, direction) for a in ratios.tolist()]
-    cumulant, mean, variance, third = (np.array(column) for column in zip(*rows, strict=True))
-    largest = -math.log1p(-sampling_rate) if direction == "add" else math.inf
-    return CumulantTable(tilts, cumulant, mean, variance, third, largest)
-
-
-def _level(
-    ratio: float, q: float, t: FloatArray, direction: Direction
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return (K, K', K'', third absolute central moment), shape (k,) each, for one ratio."""
-    if ratio > _LARGEST_RATIO:
-        return _unknown(ratio, q, t, direction)
-    a = max(ratio, _SMALLEST_RATIO)
-    log_weight, loss, share, step = _grid(a, q, direction)
-    exponent = t + 1.0 if direction == "remove" else -t
-
-    log_mass = np.multiply.outer(exponent, loss) + log_weight
-    top = log_mass.max(axis=1)
-    mass = np.exp(log_mass - top[:, np.newaxis])
-    total = mass.sum(axis=1)
-    log_integral = top + np.log(total)
-    mass /= total[:, np.newaxis]
-    mean = mass @ loss
-    centred = loss - mean[:, np.newaxis]
-    squared = centred * centred
-    variance = np.einsum("kp,kp->k", mass, squared)
-    third = np.einsum("kp,kp,kp->k", mass, squared, np.abs(centred))
-    third += _kink(mass, loss, a * share, mean, step)
-
-    cumulant = log_integral.copy()
-    near = np.flatnonzero(np.abs(log_integral) < 0.5)
-    cumulant[near] = np.log1p(_excess(t[near], loss, log_weight, direction))
-
-    if direction == "remove":
-        error = _remove_error(exponent, log_integral, a, loss, step)
-        # The mass left out on the right lies where the loss is large.
-        rare = _remove_tail(exponent, log_integral, a, q) + 3.0 * np.log1p(a * a * exponent)
+    def _log_tails(
+        self, tilts: FloatArray, log_mass: FloatArray, log_integral: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return log of what is left out to the left and to the right, relative to the integral."""
+        k = self._exponent(tilts)
+        if self._direction == "remove":
+            # To the left the density falls faster than phi.
+            left = k * self._loss[0] - 0.5 * _TAIL**2 - log_integral
+            return left, _remove_tail(k, log_integral, self._a, self._rate)
+        # The density is log-concave: beyond an end it falls as an exponential of its slope there.
+        fall = _ADD_REACH + _TAIL - tilts * self._a * self._share[0]
         with np.errstate(divide="ignore"):
-            error = np.maximum(error, rare - np.log(np.minimum(np.minimum(third, cumulant), 1.0)))
-    else:
-        error = _add_error(t, log_integral, log_mass, a, share, step)
-        mean = -mean
-    known = (error <= _LOG_TOLERANCE) & (variance > _SMALLEST_VARIANCE) & (a == ratio)
-    # What follows an unknown entry is unknown: a user's known tilts are the first ones.
-    known = np.logical_and.accumulate(known)
-    computed = (cumulant, mean, variance, third)
-    bounds = _unknown(a, q, t, direction)
-    columns = [np.where(known, value, bound) for value, bound in zip(computed, bounds, strict=True)]
-    return columns[0], columns[1], columns[2], columns[3]
+            left = log_mass[:, 0] - np.log(np.maximum(fall, 0.0))
+        log_step = math.log(self._step)
+        return left - log_step - log_integral, log_mass[:, -1] - log_step - log_integral
 
+    def _ceiling(self, tilts: FloatArray) -> FloatArray:
+        """Return log E of the mixture of powers (Jensen)."""
+        a, q = max(self._ratio, _SMALLEST_RATIO), self._rate
+        with np.errstate(over="ignore"):
+            gaussian = np.minimum(0.5 * tilts * (tilts + 1.0) * a * a, LARGEST_CUMULANT)
+        if self._direction == "add":
+            bound = np.minimum(gaussian, -tilts * math.log1p(-q))
+        else:
+            bound = _log_mixture(gaussian, q)[0]
+        return np.asarray(bound)
 
-def _unknown(
-    a: float, q: float, t: FloatArray, direction: Direction
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return entries marked as unknown; K is at most log E of the mixture of powers (Jensen)."""
-    with np.errstate(over="ignore"):
-        gaussian = np.minimum(0.5 * t * (t + 1.0) * a * a, _LARGEST_CUMULANT)
-    if direction == "add":
-        cumulant = np.minimum(gaussian, -t * math.log1p(-q))
-    else:
-        cumulant = _log_mixture(gaussian, q)[0]
-    variance = np.full_like(t, min(a, _LARGEST_RATIO) ** 2)
-    return cumulant, (t + 0.5) * variance, variance, np.full_like(t, UNKNOWN_THIRD)
+    def _third(
+        self,
+        tilts: FloatArray,
+        log_integral: FloatArray,
+        mass: FloatArray,
+        mean: FloatArray,
+    ) -> FloatArray:
+        a, middle = self._a, self._sign * mean
+        z0 = (_log_odds(middle, self._rate) + 0.5 * a * a) / a
+        width = math.sqrt(_KINK_LOSS) / self._strip()
+        place = width * (self._z - z0[:, np.newaxis])
+        smooth, near = np.sign(place), np.abs(place) < _KINK_REACH
+        smooth[near] = erf(place[near])
+        centred = self._sign * self._loss - middle[:, np.newaxis]
+        third = np.einsum("kp,kp,kp,kp,kp->k", mass, centred, centred, centred, smooth)
+        z = z0[:, np.newaxis] + _KINK_NODES / width
+        loss = _log_mixture(a * z - 0.5 * a * a, self._rate)[0]
+        log_density = self._exponent(tilts)[:, np.newaxis] * loss - 0.5 * z * z - _LOG_ROOT_2_PI
+        density = exp_down(log_density - log_integral[:, np.newaxis])
+        size = np.abs(loss - middle[:, np.newaxis])
+        third += (size * size * size * density) @ (_KINK_WEIGHTS / width)
+        # Where the kink is not found to rounding, nothing is said.
+        missed = np.abs(_log_mixture(a * z0 - 0.5 * a * a, self._rate)[0] - middle)
+        spread = np.einsum("kp,kp->k", mass, np.abs(centred))
+        return np.where(missed <= _FOUND * spread, third, np.inf)
 
 
 def _grid(
-    a: float, q: float, direction: Direction
-) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return a grid of z: log of (step phi), log(1 + x), the share of q e^.. in it, step."""
+    a: float, q: float, direction: Direction, finer: int
+) -> tuple[FloatArray, FloatArray, FloatArray, float, FloatArray]:
+    """Return log of (step phi), log(1 + x), the share of q e^.. in it, the step, and z.
+
+    `finer`: how many times as many points.
+    """
     narrow = 1.0 if direction == "remove" else 1.0 + a * _ADD_REACH
     step = math.sqrt(2.0 * math.pi**2 / (_AIM * narrow))
     if direction == "remove":
-        low, high = -_TAIL, max(_REACH, 2.0 * a) + _TAIL
+        low, high = -_TAIL, max(REACH, 2.0 * a) + _TAIL
         if a > 0.5 * step:  # the singularity is nearer than the best edge of the strip
             step = 2.0 * math.pi**2 * a / (_AIM * a * a + 0.5 * math.pi**2)
     else:
         low, high = -_ADD_REACH - _TAIL, 2.0 * a + _TAIL
         step = min(step, 2.0 * math.pi / (_AIM * a))
-    points = min(math.ceil((high - low) / step) + 1, _MAX_POINTS)
+    points = min(math.ceil((high - low) / step * finer) + 1, _MAX_POINTS * finer)
     z, step = np.linspace(low, high, points, retstep=True)
-    log_ratio = a * z - 0.5 * a * a
-    loss, share = _log_mixture(log_ratio, q)
-    return math.log(step) - _LOG_ROOT_2_PI - 0.5 * z * z, loss, share, float(step)
+    loss, share = _log_mixture(a * z - 0.5 * a * a, q)
+    return math.log(step) - _LOG_ROOT_2_PI - 0.5 * z * z, loss, share, float(step), z
 
 
 def _log_mixture(y: FloatArray, q: float) -> tuple[FloatArray, FloatArray]:
@@ -192,62 +214,15 @@ def _log_mixture(y: FloatArray, q: float) -> tuple[FloatArray, FloatArray]:
     return loss, np.exp(np.minimum(y + math.log(q) - loss, 0.0))
 
 
-def _excess(
-    t: FloatArray, loss: FloatArray, log_weight: FloatArray, direction: Direction
-) -> FloatArray:
-    """Return exp(K) - 1 without cancellation, as a sum of terms that are all >= 0.
-
-    E x = 0, so that with D(y) = e^y - 1 - y
-
-        (1 + x)^(t + 1) - 1 - (t + 1) x = (1 + x) (D(t l) + t D(-l)),
-        (1 + x)^-t      - 1 + t x       = D(-t l) + t D(l).
-    """
-    if direction == "remove":
-        weight = log_weight + loss
-        along, across = np.multiply.outer(t, loss), -loss
-    else:
-        weight = log_weight
-        along, across = np.multiply.outer(-t, loss), loss
-    once = float(_weighted_d(across, weight).sum())
-    return np.asarray(_weighted_d(along, weight).sum(axis=1) + t * once)
-
-
-def _weighted_d(y: FloatArray, log_weight: FloatArray) -> FloatArray:
-    """Return (e^y - 1 - y) e^log_weight; y has the shape (.., p), the weight (p,)."""
-    weight = np.exp(log_weight)
-    small = np.clip(y, -0.03, 0.03)
-    series = 1.0 + small / 6.0 * (1.0 + small / 7.0)
-    series = 1.0 + small / 3.0 * (1.0 + small / 4.0 * (1.0 + small / 5.0 * series))
-    middle = np.clip(y, -700.0, 1.0)
-    near = np.where(y == small, 0.5 * small * small * series, np.expm1(middle) - middle)
-    far = np.exp(np.maximum(y, 1.0) + log_weight) - (1.0 + y) * weight
-    return np.where(y > 1.0, far, np.where(y < -700.0, -(1.0 + y), near) * weight)
-
-
-def _kink(
-    mass: FloatArray, loss: FloatArray, slope: FloatArray, mean: FloatArray, step: float
-) -> FloatArray:
-    """Return a bound of the quadrature error that |l - K'|^3 causes where it is not analytic.
-
-    Its third derivative jumps by 12 l'^3 there: the rule errs by the jump times step^4 / 720 and
-    by higher orders, allowed for by a factor of 3. `mass` includes the step.
-    """
-    right = np.clip(np.searchsorted(loss, mean), 1, loss.size - 1)
-    left = right - 1
-    rows = np.arange(mean.size)
-    jump = np.maximum(mass[rows, left] * slope[left] ** 3, mass[rows, right] * slope[right] ** 3)
-    return jump * (step**3 * 12.0 * 3.0 / 720.0)
-
-
-def _remove_error(
-    exponent: FloatArray, log_integral: FloatArray, a: float, loss: FloatArray, step: float
-) -> FloatArray:
-    """Return the log of the error relative to the integral, shape (k,): strip and left tail."""
-    strip = min(2.0 * math.pi / step, math.pi / a)
-    log_strip = math.log(2.0) + 0.5 * strip * strip - 2.0 * math.pi * strip / step
-    # To the left the density falls faster than phi.
-    log_left = exponent * loss[0] - 0.5 * _TAIL * _TAIL - log_integral
-    return np.asarray(np.logaddexp(log_left, log_strip))
+def _log_odds(loss: FloatArray, q: float) -> FloatArray:
+    """Return the y for which log(1 - q + q e^y) is `loss`, above log(1 - q)."""
+    low, near, high = np.minimum(loss, -1.0), np.clip(loss, -1.0, 1.0), np.maximum(loss, 1.0)
+    tiny, rate = np.finfo(np.float64).tiny, max(q, 1e-300)
+    with np.errstate(under="ignore"):
+        below = np.log(np.maximum(np.exp(low) - (1.0 - q), tiny)) - math.log(rate)
+    middle = np.log1p(np.maximum(np.expm1(near) / rate, -1.0 + 2.0**-52))
+    above = high + np.log1p(-(1.0 - q) * np.exp(-high)) - math.log(rate)
+    return np.where(loss > 1.0, above, np.where(loss < -1.0, below, middle))
 
 
 def _remove_tail(exponent: FloatArray, log_integral: FloatArray, a: float, q: float) -> FloatArray:
@@ -256,7 +231,7 @@ def _remove_tail(exponent: FloatArray, log_integral: FloatArray, a: float, q: fl
     The convex l is at most its chord on each of some cells, and after them at most the line of
     slope a.
     """
-    high = max(_REACH, 2.0 * a) + _TAIL
+    high = max(REACH, 2.0 * a) + _TAIL
     last = max(0.5 * a + (math.log((1.0 - q) / q) + 10.0) / a, high)
     edges = np.linspace(high, last, _CELLS + 1)
     ends = _log_mixture(a * edges - 0.5 * a * a, q)[0]
@@ -268,27 +243,3 @@ def _remove_tail(exponent: FloatArray, log_integral: FloatArray, a: float, q: fl
         height = exponent[:, np.newaxis] * (ends[:-1] + slope * (at - edges[:-1])) - 0.5 * at * at
         ray = np.logaddexp(ray, height.max(axis=1) + math.log(last - high))
     return np.asarray(ray - log_integral)
-
-
-def _add_error(
-    t: FloatArray,
-    log_integral: FloatArray,
-    log_mass: FloatArray,
-    a: float,
-    share: FloatArray,
-    step: float,
-) -> FloatArray:
-    """Return the log of the error relative to the integral, shape (k,): strip and both tails."""
-    strip = min(2.0 * math.pi / (step * (1.0 + a * _ADD_REACH)), 1.2 / a)
-    # |1 + x|^-t on the edge is its value on the line times (1 - 4 p (1 - p) sin^2)^(-t/2).
-    turn = -0.5 * np.log1p(-4.0 * share * (1.0 - share) * math.sin(0.5 * a * strip) ** 2)
-    edge = log_mass + np.multiply.outer(t, turn)
-    top = edge.max(axis=1)
-    log_edge = top + np.log(np.exp(edge - top[:, np.newaxis]).sum(axis=1)) - log_integral
-    log_strip = math.log(2.0) + 0.5 * strip * strip + log_edge - 2.0 * math.pi * strip / step
-    # The density is log-concave: beyond an end it falls as an exponential of its slope there.
-    fall = _ADD_REACH + _TAIL - t * a * share[0]
-    with np.errstate(divide="ignore"):
-        log_left = log_mass[:, 0] - math.log(step) - np.log(np.maximum(fall, 0.0)) - log_integral
-    log_right = log_mass[:, -1] - math.log(step) - log_integral
-    return np.asarray(np.logaddexp(np.logaddexp(log_left, log_right), log_strip))

@@ -4,13 +4,16 @@ The cumulants of independent losses add, so a user's cumulants at every tilt are
 table. With K the sum of cumulant functions, F(z) = K(z) - z epsilon - log z - log(1 + z), and t
 the saddle point, K'(t) = epsilon + 1/t + 1/(t + 1) (Asoodeh et al. 2022, slides):
 
+    delta   = (1 / 2 pi) integral of exp(F(t + i u)) du
     delta_1 = exp(F(t)) / sqrt(2 pi F''(t))
     delta_2 = exp(K(t) - epsilon t) E[e^{t (epsilon - Z)} (1 - e^{epsilon - Z})_+],
               Z normal with mean K'(t) and variance K''(t).
 
-Both are approximations; the estimate is delta_2. Its error bound (`accounting.reports.tilted_sums`)
-makes the interval. With few steps the interval is wide, and its lower end may be 0; its upper end
-is never above the bound of Renyi accounting over real orders.
+The last two approximate the integral to first order, and are far off where a tilted loss has a
+heavy tail. Estimates are the integral itself, by a sum over nodes on a line near the saddle point
+(`accounting.reports.contour`). Bounds are those of the error of delta_2, at the best of some tilts
+(`accounting.reports.tilted_sums`); they close in as steps accumulate, and with few steps the lower
+end may be 0. No upper bound is above that of Renyi accounting at its default orders.
 
 These are reports on realised histories. They never admit a step.
 """
@@ -18,59 +21,58 @@ These are reports on realised histories. They never admit a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from accounting import gdp_tail
+from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.reports import normal_losses
 from accounting.reports.bounds import Bounds
-from accounting.reports.cumulants import DIRECTIONS, CumulantTable, cumulant_table, tilt_nodes
+from accounting.reports.contour import Contour
+from accounting.reports.cumulants import DIRECTIONS, Direction
+from accounting.reports.levels import Levels, Mechanisms
+from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
-from accounting.validation import BoolArray, FloatArray, IntArray
+from accounting.validation import FloatArray, IntArray, nonnegative_finite, probability
 
 # Users are taken in chunks, so that their sums at all tilts stay within some megabytes.
 _CHUNK = 1024
 # Larger epsilons come from ratios c / s of 1e100 and more: not usable.
 _LARGEST_EPSILON = 1e200
-# An approximation of delta is cut off where exp would overflow.
-_LARGEST_LOG = 700.0
-# Of the root of a sum of squared ratios, and of exp.
-_ROOT_ERROR, _EXP_ERROR = 2.0**-44, 2.0**-50
-# Ratios c / s are rounded up to the first. A mu from the second on has no lower bound, where
-# `gdp_tail` does not say how exact it is, and one from the third on is not usable.
-_SMALLEST_MU, _LARGEST_EXACT_MU, _LARGEST_MU = 1e-100, 1e3, 1e100
-_FAR = 1e4
-# The lower end for a normal loss, below its epsilon.
-_GAP = 2.0**-30
+# Parts of the way from one tilt of the table to the next, between which K is a quintic to 1e-9.
+_PARTS: Final = np.linspace(0.0, 1.0, 17)
+# An approximation of delta is cut off where exp would overflow; and exp's own rounding.
+_LARGEST_LOG, _EXP_ERROR = 700.0, 2.0**-50
+
+Formula: TypeAlias = Literal["delta_1", "delta_2"]
 
 
 class SaddlePointReport:
-    """Saddle-point bounds for histories of one mechanism; add/remove one user, larger direction.
+    """Saddle-point bounds for realised histories; add/remove one user, the larger direction.
 
-    `norms`: the levels, shape (levels,), ascending, > 0. The losses of Gaussian steps (sampling
-    rate 1) are normal, and their composition is exact up to rounding; a sampling rate of 0 costs
-    nothing. The tables are made at first use and kept.
+    `norms`: those of the levels, shape (levels,), > 0. `mechanisms`: what ran at each of them, a
+    sequence of as many, or one that ran at all. What a norm is, is said by its mechanism.
+
+    Histories of Gaussian steps alone (sampling rate 1) have normal losses and are exact up to
+    rounding; a sampling rate of 0 costs nothing. Levels that are equal in mechanism and norm share
+    their tables, which are made when a history first has steps there, and kept.
     """
 
-    def __init__(self, mechanism: Gaussian | PoissonGaussian, norms: FloatArray) -> None:
-        self._sampling_rate = (
-            mechanism.sampling_rate if isinstance(mechanism, PoissonGaussian) else 1.0
-        )
-        self._ratios = norms / mechanism.noise_stddev
-        self._tables: tuple[CumulantTable, ...] = ()
+    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+        self._levels = Levels(mechanisms, norms)
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds of delta at `epsilon`, in nats, finite, >= 0.
 
-        `counts`: steps at each level, shape (n, levels), >= 0. `estimate` is delta_2, clamped.
+        `counts`: steps at each level, shape (n, levels), >= 0. `estimate` is the integral.
         """
+        at = nonnegative_finite("epsilon", epsilon)
         logs = self._per_user(
             counts,
-            lambda sums, size: sums.log_delta(np.full(size, epsilon)),
-            lambda mu: _gaussian_log_delta(mu, epsilon),
+            lambda steps: self._log_delta(steps, at),
+            lambda mu: normal_losses.log_delta_bounds(mu, at),
         )
         with np.errstate(under="ignore"):
             lower, estimate, upper = np.exp(logs)
@@ -83,35 +85,33 @@ class SaddlePointReport:
     def epsilon(self, counts: IntArray, delta: float) -> Bounds:
         """Return bounds of epsilon, in nats, at 0 < `delta` < 1; infinite where not usable.
 
-        `counts` as for `delta`. `lower` and `upper` are where the upper and lower bound of delta
-        cross `delta`, on the safe side; `estimate` is where delta_2 does, clamped.
+        `counts` as for `delta`. `estimate` is where the integral is `delta`.
         """
-        log_delta = math.log(delta)
+        at = probability("delta", delta)
         epsilons = self._per_user(
             counts,
-            lambda sums, _: sums.epsilon(log_delta),
-            lambda mu: _gaussian_epsilon(mu, log_delta),
+            lambda steps: self._epsilon(steps, at),
+            lambda mu: normal_losses.epsilon_bounds(mu, math.log(at)),
         )
         lower, estimate, upper = np.maximum(epsilons, 0.0)
         upper[upper > _LARGEST_EPSILON] = np.inf
         return Bounds(lower, estimate, upper)
 
     def approximate_delta(
-        self, counts: IntArray, epsilon: float, formula: Literal["delta_1", "delta_2"] = "delta_2"
+        self, counts: IntArray, epsilon: float, formula: Formula = "delta_2"
     ) -> FloatArray:
         """Return delta_1 or delta_2, the larger direction's, shape (n,): no bound of anything.
 
         As Asoodeh et al. define them: not clamped to the interval, and possibly above 1. Where no
-        saddle point lies among the tabulated tilts, the formula is taken at the last of them.
+        saddle point lies among the tilts of known cumulants, the formula is taken at the last one.
         """
-        if formula not in ("delta_1", "delta_2"):
+        if formula not in get_args(Formula):
             raise InvalidInput("formula", formula, "delta_1 or delta_2")
-        approximate = TiltedSums.log_delta_1 if formula == "delta_1" else TiltedSums.log_delta_2
-        eps = min(epsilon, LARGEST_EPSILON)
+        eps = min(nonnegative_finite("epsilon", epsilon), LARGEST_EPSILON)
         logs = self._per_user(
             counts,
-            lambda sums, size: (approximate(sums, np.full(size, eps)),),
-            lambda mu: _gaussian_log_delta(mu, eps)[1:2],
+            lambda steps: [self._approximate(steps, eps, formula)],
+            lambda mu: [normal_losses.log_delta_bounds(mu, eps).estimate],
         )
         with np.errstate(under="ignore"):
             return np.asarray(np.exp(np.minimum(logs[0], _LARGEST_LOG)))
@@ -119,73 +119,88 @@ class SaddlePointReport:
     def _per_user(
         self,
         counts: IntArray,
-        sampled: Callable[[TiltedSums, int], tuple[FloatArray, ...]],
-        gaussian: Callable[[FloatArray], tuple[FloatArray, ...]],
+        mixed: Callable[[FloatArray], Sequence[FloatArray]],
+        normal: Callable[[FloatArray], Sequence[FloatArray]],
     ) -> FloatArray:
-        """Return the larger direction's results, shape (parts, n); -infinity for no steps."""
-        users = np.flatnonzero(counts.any(axis=1)) if self._sampling_rate > 0.0 else np.arange(0)
-        ratios = np.clip(self._ratios, _SMALLEST_MU, _LARGEST_MU)
-        results: FloatArray | None = None
-        for start in range(0, users.size, _CHUNK):
-            chunk = users[start : start + _CHUNK]
-            rows = counts[chunk].astype(np.float64)
-            if self._sampling_rate == 1.0:
-                parts = gaussian(np.sqrt(rows @ ratios**2))
-            else:
-                directions = [
-                    sampled(TiltedSums(table, rows), chunk.size) for table in self._made()
-                ]
-                parts = tuple(np.maximum(*pair) for pair in zip(*directions, strict=True))
-            if results is None:
-                results = np.full((len(parts), counts.shape[0]), -np.inf)
-            results[:, chunk] = parts
-        return np.full((3, counts.shape[0]), -np.inf) if results is None else results
+        """Return what the functions give, shape (3, n); -infinity for users without steps."""
+        levels, all_steps = self._levels, self._levels.steps(counts)
+        results = np.full((3, len(all_steps)), -np.inf)
+        for start in range(0, len(all_steps), _CHUNK):
+            steps = all_steps[start : start + _CHUNK]
+            other = steps[:, ~levels.normal].any(axis=1)
+            rows = np.flatnonzero(steps.any(axis=1) & ~other)
+            if rows.size:
+                normals = steps[np.ix_(rows, np.flatnonzero(levels.normal))]
+                mu = normal_losses.summed_mu(normals, levels.sizes[levels.normal])
+                for result, part in zip(results, normal(mu), strict=False):
+                    result[start + rows] = part
+            rows = np.flatnonzero(other)
+            if rows.size:
+                for result, part in zip(results, mixed(steps[rows]), strict=False):
+                    result[start + rows] = part
+        return results
 
-    def _made(self) -> tuple[CumulantTable, ...]:
-        if not self._tables:
-            tilts = tilt_nodes(self._ratios, self._sampling_rate)
-            self._tables = tuple(
-                cumulant_table(self._ratios, self._sampling_rate, tilts, direction)
-                for direction in DIRECTIONS
-            )
-        return self._tables
+    def _directions(self, steps: FloatArray) -> tuple[Direction, ...]:
+        """Return the directions in which losses differ: one if no step is sampled."""
+        return DIRECTIONS if steps[:, self._levels.sampled].any() else DIRECTIONS[:1]
+
+    def _epsilon(self, steps: FloatArray, delta: float) -> Bounds:
+        """Return bounds of epsilon; `steps`: (n, columns), each row with a step in one at least."""
+        log_delta, found = math.log(delta), Bounds(*np.zeros((3, steps.shape[0])))
+        for direction in self._directions(steps):
+            sums, contour = self._sums(steps, direction)
+            lower, upper = sums.epsilon(log_delta)
+            # Below what the other direction has, an estimate does not matter.
+            rows = np.flatnonzero(upper > found.estimate)
+            estimate = np.clip(contour.epsilon(log_delta, upper, rows), lower, upper)
+            found = _larger(found, Bounds(lower, estimate, upper))
+        upper = renyi_to_epsilon(DEFAULT_ORDERS, self._levels.divergences(steps), delta)
+        return _at_most(found, upper)
+
+    def _log_delta(self, steps: FloatArray, epsilon: float) -> Bounds:
+        """Return bounds of log delta; `steps` as for `_epsilon`."""
+        found = Bounds(*np.full((3, steps.shape[0]), -np.inf))
+        epsilons = np.full(steps.shape[0], min(epsilon, LARGEST_EPSILON))
+        for direction in self._directions(steps):
+            sums, contour = self._sums(steps, direction)
+            lower, upper = sums.log_delta(epsilons)
+            rows = np.flatnonzero(upper > found.estimate)
+            estimate = np.clip(contour.log_delta(epsilons, upper, rows), lower, upper)
+            found = _larger(found, Bounds(lower, estimate, upper))
+        if epsilon > LARGEST_EPSILON:  # delta at the smaller one is an upper bound
+            found.lower[:] = -np.inf
+        upper = renyi_to_delta(DEFAULT_ORDERS, self._levels.divergences(steps), epsilon)
+        return _at_most(found, np.log(np.maximum(upper, np.nextafter(0.0, 1.0))))
+
+    def _sums(self, steps: FloatArray, direction: Direction) -> tuple[TiltedSums, Contour]:
+        columns, used = self._levels.columns(direction), np.flatnonzero(steps.any(axis=0))
+        counts = steps[:, used]
+        sums = TiltedSums(columns.table(used), counts)
+        rough = np.logical_not(steps[:, self._levels.smooth].any(axis=1))
+        return sums, Contour(columns, used, counts, sums, rough)
+
+    def _approximate(self, steps: FloatArray, epsilon: float, formula: Formula) -> FloatArray:
+        """Return the logarithm of the formula at the saddle point; `steps` as for `_epsilon`."""
+        logs = np.full(steps.shape[0], -np.inf)
+        for direction in self._directions(steps):
+            columns, used = self._levels.columns(direction), np.flatnonzero(steps.any(axis=0))
+            sums = TiltedSums(columns.table(used), steps[:, used])
+            low, high = sums.around_the_saddle(np.full(logs.shape, epsilon))
+            for ends in np.unique(np.stack([low, high]), axis=1).T:
+                rows = np.flatnonzero((low == ends[0]) & (high == ends[1]))
+                tilts = np.unique(ends[0] * (ends[1] / ends[0]) ** _PARTS)
+                sums = TiltedSums(columns.table(used, tilts), steps[np.ix_(rows, used)])
+                function = sums.log_delta_1 if formula == "delta_1" else sums.log_delta_2
+                logs[rows] = np.maximum(logs[rows], function(np.full(rows.shape, epsilon)))
+        return logs
 
 
-def _gaussian_log_delta(
-    mu: FloatArray, epsilon: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (lower, exact up to rounding, upper) of log delta of mu-GDP."""
-    usable = np.minimum(mu * (1.0 + _ROOT_ERROR), _LARGEST_MU)
-    # Beyond `_FAR` standard deviations, delta is that at them, from above.
-    eps = np.minimum(epsilon, usable * (_FAR + 0.5 * usable))
-    upper = np.where(mu < _LARGEST_MU, np.minimum(gdp_tail.log_delta_up(usable, eps), 0.0), 0.0)
-    estimate = np.minimum(gdp_tail.log_delta(usable, eps), upper)
-    known = _exact(mu) & (eps == epsilon)
-    lower = np.full_like(mu, -np.inf)
-    lower[known] = np.minimum(_lower_log_delta(mu[known], eps[known]), estimate[known])
-    return lower, estimate, upper
+def _larger(one: Bounds, other: Bounds) -> Bounds:
+    """Return bounds of the larger of two numbers."""
+    return Bounds(*(np.maximum(*pair) for pair in zip(one, other, strict=True)))
 
 
-def _gaussian_epsilon(
-    mu: FloatArray, log_delta: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (lower, estimate, upper) of the epsilon of mu-GDP; the estimate is rounded up."""
-    usable = np.minimum(mu * (1.0 + _ROOT_ERROR), _LARGEST_MU)
-    upper = np.where(mu < _LARGEST_MU, gdp_tail.epsilon(usable, log_delta), np.inf)
-    known = _exact(mu)
-    lower = np.zeros_like(mu)
-    below = np.maximum(upper[known] * (1.0 - _GAP) - _GAP * mu[known], 0.0)
-    reached = _lower_log_delta(mu[known], below) >= log_delta
-    lower[known] = np.where(reached, below, 0.0)
-    return lower, upper, upper
-
-
-def _lower_log_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
-    """Return a lower bound of log delta of mu-GDP, for mu the root of a rounded sum."""
-    low = mu * (1.0 - _ROOT_ERROR)
-    return np.asarray(2.0 * gdp_tail.log_delta(low, epsilon) - gdp_tail.log_delta_up(low, epsilon))
-
-
-def _exact(mu: FloatArray) -> BoolArray:
-    """Return where no ratio that matters was cut off, and the far tail is computed accurately."""
-    return np.asarray((mu > _SMALLEST_MU / _ROOT_ERROR) & (mu < _LARGEST_EXACT_MU))
+def _at_most(bounds: Bounds, upper: FloatArray) -> Bounds:
+    """Return bounds that are also at most `upper`, but never below the lower one."""
+    upper = np.maximum(np.minimum(bounds.upper, upper), bounds.lower)
+    return Bounds(bounds.lower, np.minimum(bounds.estimate, upper), upper)

@@ -21,8 +21,9 @@ from typing import Final
 import numpy as np
 
 from accounting import gdp_tail
-from accounting.reports.cumulants import RELATIVE_ERROR, UNKNOWN_THIRD, CumulantTable
+from accounting.reports.loss_columns import CumulantTable
 from accounting.reports.roots import falling_root
+from accounting.reports.tilted_losses import RELATIVE_ERROR, UNKNOWN_THIRD
 from accounting.validation import BoolArray, FloatArray, IntArray
 
 _BERRY_ESSEEN: Final = 0.56
@@ -31,50 +32,49 @@ _SUM_ERROR: Final = 2.0**-47
 # Places from the saddle point of the tilts tried for bounds: the best one for an upper bound lies
 # below it.
 _NEAR = np.array([-20, -14, -10, -7, -5, -4, -3, -2, -1, 0, 1, 2])
-_BELOW, _HERE, _AROUND = np.array([-4, -3, -2, -1, 0]), np.array([0]), np.array([-4, 3])
-# No epsilon up to here overflows. The losses of known entries are far below; a larger one counts as
-# this one.
-LARGEST_EPSILON: Final = 1e25
+_BELOW, _HERE = np.array([-4, -3, -2, -1, 0]), np.array([0])
 # An argument of the normal tail from which on its logarithm is below -5e7.
 _FAR = 1e4
+# No epsilon up to here overflows; losses that are known are far below, and a larger one counts as
+# this one.
+LARGEST_EPSILON: Final = 1e25
 
 
 class TiltedSums:
     """The cumulants of n histories at k tilts, summed over their steps; one direction.
 
-    `counts`: steps at each level, float64, shape (n, levels), each row with at least one step.
-    Results are natural logarithms of delta, or epsilon in nats, shape (n,).
+    `counts`: steps in each column of `table`, float64, shape (n, columns), each row with at least
+    one step. Results are natural logarithms of delta, or epsilon in nats, shape (n,).
     """
 
     def __init__(self, table: CumulantTable, counts: FloatArray) -> None:
-        self._tilts = table.tilts
+        self.tilts = table.tilts
         # log of m(t), and what K' exceeds epsilon by at the saddle point.
-        self._log_peak = -(self._tilts * np.log1p(1.0 / self._tilts) + np.log1p(self._tilts))
-        self._excess = 1.0 / self._tilts + 1.0 / (1.0 + self._tilts)
+        self._log_peak = -(self.tilts * np.log1p(1.0 / self.tilts) + np.log1p(self.tilts))
+        self._excess = 1.0 / self.tilts + 1.0 / (1.0 + self.tilts)
         self._steps = counts.sum(axis=1)
-        self._cumulant = counts @ table.cumulant
-        self._mean = counts @ table.mean
+        self.cumulant = counts @ table.cumulant
+        self.mean = counts @ table.mean
         self._variance = counts @ table.variance
+        self.sigma = np.sqrt(self._variance)
         self._third = counts @ table.third
-        self._known = np.count_nonzero(self._third < UNKNOWN_THIRD, axis=1)
+        self.known = np.count_nonzero(self._third < UNKNOWN_THIRD, axis=1)
+        # log of e^K(t) m(t), from above.
+        self.height = self.cumulant * (1.0 + RELATIVE_ERROR) + self._log_peak * (1.0 - _SUM_ERROR)
         # From here on delta is exactly 0.
-        self._largest_loss = self._steps * table.largest_loss * (1.0 + 2.0**-50)
+        self.largest_loss = _largest_loss(table.largest, counts)
 
     # ------------------------------------------------------------------------------------- delta
 
-    def log_delta(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (lower, estimate, upper) of log delta at `epsilon`, shape (n,)."""
-        out = epsilon >= self._largest_loss
+    def log_delta(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return (lower, upper) bounds of log delta at `epsilon`, shape (n,)."""
+        out = epsilon >= self.largest_loss
         epsilon = np.minimum(epsilon, LARGEST_EPSILON)
         place = self._place_of_saddle(epsilon)
-        lower, value, upper = self._at(self._near(place, _NEAR), epsilon[:, np.newaxis])
+        lower, upper = self._at(self._near(place, _NEAR), epsilon[:, np.newaxis])
         high = np.minimum(np.minimum(upper.min(axis=1), self._log_renyi(epsilon)), 0.0)
         low = np.minimum(lower.max(axis=1), high)
-        # Where no known tilt is the saddle point, delta_2 at the tilt of the least bound.
-        best = value[np.arange(place.size), upper.argmin(axis=1)]
-        middle = np.where(place < self._known, self.log_delta_2(epsilon), best)
-        low, middle, high = (np.where(out, -np.inf, log) for log in (low, middle, high))
-        return low, np.clip(middle, low, high), high
+        return np.where(out, -np.inf, low), np.where(out, -np.inf, high)
 
     def log_delta_1(self, epsilon: FloatArray) -> FloatArray:
         """Return the logarithm of the slides' delta_1, an approximation, shape (n,)."""
@@ -89,19 +89,16 @@ class TiltedSums:
 
     def _log_renyi(self, epsilon: FloatArray) -> FloatArray:
         """Return the least of the bounds by K alone, over all tilts."""
-        spent = np.multiply.outer(epsilon, self._tilts)
-        log_bound = self._cumulant * (1.0 + RELATIVE_ERROR) - spent * (1.0 - _SUM_ERROR)
-        return np.asarray((log_bound + self._log_peak * (1.0 - _SUM_ERROR)).min(axis=1))
+        spent = np.multiply.outer(epsilon * (1.0 - _SUM_ERROR), self.tilts)
+        return np.asarray((self.height - spent).min(axis=1))
 
-    def _at(
-        self, places: IntArray, epsilon: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (lower bound, delta_2, upper bound), logs, at the tilts in `places`, (n, m)."""
+    def _at(self, places: IntArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return (lower, upper) bounds, logs, by the tilts in `places`, shape (n, m)."""
         epsilon = np.minimum(epsilon, LARGEST_EPSILON)
-        t = self._tilts[places]
+        t = self.tilts[places]
         cumulant, mean, variance, third = (
             np.take_along_axis(sums, places, axis=1)
-            for sums in (self._cumulant, self._mean, self._variance, self._third)
+            for sums in (self.cumulant, self.mean, self._variance, self._third)
         )
         sigma = np.sqrt(variance)
         shifted = epsilon + (t + 0.5) * variance - mean
@@ -122,25 +119,28 @@ class TiltedSums:
             lower = log_value - slack + np.log(-np.expm1(gap))
         # So far out the value is cut off from above, and says nothing of a lower bound.
         lower = np.where(np.abs(shifted) < _furthest(sigma), lower, -np.inf)
-        return lower, log_value, upper
+        return lower, upper
 
     def _place_of_saddle(self, epsilon: FloatArray) -> IntArray:
         """Return the number of tilts below the saddle point, shape (n,)."""
-        below = self._mean - self._excess < epsilon[:, np.newaxis]
+        below = self.mean - self._excess < epsilon[:, np.newaxis]
         return np.asarray(np.sum(below, axis=1, dtype=np.int64))
 
     def _near(self, place: IntArray, offsets: IntArray) -> IntArray:
-        last = np.maximum(self._known - 1, 0)[:, np.newaxis]
+        last = np.maximum(self.known - 1, 0)[:, np.newaxis]
         return np.asarray(np.clip(np.minimum(place[:, np.newaxis], last) + offsets, 0, last))
 
     # ------------------------------------------------------------------------------ interpolation
 
+    def around_the_saddle(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the known tilts to both sides of the saddle point, or twice the nearest, (n,)."""
+        last = np.maximum(self.known - 1, 0)
+        place = self._place_of_saddle(epsilon)
+        return self.tilts[np.clip(place - 1, 0, last)], self.tilts[np.clip(place, 0, last)]
+
     def _saddle(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return (t, K, K', K'') at the saddle point, or at the nearest of the known tilts."""
-        last = np.maximum(self._known - 1, 0)
-        place = self._place_of_saddle(epsilon)
-        low = self._tilts[np.clip(place - 1, 0, last)]
-        high = self._tilts[np.clip(place, 0, last)]
+        low, high = self.around_the_saddle(epsilon)
 
         def excess(t: FloatArray) -> FloatArray:
             return epsilon + 1.0 / t + 1.0 / (1.0 + t) - self._interpolate(t)[1]
@@ -151,13 +151,15 @@ class TiltedSums:
 
     def _interpolate(self, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return (K, K', K'') at `t`, shape (n,), by the quintic that has all three at the ends."""
-        last = self._tilts.size - 2
-        left = np.clip(np.searchsorted(self._tilts, t, side="right") - 1, 0, last)
+        if self.tilts.size == 1:
+            return self.cumulant[:, 0], self.mean[:, 0], self._variance[:, 0]
+        last = self.tilts.size - 2
+        left = np.clip(np.searchsorted(self.tilts, t, side="right") - 1, 0, last)
         rows = np.arange(t.size)
-        width = self._tilts[left + 1] - self._tilts[left]
-        u = (t - self._tilts[left]) / width
-        value, value_1 = self._cumulant[rows, left], self._cumulant[rows, left + 1]
-        slope, slope_1 = self._mean[rows, left] * width, self._mean[rows, left + 1] * width
+        width = self.tilts[left + 1] - self.tilts[left]
+        u = (t - self.tilts[left]) / width
+        value, value_1 = self.cumulant[rows, left], self.cumulant[rows, left + 1]
+        slope, slope_1 = self.mean[rows, left] * width, self.mean[rows, left + 1] * width
         half = 0.5 * self._variance[rows, left] * width * width
         half_1 = 0.5 * self._variance[rows, left + 1] * width * width
         rise = value_1 - value - slope - half
@@ -174,30 +176,22 @@ class TiltedSums:
 
     # ----------------------------------------------------------------------------------- epsilon
 
-    def epsilon(self, log_delta: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (lower, estimate, upper) of the epsilon at which log delta is `log_delta`."""
-        ceiling = np.minimum(self._renyi_epsilon(log_delta), self._largest_loss)
-        place, place_above, place_below = self._places(log_delta)
-        middle = np.minimum(self._estimated_epsilon(place, log_delta), ceiling)
-        upper, chosen = self._upper_epsilon(place_above, ceiling, log_delta)
-        beyond = place >= self._known
-        if beyond.any():
-            # No known tilt is the saddle point: delta_2 at the tilt of the least bound.
-            start = np.where(beyond, 0.0, ceiling)
-            value = falling_root(lambda eps: self._one(1, chosen, eps) - log_delta, start, ceiling)
-            middle = np.where(beyond, 0.5 * (value[0] + value[1]), middle)
-        lower = np.minimum(self._lower_epsilon(place_below, ceiling, log_delta), upper)
-        return lower, np.clip(middle, lower, upper), upper
+    def epsilon(self, log_delta: float) -> tuple[FloatArray, FloatArray]:
+        """Return (lower, upper) bounds of the epsilon at which log delta is `log_delta`."""
+        ceiling = np.minimum(self._renyi_epsilon(log_delta), self.largest_loss)
+        place_above, place_below = self._places(log_delta)
+        upper = self._upper_epsilon(place_above, ceiling, log_delta)
+        return np.minimum(self._lower_epsilon(place_below, ceiling, log_delta), upper), upper
 
-    def _places(self, log_delta: float) -> tuple[IntArray, IntArray, IntArray]:
+    def _places(self, log_delta: float) -> tuple[IntArray, IntArray]:
         """Return the numbers of tilts whose delta is above the target.
 
         Each tilt at the epsilon of which it is the saddle point: delta falls along the tilts. By
-        delta_1, by delta_1 plus the error bound, and by delta_1 less the error bound.
+        delta_1 plus the error bound, and by delta_1 less the error bound.
         """
-        t = self._tilts
-        saddle = self._mean - self._excess
-        log_height = self._cumulant - saddle * t
+        t = self.tilts
+        saddle = self.mean - self._excess
+        log_height = self.cumulant - saddle * t
         curvature = self._variance + (1.0 / t**2 + 1.0 / (1.0 + t) ** 2)
         log_1 = log_height - 0.5 * np.log(curvature)
         log_1 -= np.log(t * (1.0 + t)) + 0.5 * math.log(2.0 * math.pi)
@@ -211,47 +205,28 @@ class TiltedSums:
         def count(test: BoolArray) -> IntArray:
             return np.asarray(np.sum(test | negative, axis=1, dtype=np.int64))
 
-        return count(log_1 > log_delta), count(above), count(less > log_delta)
+        return count(above), count(less > log_delta)
 
     def _renyi_epsilon(self, log_delta: float) -> FloatArray:
         """Return the least of the bounds by K alone, over all tilts."""
-        sums = self._cumulant * (1.0 + RELATIVE_ERROR) + (self._log_peak - log_delta)
-        sums += _SUM_ERROR * (self._cumulant - self._log_peak - log_delta)
-        return np.asarray(np.maximum((sums / self._tilts).min(axis=1), 0.0))
+        bounds = (self.height - log_delta * (1.0 + _SUM_ERROR)) / self.tilts
+        return np.asarray(np.maximum(bounds.min(axis=1) * (1.0 + _SUM_ERROR), 0.0))
 
-    def _estimated_epsilon(self, place: IntArray, log_delta: float) -> FloatArray:
-        """Return where delta_2 falls to the target, each epsilon at its saddle point."""
-
-        def epsilon_of(t: FloatArray, mean: FloatArray) -> FloatArray:
-            return np.asarray(mean - 1.0 / t - 1.0 / (1.0 + t))
-
-        def log_ratio(t: FloatArray) -> FloatArray:
-            cumulant, mean, variance = self._interpolate(t)
-            epsilon = epsilon_of(t, mean)
-            return _log_delta_2(t, cumulant, mean, variance, epsilon) - log_delta
-
-        ends = self._tilts[self._near(place, _AROUND)]
-        low, high = falling_root(log_ratio, ends[:, 0], ends[:, 1])
-        t = 0.5 * (low + high)
-        return np.maximum(epsilon_of(t, self._interpolate(t)[1]), 0.0)
-
-    def _upper_epsilon(
-        self, place: IntArray, ceiling: FloatArray, log_delta: float
-    ) -> tuple[FloatArray, IntArray]:
-        """Return an epsilon, at most `ceiling`, with an upper bound within the target; its tilt."""
+    def _upper_epsilon(self, place: IntArray, ceiling: FloatArray, log_delta: float) -> FloatArray:
+        """Return an epsilon, at most `ceiling`, with an upper bound within the target."""
         near = self._near(place, _NEAR)
         saddle = self._saddle_epsilon(self._near(place, _HERE))[:, 0]
-        at = np.where(place < self._known, np.clip(saddle, 0.0, ceiling), ceiling)
-        best = self._at(near, at[:, np.newaxis])[2].argmin(axis=1)
+        at = np.where(place < self.known, np.clip(saddle, 0.0, ceiling), ceiling)
+        best = self._at(near, at[:, np.newaxis])[1].argmin(axis=1)
         chosen = np.take_along_axis(near, best[:, np.newaxis], axis=1)
 
         def log_ratio(epsilon: FloatArray) -> FloatArray:
-            return self._one(2, chosen, epsilon) - log_delta
+            return self._one(1, chosen, epsilon) - log_delta
 
         # At a fixed tilt the bound falls with epsilon. Often it is above the target throughout.
         low = np.where(log_ratio(ceiling) <= 0.0, 0.0, ceiling)
         high = falling_root(log_ratio, low, ceiling)[1]
-        return np.where(log_ratio(low) <= 0.0, low, high), chosen
+        return np.where(log_ratio(low) <= 0.0, low, high)
 
     def _one(self, part: int, chosen: IntArray, epsilon: FloatArray) -> FloatArray:
         """Return one part of `_at` for one tilt a user, shape (n,)."""
@@ -276,7 +251,14 @@ class TiltedSums:
 
     def _saddle_epsilon(self, places: IntArray) -> FloatArray:
         """Return the epsilons whose saddle points are the tilts in `places`, shape (n, m)."""
-        return np.asarray(np.take_along_axis(self._mean, places, axis=1) - self._excess[places])
+        return np.asarray(np.take_along_axis(self.mean, places, axis=1) - self._excess[places])
+
+
+def _largest_loss(largest: FloatArray, counts: FloatArray) -> FloatArray:
+    """Return the largest possible loss of each history, rounded up; shape (n,)."""
+    bounded = largest < math.inf
+    total = counts @ np.where(bounded, largest, 0.0) * (1.0 + 2.0**-40)
+    return np.where((counts @ ~bounded) > 0.0, math.inf, total)
 
 
 def _log_delta_2(

@@ -118,7 +118,7 @@ class Turnstile:
             delta: see epsilon.
             budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
                 renyi.
-            orders: Renyi orders above 1, for renyi.
+            orders: Rényi orders above 1, for renyi.
             odometer_step: how finely the odometer counts, in the unit of the budget; an eighth
                 of the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit; "clip" grants the
@@ -257,8 +257,9 @@ class Turnstile:
     ) -> Iterator[OdometerCheckpoint]:
         """Odometer checkpoints as they come, for ever; with ``follow=False`` those that there are.
 
-        A user's spend is at most ``bound``, and at most one odometer step without a checkpoint. A
-        later checkpoint of a user replaces the ones before. Each is for its own user's eyes alone.
+        A user's spend is at most ``bound``, and at most one increment of the odometer without a
+        checkpoint. A later checkpoint of a user replaces the ones before. Each is for its own
+        user's eyes alone.
 
         Args:
             dataset: of this dataset only.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,22 @@ def test_a_user_without_steps_or_never_sampled_has_mu_0() -> None:
     assert approximate_mu(accountant(1.0, 0.0), steps(1, 2, 3, 4)).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("deltas", [[], [0.0], [1.0], [math.nan], [1e-5, -1.0]])
-def test_other_deltas_are_refused_by_name(deltas: list[float]) -> None:
+@pytest.mark.parametrize(
+    "deltas",
+    [[], [0.0], [1.0], [math.nan], [1e-5, -1.0], 1e-5, None, np.float64(1e-5), np.array(1e-5), "1"],
+)
+def test_other_deltas_are_refused_by_name(deltas: Any) -> None:
     with pytest.raises(InvalidInput, match="deltas"):
         approximate_mu(accountant(1.0, 0.01), steps(1, 0, 0, 0), deltas)
+
+
+def test_other_accountants_are_refused_by_name() -> None:
+    other: Any = PoissonGaussian(1.0, 0.01)
+    with pytest.raises(InvalidInput, match="accountant"):
+        approximate_mu(other, steps(1, 0, 0, 0))
+
+
+def test_mu_of_a_history_is_that_of_its_loss_distribution() -> None:
+    report, counts = accountant(2.0, 0.01), steps(0, 0, 0, 1000)
+    by_pld = approximate_mu(report, counts, [1e-10], "pld")
+    assert approximate_mu(report, counts, [1e-10]) == pytest.approx(by_pld, rel=1e-3)

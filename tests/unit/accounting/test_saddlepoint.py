@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon, renyi_to_epsilon
-from accounting.mechanisms import PoissonGaussian
+from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
+from accounting.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports.bounds import Bounds
-from accounting.reports.cumulants import (
-    DIRECTIONS,
-    RELATIVE_ERROR,
-    UNKNOWN_THIRD,
-    Direction,
-    cumulant_table,
-    tilt_nodes,
-)
+from accounting.reports.cumulants import DIRECTIONS, Direction, SampledLoss
+from accounting.reports.loss_columns import CumulantTable, LossColumns
 from accounting.reports.pld import PldReport
+from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
 from accounting.reports.tilted_sums import TiltedSums
 
@@ -159,13 +154,12 @@ def test_heterogeneous_compositions_agree_with_discretised_losses(
     assert_ordered(bounds)
     assert bounds.lower[0] <= delta * (1 + 1e-3)
     assert bounds.upper[0] >= delta * (1 - 1e-3)
-    # delta_2 is an approximation of first order: with skew losses it is some tens of percent off.
-    assert bounds.estimate[0] == pytest.approx(delta, rel=0.4)
+    assert bounds.estimate[0] == pytest.approx(delta, rel=1e-3)
     interval = saddle_point.epsilon(steps(*counts), delta)
     assert_ordered(interval)
     assert interval.lower[0] <= epsilon * (1 + 1e-3)
     assert interval.upper[0] >= epsilon * (1 - 1e-3)
-    assert interval.estimate[0] == pytest.approx(epsilon, rel=0.11)
+    assert interval.estimate[0] == pytest.approx(epsilon, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -178,27 +172,66 @@ def test_published_epsilons_lie_in_the_interval_and_near_the_estimate(
     bounds = report(noise_stddev, 0.01).epsilon(steps(0, 0, 0, count), 1e-5)
     assert_ordered(bounds)
     assert bounds.lower[0] <= published <= bounds.upper[0] <= renyi
-    assert bounds.estimate[0] == pytest.approx(published, rel=0.02)
+    assert bounds.estimate[0] == pytest.approx(published, rel=5e-4)
 
 
-@pytest.mark.parametrize(
-    ("rate", "noise", "steps_made", "delta"),
-    [(3.2149e-4, 2.57463, 17_799, 4.118e-9), (1.396e-3, 2.6347, 2647, 1.0518e-11)],
-)
-def test_interval_holds_where_the_sampled_component_takes_over_between_two_tilts(
-    rate: float, noise: float, steps_made: int, delta: float
-) -> None:
-    # The tilted loss is then far from normal, and delta_2 says nothing.
-    mechanism, norms, counts = PoissonGaussian(noise, rate), np.ones(1), steps(steps_made)
-    epsilon = PldReport(mechanism, norms).epsilon(counts, delta)
+# Rates, noises, steps and deltas of which some leave delta to a tail that delta_2 does not see.
+SINGLE = """
+rate      noise   steps     delta
+0.01      2.0     1000      1e-10
+3.2149e-4 2.57463 17799     4.118e-9
+1.396e-3  2.6347  2647      1.0518e-11
+4.266e-5  1.273   2992912   7.12e-7
+7.634e-5  1.227   1906480   8.04e-14
+3.590e-5  1.097   2143608   6.39e-11
+1.674e-4  0.788   1127745   6.72e-5
+1.239e-5  0.4196  10936531  1.06e-8
+4.720e-4  0.6626  237930    1.41e-4
+2.790e-4  1.050   431104    3.06e-15
+2.638e-3  0.9027  42333     1.51e-9
+0.3       0.7     200       1e-6
+0.999     5.0     60        1e-3
+"""
+
+
+@pytest.mark.parametrize("row", SINGLE.split("\n")[2:-1])
+def test_estimates_are_within_1e_3_of_the_loss_distributions(row: str) -> None:
+    rate, noise, count, delta = (float(number) for number in row.split())
+    mechanism, norms, counts = PoissonGaussian(noise, rate), np.ones(1), steps(int(count))
+    exact = PldReport(mechanism, norms).epsilon(counts, delta)
     bounds = SaddlePointReport(mechanism, norms).epsilon(counts, delta)
-    assert bounds.lower[0] <= epsilon.upper[0]
-    assert epsilon.lower[0] <= bounds.upper[0]
-    at = epsilon.lower[0]
-    exact = PldReport(mechanism, norms).delta(counts, at)
-    bounds = SaddlePointReport(mechanism, norms).delta(counts, at)
+    assert_ordered(bounds)
     assert bounds.lower[0] <= exact.upper[0]
     assert exact.lower[0] <= bounds.upper[0]
+    assert exact.lower[0] * (1 - 1e-3) <= bounds.estimate[0] <= exact.upper[0] * (1 + 1e-3)
+    epsilon = float(bounds.estimate[0])
+    at = SaddlePointReport(mechanism, norms).delta(counts, epsilon)
+    assert at.estimate[0] == pytest.approx(delta, rel=1e-3)
+
+
+@settings(max_examples=25)
+@given(
+    st.floats(-4.0, -0.3),
+    st.floats(-0.4, 0.8),
+    st.floats(1.7, 3.5),
+    st.floats(-12.0, -3.0),
+    st.lists(st.integers(0, 100), min_size=4, max_size=4).filter(any),
+)
+def test_estimates_lie_between_the_loss_distributions_bounds_for_50_participations_or_more(
+    log_rate: float, log_noise: float, log_participations: float, log_delta: float, shape: list[int]
+) -> None:
+    rate, delta = 10.0**log_rate, 10.0**log_delta
+    mechanism = PoissonGaussian(10.0**log_noise, rate)
+    total = 10.0**log_participations / rate
+    counts = np.ceil(np.array([shape]) * (total / sum(shape))).astype(np.int64)
+    exact = PldReport(mechanism, LEVELS).epsilon(counts, delta)
+    estimate = SaddlePointReport(mechanism, LEVELS).epsilon(counts, delta).estimate
+    assert exact.lower[0] * (1 - 1e-3) <= estimate[0] <= exact.upper[0] * (1 + 1e-3)
+
+
+def test_the_named_history_has_the_epsilon_of_its_loss_distribution() -> None:
+    bounds = SaddlePointReport(PoissonGaussian(2.0, 0.01), np.ones(1)).epsilon(steps(1000), 1e-10)
+    assert bounds.estimate[0] == pytest.approx(1.0433, abs=1e-4)
 
 
 def test_interval_closes_in_on_the_estimate_as_steps_accumulate() -> None:
@@ -216,119 +249,45 @@ def test_delta_1_and_delta_2_are_within_the_first_order_of_each_other() -> None:
     first = COMMON.approximate_delta(counts, 5.0, "delta_1")
     second = COMMON.approximate_delta(counts, 5.0, "delta_2")
     assert first == pytest.approx(second, rel=0.01)
-    assert second == pytest.approx(COMMON.delta(counts, 5.0).estimate, rel=1e-12)
+    assert second == pytest.approx(COMMON.delta(counts, 5.0).estimate, rel=0.01)
 
 
-def test_another_formula_is_refused_by_name() -> None:
-    with pytest.raises(InvalidInput, match="formula"):
-        COMMON.approximate_delta(steps(0, 0, 0, 1), 1.0, "delta_3")
-
-
-def test_delta_2_is_the_expectation_that_defines_it() -> None:
-    counts = np.array([[0.0, 0.0, 300.0, 700.0]])
-    tilts = tilt_nodes(LEVELS, 0.01)
+@pytest.mark.parametrize(
+    ("noise", "rate", "count", "epsilon"),
+    [(2.0, 0.01, 1000, 1.0), (1.0, 0.01, 3000, 4.0), (1.05, 2.79e-4, 431104, 1.676)],
+)
+def test_delta_2_is_the_expectation_that_defines_it(
+    noise: float, rate: float, count: int, epsilon: float
+) -> None:
+    """The saddle point by bisection on cumulants that nothing interpolates."""
+    found = SaddlePointReport(PoissonGaussian(noise, rate), np.ones(1))
+    expected = [mpf(0)]
     for direction in DIRECTIONS:
-        sums = TiltedSums(cumulant_table(LEVELS, 0.01, tilts, direction), counts)
-        t, cumulant, mean, variance = (float(v[0]) for v in sums._saddle(np.array([1.5])))
-        assert mean == pytest.approx(1.5 + 1 / t + 1 / (1 + t), rel=1e-8)
+        loss = SampledLoss(1.0 / noise, rate, direction)
+
+        def sums(t: float, of: SampledLoss = loss) -> tuple[float, float, float]:
+            cumulant, mean, variance, _ = of.cumulants(np.array([t]))
+            return count * float(cumulant[0]), count * float(mean[0]), count * float(variance[0])
+
+        if epsilon >= count * loss.largest:
+            continue
+        low, high = 1e-6, loss.tilts[1]
+        for _ in range(80):
+            t = 0.5 * (low + high)
+            below = sums(t)[1] < epsilon + 1 / t + 1 / (1 + t)
+            low, high = (t, high) if below else (low, t)
+        cumulant, mean, variance = sums(t)
 
         def integrand(z: mpf, t: float = t, m: float = mean, v: float = variance) -> mpf:
-            tilted = mpmath.exp(t * (1.5 - z)) * (1 - mpmath.exp(1.5 - z))
+            tilted = mpmath.exp(t * (epsilon - z)) * (1 - mpmath.exp(epsilon - z))
             return tilted * mpmath.npdf(z, m, mpmath.sqrt(v))
 
-        expected = mpmath.exp(cumulant - 1.5 * t) * mpmath.quad(integrand, [1.5, 2, 3, 5])
-        assert math.exp(sums.log_delta_2(np.array([1.5]))[0]) == pytest.approx(
-            float(expected), rel=1e-7
-        )
-
-
-# -------------------------------------------------------------------------------------- cumulants
-
-
-GAUSS_NODES, GAUSS_WEIGHTS = (
-    [mpf(float(v)) for v in values] for values in np.polynomial.legendre.leggauss(16)
-)
-
-
-def exact_cumulants(a: float, q: float, t: float, direction: Direction) -> tuple[mpf, ...]:
-    """Gauss-Legendre on short panels; the third moment has its kink between two of them."""
-    with mpmath.workdps(45):
-        ratio, rate, tilt = mpf(a), mpf(q), mpf(t)
-        exponent = tilt + 1 if direction == "remove" else -tilt
-        sign = 1 if direction == "remove" else -1
-        width = min(mpf(2), mpf(1) / ratio)
-
-        def panels(split: mpf) -> list[tuple[mpf, mpf, mpf]]:
-            """Weights under the normal density, x and the loss."""
-            points = []
-            for k in range(-int(20 / width), int(44 / width)):
-                for node, weight in zip(GAUSS_NODES, GAUSS_WEIGHTS, strict=True):
-                    z = split + width * (k + (1 + node) / 2)
-                    x = rate * mpmath.expm1(ratio * z - ratio * ratio / 2)
-                    points.append((width / 2 * weight * mpmath.npdf(z), x, mpmath.log1p(x)))
-            return points
-
-        def mean_of(function: Callable[[mpf], mpf], points: list[tuple[mpf, mpf, mpf]]) -> mpf:
-            return mpmath.fsum(
-                w * mpmath.exp(exponent * loss) * function(loss) for w, _, loss in points
-            )
-
-        points = panels(mpf(0))
-        # E x = 0, and what is integrated here is nowhere negative: a relative error stays one.
-        excess = mpmath.fsum(
-            w * (mpmath.exp(exponent * loss) - 1 - exponent * x) for w, x, loss in points
-        )
-        total = mean_of(lambda loss: mpf(1), points)
-        mean = mean_of(lambda loss: loss, points) / total
-        variance = mean_of(lambda loss: (loss - mean) ** 2, points) / total
-        points = panels((mpmath.log1p(mpmath.expm1(mean) / rate) + ratio * ratio / 2) / ratio)
-        third = mean_of(lambda loss: abs(loss - mean) ** 3, points) / total
-        return mpmath.log1p(excess), sign * mean, variance, third
-
-
-CUMULANT_CASES = [
-    (1.0, 0.01, 0.001),
-    (1.0, 0.01, 1.0),
-    (1.0, 0.01, 30.0),
-    (1 / 0.3, 0.01, 4.0),
-    (1 / 0.3, 0.9, 0.5),
-    (0.05, 0.3, 200.0),
-    (1e-4, 1e-6, 0.7),
-    (1e-4, 1e-6, 1e8),
-    (0.3, 1e-6, 25.0),
-    (1.0, 0.999, 3.0),
-]
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(("a", "q", "t"), CUMULANT_CASES)
-def test_cumulants_are_within_the_stated_error_of_quadrature_in_many_digits(
-    a: float, q: float, t: float, direction: Direction
-) -> None:
-    table = cumulant_table(np.array([a]), q, np.array([t]), direction)
-    cumulant, mean, variance, third = exact_cumulants(a, q, t, direction)
-    assert table.third[0, 0] < UNKNOWN_THIRD
-    assert abs(table.cumulant[0, 0] / cumulant - 1) <= RELATIVE_ERROR
-    assert abs(table.mean[0, 0] - mean) <= RELATIVE_ERROR * (mean + mpmath.sqrt(variance))
-    assert abs(table.variance[0, 0] / variance - 1) <= RELATIVE_ERROR
-    assert third * (1 - RELATIVE_ERROR) <= table.third[0, 0] <= third * 1.02
-
-
-def test_unknown_entries_keep_an_upper_bound_of_the_cumulant() -> None:
-    """Order 101 at ratio 1: all mass lies where the sampled component is, far out."""
-    table = cumulant_table(np.array([1.0]), 0.01, np.array([1.0, 100.0]), "remove")
-    order, rate = 101, mpf("0.01")
-    exact = mpmath.log(
-        mpmath.fsum(
-            mpmath.binomial(order, k)
-            * rate**k
-            * (1 - rate) ** (order - k)
-            * mpmath.exp(mpf(k * (k - 1)) / 2)
-            for k in range(order + 1)
-        )
-    )
-    assert table.third[0, 1] == UNKNOWN_THIRD
-    assert exact <= table.cumulant[0, 1] <= 1.2 * exact
+        spread = math.sqrt(variance)
+        ends = [epsilon + k * spread for k in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 12.0)]
+        log_scale = cumulant - epsilon * t
+        expected.append(mpmath.exp(log_scale) * mpmath.quad(integrand, ends))
+    delta = found.approximate_delta(steps(count), epsilon)
+    assert delta[0] == pytest.approx(float(max(expected)), rel=1e-6)
 
 
 # --------------------------------------------------------------------------- limits and far tails
@@ -370,20 +329,25 @@ def test_no_steps_and_no_sampling_cost_nothing() -> None:
     assert COMMON.epsilon(np.zeros((0, 4), dtype=np.int64), 1e-5).upper.shape == (0,)
 
 
+def add_table(rate: float) -> CumulantTable:
+    columns = LossColumns([SampledLoss(float(level), rate, "add") for level in LEVELS])
+    return columns.table(np.arange(LEVELS.size))
+
+
 def test_adding_a_user_never_loses_more_than_the_bounded_loss() -> None:
-    tilts = tilt_nodes(LEVELS, 0.2)
-    sums = TiltedSums(cumulant_table(LEVELS, 0.2, tilts, "add"), np.array([[0.0, 2.0, 0.0, 3.0]]))
+    sums = TiltedSums(add_table(0.2), np.array([[0.0, 2.0, 0.0, 3.0]]))
     largest = -5.0 * math.log1p(-0.2)
-    for epsilon in (largest * (1 + 1e-12), 2.0 * largest, 1e6):
-        assert [part.tolist() for part in sums.log_delta(np.array([epsilon]))] == [[-math.inf]] * 3
-    lower, estimate, upper = sums.epsilon(-690.0)
-    assert lower <= estimate <= upper <= largest * (1 + 1e-12)
+    for epsilon in (largest * (1 + 1e-11), 2.0 * largest, 1e6):
+        assert [part.tolist() for part in sums.log_delta(np.array([epsilon]))] == [[-math.inf]] * 2
+    lower, upper = sums.epsilon(-690.0)
+    assert lower <= upper <= largest * (1 + 1e-11)
     before = sums.log_delta(np.array([0.9 * largest]))
     assert not np.isnan(before).any()
-    assert before[2] < 0.0
+    assert before[1] < 0.0
 
 
 EXTREMES = [
+    (5.378, 1.0, 1.0 - 2.0**-52),
     (1e-4, 1.0, 1e-6),
     (1.0, 1.0, 1e-6),
     (1 / 0.3, 1.0, 0.5),
@@ -421,14 +385,164 @@ def test_unusable_ratio_gives_no_good_news(rate: float) -> None:
     assert saddle_point.delta(np.array([[0, 1]]), 1e3).upper.tolist() == [1.0]
 
 
-def test_upper_bounds_are_at_most_those_of_renyi_accounting_at_the_tabulated_orders() -> None:
-    tilts = tilt_nodes(LEVELS, 0.01)
-    table = cumulant_table(LEVELS, 0.01, tilts, "remove")
-    for count in (1, 30, 3000):
-        divergence = count * table.cumulant[3] / tilts
-        expected = renyi_to_epsilon(1.0 + tilts, divergence, 1e-5)
-        upper = COMMON.epsilon(steps(0, 0, 0, count), 1e-5).upper[0]
-        assert upper <= expected * (1 + 1e-9)
+@pytest.mark.parametrize("count", [1, 30, 1000, 10**5])
+@pytest.mark.parametrize("noise", [0.5, 1.0, 4.0])
+def test_upper_bounds_are_never_above_those_of_renyi_accounting(noise: float, count: int) -> None:
+    mechanism, counts = PoissonGaussian(noise, 0.01), steps(0, 0, 3, count)
+    ours, renyi = SaddlePointReport(mechanism, LEVELS), RenyiReport(mechanism, LEVELS)
+    for delta in (1e-3, 1e-5, 1e-12):
+        upper = ours.epsilon(counts, delta).upper[0]
+        assert upper <= renyi.epsilon(counts, delta).upper[0] * (1 + 1e-12)
+        at = float(upper) * 0.9
+        assert ours.delta(counts, at).upper[0] <= renyi.delta(counts, at).upper[0] * (1 + 1e-9)
+
+
+# -------------------------------------------------------------------------- histories of many kinds
+
+
+def randomised_response_delta(e: float, count: int, epsilon: float) -> float:
+    """Exact delta of `count` steps of randomised response."""
+    with mpmath.workdps(30):
+        keep = 1 / (1 + mpmath.exp(-mpf(e)))
+        terms = (
+            mpmath.binomial(count, k)
+            * keep**k
+            * (1 - keep) ** (count - k)
+            * (1 - mpmath.exp(epsilon - (2 * k - count) * mpf(e)))
+            for k in range(count + 1)
+            if (2 * k - count) * e > epsilon
+        )
+        return float(mpmath.fsum(terms))
+
+
+@pytest.mark.parametrize(("e", "count"), [(0.1, 400), (0.1, 1000), (0.5, 60), (1.0, 50)])
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.7])
+def test_pure_steps_compose_as_randomised_response(e: float, count: int, share: float) -> None:
+    epsilon = share * e * count
+    delta = randomised_response_delta(e, count, epsilon)
+    found = SaddlePointReport(PureDP(), np.array([e]))
+    bounds = found.delta(steps(count), epsilon)
+    assert_ordered(bounds)
+    assert bounds.lower[0] <= delta * (1 + 1e-9)
+    assert delta <= bounds.upper[0] * (1 + 1e-9)
+    interval = found.epsilon(steps(count), delta)
+    assert_ordered(interval)
+    assert interval.lower[0] <= epsilon * (1 + 1e-9)
+    assert epsilon <= interval.upper[0] * (1 + 1e-9)
+    assert interval.estimate[0] == pytest.approx(epsilon, rel=1e-3)
+
+
+def mixed_delta(mechanisms: list[Mechanism], counts: list[int], epsilon: float) -> float:
+    """As `discretised_delta`, for steps of norm 1 of any kind; pure ones lose 0.05 each."""
+    mesh, size = 2e-4, 2**17
+    z = np.linspace(-9.0, 12.0, 200_001)
+    middle, width = 0.5 * (z[1:] + z[:-1]), z[1] - z[0]
+    normal = np.exp(-0.5 * middle**2) / math.sqrt(2.0 * math.pi) * width
+    losses = mesh * ((np.arange(size) + size // 2) % size - size // 2)
+    beyond = losses > epsilon
+    results = []
+    for direction in DIRECTIONS:
+        sign = 1.0 if direction == "remove" else -1.0
+        transform = np.ones(size // 2 + 1, dtype=complex)
+        for mechanism, count in zip(mechanisms, counts, strict=True):
+            match mechanism:
+                case Gaussian(noise):
+                    loss, density = middle / noise + 0.5 / noise**2, normal
+                case PoissonGaussian(noise, rate):
+                    ratio = 1.0 - rate + rate * np.exp(middle / noise - 0.5 / noise**2)
+                    loss, density = sign * np.log(ratio), normal * (ratio if sign > 0 else 1.0)
+                case Laplace(scale):
+                    e = 1.0 / scale
+                    inner = e * (2.0 * (np.arange(10_000) + 0.5) / 10_000 - 1.0)
+                    loss = np.r_[-e, inner, e]
+                    between = np.exp((inner - e) / 2.0) / 4.0 * 2e-4 * e
+                    density = np.r_[0.5 * math.exp(-e), between, 0.5]
+                case PureDP():
+                    loss = np.array([-0.05, 0.05])
+                    density = np.array(
+                        [1.0 / (1.0 + math.exp(0.05)), 1.0 / (1.0 + math.exp(-0.05))]
+                    )
+            place = np.floor(loss / mesh)
+            part, index = loss / mesh - place, place.astype(np.int64)
+            mass = np.bincount(index % size, weights=density * (1.0 - part), minlength=size)
+            mass += np.bincount((index + 1) % size, weights=density * part, minlength=size)
+            transform *= np.fft.rfft(mass) ** count
+        mass = np.fft.irfft(transform, size)
+        results.append(float(np.sum(mass[beyond] * -np.expm1(epsilon - losses[beyond]))))
+    return max(results)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+@pytest.mark.parametrize(
+    "counts", [(2000, 500, 2, 20, 10), (1000, 0, 0, 0, 100), (0, 0, 5, 40, 0), (0, 0, 0, 30, 30)]
+)
+def test_mixed_histories_agree_with_discretised_losses(
+    counts: tuple[int, ...], epsilon: float
+) -> None:
+    mechanisms: list[Mechanism] = [
+        PoissonGaussian(1.0, 0.01),
+        PoissonGaussian(2.0, 0.05),
+        Gaussian(5.0),
+        Laplace(10.0),
+        PureDP(),
+    ]
+    found = SaddlePointReport(mechanisms, np.array([1.0, 1.0, 1.0, 1.0, 0.05]))
+    delta = mixed_delta(mechanisms, list(counts), epsilon)
+    bounds = found.delta(steps(*counts), epsilon)
+    assert_ordered(bounds)
+    assert bounds.lower[0] <= delta * (1 + 1e-3)
+    assert delta * (1 - 1e-3) <= bounds.upper[0]
+    assert bounds.estimate[0] == pytest.approx(delta, rel=2e-3, abs=1e-15)
+    if delta > 1e-12:
+        assert found.epsilon(steps(*counts), delta).estimate[0] == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_one_mechanism_for_all_levels_is_that_mechanism_for_each() -> None:
+    mechanism, counts = PoissonGaussian(1.0, 0.01), steps(10, 200, 0, 3000)
+    for mechanisms in ([mechanism] * 4, (mechanism,) * 4):
+        each = SaddlePointReport(mechanisms, LEVELS).epsilon(counts, 1e-6)
+        assert np.array_equal(each, COMMON.epsilon(counts, 1e-6))
+
+
+def test_gaussian_steps_of_different_noise_are_exact_gaussian_dp() -> None:
+    mechanisms = [Gaussian(4.0), PoissonGaussian(8.0, 1.0), PoissonGaussian(1.0, 0.0)]
+    bounds = SaddlePointReport(mechanisms, np.array([1.0, 0.5, 1.0])).epsilon(steps(3, 5, 9), 1e-5)
+    mu = math.sqrt(3.0 / 16.0 + 5.0 / 256.0)
+    assert bounds.upper[0] == pytest.approx(gdp_to_epsilon(mu, 1e-5), rel=1e-9)
+
+
+MIXED = SaddlePointReport([Laplace(10.0), PureDP()], np.array([1.0, 0.1]))
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("mechanisms", lambda: SaddlePointReport([PureDP()], np.ones(2))),
+        ("mechanisms", lambda: SaddlePointReport("gaussian", np.ones(8))),
+        ("mechanisms", lambda: SaddlePointReport(None, np.ones(2))),
+        ("norms", lambda: SaddlePointReport(PureDP(), np.array([1.0, 0.0]))),
+        ("norms", lambda: SaddlePointReport(PureDP(), np.array([1.0, math.inf]))),
+        ("norms", lambda: SaddlePointReport(PureDP(), 1.0)),
+        ("norms", lambda: SaddlePointReport(PureDP(), "a norm")),
+        ("norms", lambda: SaddlePointReport(PureDP(), np.zeros(0))),
+        ("delta", lambda: MIXED.epsilon(steps(1, 1), 0.0)),
+        ("delta", lambda: MIXED.epsilon(steps(1, 1), "small")),
+        ("epsilon", lambda: MIXED.delta(steps(1, 1), -1.0)),
+        ("epsilon", lambda: MIXED.approximate_delta(steps(1, 1), math.nan)),
+        ("formula", lambda: MIXED.approximate_delta(steps(1, 1), 1.0, "delta_3")),
+        ("formula", lambda: MIXED.approximate_delta(steps(1, 1), 1.0, ["delta_1"])),
+        ("counts", lambda: MIXED.approximate_delta(steps(1, 1, 1), 1.0)),
+        ("counts", lambda: MIXED.approximate_delta(steps(1, -1), 1.0)),
+        ("counts", lambda: MIXED.approximate_delta(np.array([1, 1]), 1.0)),
+        ("counts", lambda: MIXED.delta(np.array([[0.5, 1.0]]), 1.0)),
+        ("counts", lambda: MIXED.epsilon([[1, 2], [3]], 1e-5)),
+        ("counts", lambda: MIXED.epsilon(np.array([[0, 2**46 + 1]]), 1e-5)),
+    ],
+)
+def test_other_arguments_are_refused_by_name(argument: str, call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=argument) as caught:
+        call()
+    assert caught.value.argument == argument
 
 
 # ------------------------------------------------------------------------------------- properties

@@ -1,0 +1,159 @@
+"""The levels of a histogram as columns: what a step at each of them loses, equal levels once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs import renyi_cost
+from accounting.errors import InvalidInput
+from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.reports.cumulants import Direction, SampledLoss
+from accounting.reports.grid import MAX_COUNT
+from accounting.reports.loss_columns import LossColumns
+from accounting.reports.renyi import DEFAULT_ORDERS
+from accounting.reports.tilted_losses import GaussianLoss, LaplaceLoss, PureLoss, TiltedLoss
+from accounting.validation import FloatArray, IntArray, norm_vector
+
+Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+# Sums of 2**46 steps at each of 2**16 levels stay finite.
+_LARGEST_DIVERGENCE = np.finfo(np.float64).max / 2.0**64
+# Users at a time, and columns of which most may be unused.
+_BLOCK, _MANY = 64, 1024
+
+
+class _Step(NamedTuple):
+    """What decides the loss of a step: c / s for Gaussian noise, or the epsilon of pure DP."""
+
+    kind: Literal["gaussian", "sampled", "laplace", "pure"]
+    size: float
+    sampling_rate: float = 1.0
+
+
+class Levels:
+    """Levels of one mechanism, or of one for each, as columns of tables.
+
+    `norms`: shape (levels,), > 0; what a norm is, is said by its mechanism. Levels that cost
+    nothing have no column, and levels whose steps lose the same share one. `normal`, `sampled`:
+    which columns are unsampled Gaussian steps, and sampled ones; `smooth`: either; `sizes`: c / s,
+    or epsilon; of shape (columns,). A ratio c / s is off by a rounding, for which the errors of the
+    tables leave room.
+    """
+
+    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+        norms = _checked_norms(norms)
+        each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * norms.size
+        if len(each) != norms.size:
+            allowed = f"one mechanism, or one for each of the {norms.size} norms"
+            raise InvalidInput("mechanisms", len(each), allowed)
+        columns: dict[_Step, int] = {}
+        self._column = np.full(norms.size, -1)
+        self._sources: list[tuple[Mechanism, float]] = []
+        for level, source in enumerate(zip(each, norms.tolist(), strict=True)):
+            step = _step(*source)
+            if step is not None:
+                self._column[level] = columns.setdefault(step, len(columns))
+                if len(columns) > len(self._sources):
+                    self._sources.append(source)
+        self._steps = tuple(columns)
+        self.normal = np.array([step.kind == "gaussian" for step in self._steps], dtype=np.bool_)
+        self.sampled = np.array([step.kind == "sampled" for step in self._steps], dtype=np.bool_)
+        self.smooth = self.normal | self.sampled
+        self.sizes = np.array([step.size for step in self._steps], dtype=np.float64)
+        self._tables: dict[Direction, LossColumns] = {}
+        self._divergences = np.zeros((len(self._steps), DEFAULT_ORDERS.size))
+        self._divergences_made = np.zeros(len(self._steps), dtype=np.bool_)
+
+    def steps(self, counts: IntArray) -> FloatArray:
+        """Return how many steps each user has in each column, (n, columns), from (n, levels)."""
+        counts = _checked_counts(counts, self._column.size)
+        if np.array_equal(self._column, np.arange(len(self._steps))):
+            return counts.astype(np.float64)
+        total = np.zeros((counts.shape[0], len(self._steps)))
+        for level in np.flatnonzero((self._column >= 0) & counts.any(axis=0)).tolist():
+            total[:, self._column[level]] += counts[:, level]
+        return total
+
+    def columns(self, direction: Direction) -> LossColumns:
+        """Return the tables of one direction, made as they are used."""
+        if direction not in self._tables:
+            losses = [_loss(step, direction) for step in self._steps]
+            self._tables[direction] = LossColumns(losses)
+        return self._tables[direction]
+
+    def divergences(self, steps: FloatArray) -> FloatArray:
+        """Return Renyi divergences at `DEFAULT_ORDERS`, (n, k), rounded up, either direction.
+
+        By blocks of one shape: how a product of matrices rounds depends on the shapes.
+        """
+        used = np.flatnonzero(steps.any(axis=0))
+        missing = used[~self._divergences_made[used]]
+        for mechanism in dict.fromkeys(self._sources[column][0] for column in missing):
+            alike = [column for column in missing if self._sources[column][0] == mechanism]
+            norms = np.array([self._sources[column][1] for column in alike])
+            costs = renyi_cost(mechanism, norms, DEFAULT_ORDERS)
+            self._divergences[alike] = np.minimum(costs, _LARGEST_DIVERGENCE)
+        self._divergences_made[missing] = True
+        users, columns = steps.shape
+        total = np.empty((users, DEFAULT_ORDERS.size))
+        taken = np.arange(columns) if columns <= _MANY else used
+        table, padded = self._divergences[taken], np.zeros((_BLOCK, taken.size))
+        for start in range(0, users, _BLOCK):
+            block = slice(start, min(start + _BLOCK, users))
+            padded[: block.stop - start], padded[block.stop - start :] = steps[block][:, taken], 0.0
+            total[block] = (padded @ table)[: block.stop - start]
+        return np.asarray(total * (1.0 + (columns + 4) * 2.0**-52))
+
+
+def _checked_norms(norms: npt.ArrayLike) -> FloatArray:
+    """Return the norms of the levels as float64, shape (levels,), finite and > 0."""
+    checked = norm_vector("norms", norms)
+    if not checked.size or checked.min() <= 0.0:
+        raise InvalidInput("norms", checked, "one number for each level, greater than 0")
+    return checked
+
+
+def _checked_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
+    """Return `counts` as int64, shape (n, levels), each from 0 to `MAX_COUNT`."""
+    try:
+        array = np.asarray(counts)
+    except ValueError:  # rows of different lengths
+        raise InvalidInput("counts", counts, f"of shape (n, {levels})") from None
+    if array.dtype.kind not in "iu":
+        raise InvalidInput("counts", array.dtype, "an array of integers")
+    if array.ndim != 2 or array.shape[1] != levels:
+        raise InvalidInput("counts", array.shape, f"of shape (n, {levels})")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) <= MAX_COUNT:
+        raise InvalidInput("counts", array, f"between 0 and {MAX_COUNT} steps throughout")
+    return array.astype(np.int64, copy=False)
+
+
+def _step(mechanism: Mechanism, norm: float) -> _Step | None:
+    """Return what decides the loss; None for steps that cost nothing."""
+    match mechanism:
+        case Gaussian(noise_stddev) | PoissonGaussian(noise_stddev, 1.0):
+            return _Step("gaussian", norm / noise_stddev)
+        case PoissonGaussian(noise_stddev, sampling_rate):
+            ratio = norm / noise_stddev
+            return _Step("sampled", ratio, sampling_rate) if sampling_rate > 0.0 else None
+        case Laplace(scale):
+            return _Step("laplace", norm / scale)
+        case PureDP():
+            return _Step("pure", norm)
+    raise InvalidInput("mechanisms", mechanism, "Gaussian, PoissonGaussian, Laplace or PureDP")
+
+
+def _loss(step: _Step, direction: Direction) -> TiltedLoss:
+    match step.kind:
+        case "gaussian":
+            return GaussianLoss(step.size)
+        case "sampled":
+            return SampledLoss(step.size, step.sampling_rate, direction)
+        case "laplace":
+            return LaplaceLoss(step.size)
+        case "pure":
+            return PureLoss(step.size)
