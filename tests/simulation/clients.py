@@ -175,7 +175,10 @@ class Trainer:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
-                self.world.rng.random()
+            except RunIsClosed:
+                if not self.shares_run and not self.closes:
+                    raise
+                self.is_closed = True
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
@@ -186,9 +189,6 @@ class Trainer:
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
             self._agree(turnstile)
-            return
-        except RunIsClosed:
-            self.is_closed = True
             return
         except InvalidRequest:
             if self.shares_run:
@@ -222,11 +222,6 @@ class Trainer:
                 if not self.changes_mind:
                     raise
                 return  # other content than was published
-            except RunIsClosed:
-                if not self.shares_run:
-                    raise
-                self.is_closed = True
-                return
             except StepContentChanged:
                 if not run.interrupted:
                     raise Wrong(f"{self.name}: step {step} is new, and was decided") from None
