@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def another_log(world: World, _: Simulation) -> None:
     """The topic is deleted and created again, empty."""
     world.catastrophe = "other-log"
+    world.lost.update(range(world.broker.partitions))
     world.broker.topic = b"another topic!!!"
     for partition in range(world.broker.partitions):
         log = world.broker.norms(partition)
@@ -39,8 +40,33 @@ def deleted_records(world: World, _: Simulation) -> None:
         world.catastrophe = "log-begins-late"
 
 
+def hole(world: World, _: Simulation) -> None:
+    """A record that nobody has applied is missing, and others follow it."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log, first = world.broker.norms(partition), world.store.next_of(partition)
+    if first + 1 < log.end:
+        log.remove(first, world.rng.randint(first + 1, log.end - 1))
+        world.catastrophe = "hole"
+
+
+def lost_tail(world: World, simulation: Simulation) -> None:
+    """An election loses the last records, of which some were applied; connections break."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log, reached = world.broker.norms(partition), world.store.next_of(partition)
+    if log.start < reached == simulation.audit.reached(partition):
+        end = world.rng.randint(max(log.start, reached - 4), reached - 1)
+        log.remove(end, log.end)
+        log.end = end
+        world.catastrophe = "lost-tail"
+        world.lost.add(partition)
+        for process in simulation.slots:
+            process.kill("its connections break")
+
+
 CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
     another_log,
     added_partitions,
     deleted_records,
+    hole,
+    lost_tail,
 )

@@ -16,8 +16,11 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 
+_MOST_ROUNDS = 200_000  # some thousands are usual
+
+
 class Standstill(Exception):
-    """Everything waits, and no timer is set."""
+    """Everything waits and no timer is set, or time does not go on."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -26,6 +29,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
+        self._rounds = 0
 
     def time(self) -> float:
         return self._now
@@ -33,6 +37,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Run what is ready; if nothing is, go on to the time of the next timer."""
         ready, timers = self._ready, self._scheduled
+        self._rounds += 1
+        if self._rounds > _MOST_ROUNDS:
+            raise Standstill(f"no end after {_MOST_ROUNDS} rounds")
         while not ready:
             if not timers:
                 raise Standstill

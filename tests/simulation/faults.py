@@ -52,7 +52,10 @@ def _rewind(world: World, _: Simulation) -> None:
     partitions = list(range(world.broker.partitions))
     if rng.random() < 0.3:
         partitions = rng.sample(partitions, rng.randint(1, len(partitions)))
-    store.put_back({p: copy.get(p, Contents()) for p in partitions})
+    copies = {p: copy.get(p, Contents()) for p in partitions}
+    if not world.temper.jumps and any(map(store.is_ahead, copies, copies.values())):
+        return
+    store.put_back(copies)
     drops = rng.random() < 0.5
     store.connection += drops
     where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
@@ -65,10 +68,18 @@ def _rewind(world: World, _: Simulation) -> None:
 
 
 def _damage(world: World, _: Simulation) -> None:
-    """Redis loses one key of one partition."""
+    """Redis loses one key of one partition, or a page goes back to what it was."""
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(STATE)
     kept = world.store.contents(partition)
-    if getattr(kept, key) and world.catastrophe is None:
+    earlier = world.rng.choice(world.store.history).get(partition, Contents())
+    older = [name for name in kept.pages if earlier.pages.get(name, b"") not in (b"", kept.pages[name])]
+    if older and world.catastrophe is None:
+        name = world.rng.choice(older)
+        kept.pages[name] = earlier.pages[name]
+        world.damaged.add(partition)
+        world.rewound.add(partition)
+        world.note("redis", f"has an older page {name} of {partition}")
+    elif getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)
         world.damaged.add(partition)
         world.rewound.add(partition)
@@ -100,6 +111,7 @@ def _trim(world: World, _: Simulation) -> None:
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
     if until > log.start:
+        world.trimmed = True
         log.delete_before(world.rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")
 

@@ -36,6 +36,7 @@ class Temper:
     rebalance_every: float  # for no reason
     evict_every: float  # a worker that is alive leaves the group
     rewind_every: float  # Redis goes back
+    jumps: bool  # and ahead again, to a copy of before it went back
     damage_every: float  # Redis loses a key of a partition
     marker_every: float  # a transaction ends in the log
     garbage_every: float  # somebody writes nonsense to the log
@@ -69,7 +70,8 @@ class Temper:
             rebalance_every=rate(2.0, 20.0, 0.3),
             evict_every=rate(2.0, 20.0, 0.3),
             rewind_every=rate(0.5, 10.0),
-            damage_every=rate(5.0, 30.0, 0.15),
+            jumps=rng.random() < 0.15,
+            damage_every=rate(2.0, 20.0, 0.2),
             marker_every=rate(0.2, 5.0, 0.3),
             garbage_every=rate(0.5, 5.0, 0.3),
             trim_every=rate(2.0, 10.0, 0.2),

@@ -35,6 +35,7 @@ class SharedStore(MemoryStore):
         super().__init__(clock)
         self.connection = 0  # moves when all connections are dropped
         self.history: list[Mapping[int, Contents]] = [{}]
+        self.jumped: set[int] = set()  # partitions that went back and then ahead
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         return self._remember(partition, await super().claim(partition, owner, topic, partitions))
@@ -50,7 +51,12 @@ class SharedStore(MemoryStore):
 
     def put_back(self, copies: Mapping[int, Contents]) -> None:
         """Let these partitions be what they were, and leave the others."""
+        self.jumped |= {p for p, copy in copies.items() if self.is_ahead(p, copy)}
         self.restore({**self.copy(), **copies})
+
+    def is_ahead(self, partition: int, copy: Contents) -> bool:
+        """Whether a copy, of before Redis went back, has come further than what is kept now."""
+        return int(copy.meta.get("next", "0")) > self.next_of(partition)
 
     def next_of(self, partition: int) -> int:
         return int(self.contents(partition).meta.get("next", "0"))
@@ -88,7 +94,9 @@ class World:
         self.catastrophe: str | None = None
         self.floor = 0  # of the history: Redis goes back no further
         self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
-        self.damaged: set[int] = set()  # partitions of which Redis lost a part
+        self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
+        self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
+        self.trimmed = False  # records that were applied were deleted from the log
         self._context = Context()
         self._tokens = 0
 
@@ -105,7 +113,7 @@ class World:
         if drawn < 0.4:
             return 0.0
         mean = self.temper.latency * (100.0 if drawn > 0.99 else 1.0)
-        return self.rng.expovariate(1.0) * mean
+        return min(self.rng.expovariate(1.0) * mean, 5.0)
 
     def is_bound(self) -> bool:
         """Whether Redis knows of every partition to which log it belongs."""
