@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench papers clean
+.PHONY: help demo test lint bench simulate papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -24,6 +24,11 @@ lint: $(VENV)/installed           ## ruff, mypy, import rules
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one, with its trace; MUTATIONS=all
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(if $(MUTATIONS),--mutations $(filter-out all,$(MUTATIONS))) \
+		$(if $(MUTATION),--mutation $(MUTATION))
 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m tests.papers $(ARGS)

@@ -104,14 +104,14 @@ class Audit:
             for d in self.auditor.charged.values()
         }
         for (dataset, run, step), heard in steps.items():
-            admitted, halted = 0, []
-            for partition in range(self.partitions):
-                decision = decided[dataset, run, step, partition]
-                admitted += sum(decision["admitted"])
-                halted += decision["halted"]
-            said = [u for u, is_in in zip(heard.content.users, heard.admitted, strict=True) if not is_in]
-            if sorted(map(repr, said)) != sorted(map(repr, halted)) or admitted != sum(heard.admitted):
-                raise Wrong(f"{dataset}/{run}/{step} was told as {heard}, and is {halted} halted")
+            here = [decided[dataset, run, step, p] for p in range(self.partitions)]
+            halted = {user for decision in here for user in decision["halted"]}
+            admitted = sum(sum(decision["admitted"]) for decision in here)
+            for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
+                if is_in is (user in halted):
+                    raise Wrong(f"{user!r} of {dataset}/{run}/{step} was told {is_in}")
+            if admitted != sum(heard.admitted):
+                raise Wrong(f"{admitted} are admitted to {dataset}/{run}/{step}: {heard}")
 
     def _compare_compacted(self) -> None:
         """The checkpoint that compaction keeps of a user is the newest one.

@@ -207,9 +207,7 @@ class Trainer:
             step = run.step
             content = self.contents.get(step)
             if content is None or (self.changes_mind and rng.random() < 0.3):
-                content = self.contents[step] = self.told.content(
-                    rng, self.plan.users, run.policy
-                )
+                content = self.contents[step] = self.told.content(rng, self.plan.users, run.policy)
             try:
                 decision = run.charge(
                     content.users, content.norms, noise_stddev=content.noise_stddev

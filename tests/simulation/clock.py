@@ -15,7 +15,6 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-
 _MOST_ROUNDS = 200_000  # some thousands are usual
 
 

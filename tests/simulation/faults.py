@@ -72,7 +72,9 @@ def _damage(world: World, _: Simulation) -> None:
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(STATE)
     kept = world.store.contents(partition)
     earlier = world.rng.choice(world.store.history).get(partition, Contents())
-    older = [name for name in kept.pages if earlier.pages.get(name, b"") not in (b"", kept.pages[name])]
+    older = [
+        name for name in kept.pages if earlier.pages.get(name, b"") not in (b"", kept.pages[name])
+    ]
     if older and world.catastrophe is None:
         name = world.rng.choice(older)
         kept.pages[name] = earlier.pages[name]

@@ -150,9 +150,13 @@ class Process:
             (self.owned.keep_alive(self._end_of), "the heartbeat"),
             (self.owned.keep_watch(), "watching the topics"),
         ):
-            asyncio.create_task(self._ending(work, what))
+            self._beside(work, what)
         self.group.join(self)
         await self._ending(self._follow_group(), "the group")
+
+    def _beside(self, work: Awaitable[None], what: str) -> None:
+        task = asyncio.create_task(self._ending(work, what))
+        self.tasks[task] = None
 
     async def _ending(self, work: Awaitable[None], what: str) -> None:
         try:
@@ -181,8 +185,7 @@ class Process:
             await self.gate("claim")
             positions = await self.owned.claim(log)
             for partition, position in positions.items():
-                fetching = self._fetch(partition, position, self._generation)
-                asyncio.create_task(self._ending(fetching, "the stream"))
+                self._beside(self._fetch(partition, position, self._generation), "the stream")
 
     async def _fetch(self, partition: int, position: int, generation: int) -> None:
         world = self.world

@@ -1,7 +1,7 @@
 """One seed: workers, Redis, Kafka and trainers, faults, and the audit after each of them.
 
-    chaos -> quiet: faults off, everything alive -> settle -> audit      again and again
-    chaos -> a catastrophe that nobody can repair -> settle -> audit of what was said
+chaos -> quiet: faults off, everything alive -> settle -> audit      again and again
+chaos -> a catastrophe that nobody can repair -> settle -> audit of what was said
 """
 
 from __future__ import annotations

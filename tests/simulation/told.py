@@ -73,9 +73,9 @@ class Told:
             if not (granted == 0.0 if not admitted else granted <= norm):
                 raise Wrong(f"{who} is granted {granted} of {norm} for {user!r} in {key}")
             if admitted:
-                self._spent[policy.dataset, user] += (Fraction(granted) / Fraction(
-                    content.noise_stddev
-                )) ** 2 / 2
+                self._spent[policy.dataset, user] += (
+                    Fraction(granted) / Fraction(content.noise_stddev)
+                ) ** 2 / 2
                 self._check(who, policy, user)
 
     def _check(self, who: str, policy: Policy, user: Any) -> None:

@@ -53,6 +53,7 @@ class SharedStore(MemoryStore):
         """Let these partitions be what they were, and leave the others."""
         self.jumped |= {p for p, copy in copies.items() if self.is_ahead(p, copy)}
         self.restore({**self.copy(), **copies})
+        self.history.append({**self.history[-1], **copies})
 
     def is_ahead(self, partition: int, copy: Contents) -> bool:
         """Whether a copy, of before Redis went back, has come further than what is kept now."""
