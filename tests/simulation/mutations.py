@@ -176,13 +176,9 @@ def partitions_not_compared() -> Patches:
     async def bound(_: Any, seen: Any) -> int:
         return int(seen.partitions)
 
-    def bind(self: Any, _: int) -> None:
-        if not self._bound:
-            self._bound = self._newly_bound = self._unfolded_bound = True
-
     yield _identity_without("partitions")
     yield _set(partitions.Partitions, "_bound_partitions", bound)
-    yield _set(state.State, "_bind", bind)
+    yield _set(state.Layout, "_moves", lambda *_: None)
     yield _set(
         partitions, "_trouble", lambda o, seen: real(o, replace(seen, partitions=o.partitions))
     )
@@ -230,13 +226,13 @@ def changes_dropped_first() -> Patches:
             if not may_write:
                 return
             covered, reached = self._holding.backlog, position()
-            names = self._ledger.unfolded()
+            names = self._ledger.uncompacted()
             self._expect_ok(await self._holding.drop(covered, reached), "trim")
         for name in names:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
-                page = {name: self._ledger.fold(name)}
+                page = {name: self._ledger.take_page(name)}
                 self._expect_ok(await self._holding.compact(position(), page), "compaction")
 
     yield _set(compaction.Compaction, "run", run)
@@ -250,7 +246,7 @@ def loaded_changes_not_compacted() -> Patches:
     def ledger_of(*arguments: Any) -> Any:
         made = real(*arguments)
         for accounts in made.datasets.values():
-            accounts._dirty[:] = False
+            accounts._rows._changed_pages[:] = False
         return made
 
     yield _set(partitions, "ledger_of", ledger_of)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts
+from streams.ledger import accounts, columns
 from streams.worker import compaction, partitions, processor
 
 
@@ -97,8 +97,9 @@ class Temper:
                 (processor, "OVERLAP_RECORDS", self.overlap_records),
                 (compaction, "COMPACT_ENTRIES", self.compact_entries),
                 (partitions, "_COMPACT_EVERY", self.compact_every),
-                (accounts, "_PAGE_BITS", self.page_bits),
-                (accounts, "PAGE_USERS", 1 << self.page_bits),
+                (columns, "_PAGE_BITS", self.page_bits),
+                (columns, "PAGE_ROWS", 1 << self.page_bits),
+                (accounts, "PAGE_ROWS", 1 << self.page_bits),
             ):
                 stack.enter_context(patch.object(module, name, value))
             yield

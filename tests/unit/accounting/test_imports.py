@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import accounting
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.process
 def test_whoever_admits_and_charges_waits_for_no_report_and_no_special_function() -> None:
     code = (
         "import sys; from accounting import MEASURES, GdpFilter, ZcdpFilter, advance_units\n"
