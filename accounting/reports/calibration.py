@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP
 from accounting.exact.validation import (
+    IntArray,
     nonnegative_finite,
     positive_finite,
     probability,
@@ -23,9 +24,11 @@ from accounting.exact.validation import (
     whole_number,
 )
 from accounting.reports.accountant import ReportAccountant
+from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.losses import LARGEST_RATIO
 from accounting.reports.pld import PldReport
+from accounting.reports.saddlepoint import SaddlePointReport
 
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13
@@ -79,9 +82,9 @@ def noise_for_epsilon(
     10**9; `sampling_rate`: in (0, 1]; `clip_norm`: finite, > 0. Raises `InvalidInput` outside.
 
     Rounded up: without sampling to what `gdp_budget` allows, exact but for rounding; with sampling
-    by at most 1e-4 of itself, to what the upper bound of `reports.pld.PldReport` confirms, which is
-    not below clip_norm / 128. The privacy loss of a fixed number of steps is what this is about: a
-    filter or an odometer is another matter.
+    by at most 1e-4 of itself, to what the upper bound by saddle points or by loss distributions
+    confirms, which is not below clip_norm / 128. The privacy loss of a fixed number of steps is
+    what this is about: a filter or an odometer is another matter.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
     count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
@@ -92,8 +95,7 @@ def noise_for_epsilon(
         raise InvalidInput("sampling_rate", sampling_rate, "greater than 0 and at most 1")
     if rate == 1.0:
         return _gaussian_noise(target, tail, math.sqrt(count) * norm * (1.0 + 2.0**-50))
-    # The points tried do not depend on the target, so that the result is monotone in epsilon.
-    points = range(_LARGEST_OCTAVES * _FINENESS + 1)
+    # Multiples of the norm; the points tried are the same for every target.
     counts = np.array([[count]], dtype=np.int64)
 
     def multiplier(point: int) -> float:
@@ -102,25 +104,78 @@ def noise_for_epsilon(
         )
 
     def enough(point: int) -> bool:
-        mechanism = PoissonGaussian(multiplier(point), rate)
-        return bool(PldReport(mechanism, np.ones(1)).epsilon(counts, tail).upper[0] <= target)
+        composed = _SampledSteps(PoissonGaussian(multiplier(point), rate), 1.0, counts)
+        return composed.epsilon_is_within(target, tail)
 
-    if not enough(points[-1]):
+    start = _central_limit(gdp_budget(target, tail), rate, count)
+    low, high = _bracket(enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS))
+    if high > _LARGEST_OCTAVES * _FINENESS:
         raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
-    least = bisect_left(points, True, key=enough)
-    # Checked back both ways, with the norm as given; the two reports differ in their lattices.
-    for point in range(least, least + _FINENESS):
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    # Checked back both ways, with the norm as given.
+    for point in range(high, high + _FINENESS):
         noise = multiplier(point) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput(
                 "clip_norm", clip_norm, "of a size that its noise is a finite number"
             )
-        report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
-        if report.epsilon(counts, tail).upper[0] > target:
-            continue
-        if report.delta(counts, target).upper[0] <= tail:
+        checked = _SampledSteps(PoissonGaussian(noise, rate), norm, counts)
+        if checked.epsilon_is_within(target, tail) and checked.delta_is_within(tail, target):
             return noise
     raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
+
+
+class _SampledSteps:
+    """Equal sampled steps: the saddle point decides in most cases, at once for any number of steps.
+
+    Where its interval does not, for few steps, the loss distribution does.
+    """
+
+    def __init__(self, mechanism: PoissonGaussian, norm: float, counts: IntArray) -> None:
+        self._mechanism, self._norms, self._counts = mechanism, np.array([norm]), counts
+
+    def epsilon_is_within(self, epsilon: float, delta: float) -> bool:
+        """Return whether an upper bound of epsilon at `delta` is at most `epsilon`."""
+        return self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
+
+    def delta_is_within(self, delta: float, epsilon: float) -> bool:
+        """Return whether an upper bound of delta at `epsilon` is at most `delta`."""
+        return self._within(delta, lambda report: report.delta(self._counts, epsilon))
+
+    def _within(self, most: float, ask: Callable[[SaddlePointReport | PldReport], Bounds]) -> bool:
+        lower, _, upper = ask(SaddlePointReport(self._mechanism, self._norms))
+        if upper[0] <= most or lower[0] > most:
+            return bool(upper[0] <= most)
+        return bool(ask(PldReport(self._mechanism, self._norms)).upper[0] <= most)
+
+
+def _central_limit(mu: float, rate: float, steps: int) -> float:
+    """Return roughly the noise at which `steps` of a norm of 1 are mu-GDP (Bu et al. 2020)."""
+    growth = (mu / rate) * (mu / rate) / steps
+    noise = 1.0 / math.sqrt(math.log1p(growth)) if growth > 0.0 else math.inf
+    return min(max(noise, 1.0 / LARGEST_RATIO), 2.0**_LARGEST_OCTAVES)
+
+
+def _bracket(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
+    """Return (low, high): enough at `high` and not at `low`; or 0 and 0, or a `high` too large."""
+    stride, last = 2, _LARGEST_OCTAVES * _FINENESS
+    start = min(max(start, 0), last)
+    low = high = start
+    if enough(start):
+        while low > 0:
+            low = max(high - stride, 0)
+            if not enough(low):
+                return low, high
+            high, stride = low, 4 * stride
+        return 0, 0
+    while high < last:
+        high = min(low + stride, last)
+        if enough(high):
+            return low, high
+        low, stride = high, 4 * stride
+    return last, last + 1
 
 
 def _gaussian_noise(epsilon: float, delta: float, norm: float) -> float:

@@ -17,6 +17,7 @@ return the decision that they have stored is it published to the others.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
     VERSION,
+    Answer,
     Charge,
     CloseRun,
     Decision,
@@ -91,6 +93,8 @@ class Run:
         self._decided = {p for p, answer in opened.items() if answer.last_step == step}
         # What this attempt has published of ``step`` elsewhere, by its digest.
         self._published: dict[int, bytes] = {}
+        # All that this attempt has asked about ``step``, by digest: answers may come late.
+        self._asked: defaultdict[int, set[bytes]] = defaultdict(set)
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
@@ -284,17 +288,35 @@ class Run:
             if somewhere.isdisjoint(self._decided):
                 self._published = {partition: parts[partition].digest for partition in somewhere}
             records = {partition: parts[partition].record for partition in sorted(somewhere)}
+            for partition in somewhere:
+                self._asked[partition].add(parts[partition].digest)
             answers = self._connection.ask(key, records, deadline)
             for partition in somewhere:
                 part, answer = parts[partition], answers[partition]
+                self._check_asked(answer, part.digest)
                 decisions[partition] = check_decision(answer, part.digest, part.norms)
         self._witness.check()
         return decisions
+
+    def _check_asked(self, answer: Answer, digest: bytes) -> None:
+        """Take a late answer to other content for what it says: the step was decided with that.
+
+        Raises:
+            StepContentChanged: it is one.
+        """
+        other = answer.digest if isinstance(answer, Decision) else digest
+        if other != digest and other in self._asked[answer.partition]:
+            raise StepContentChanged(
+                Reason.STEP_CONTENT_CHANGED,
+                f"step {self.step} was decided with other content, which was charged before",
+                answer.partition,
+            )
 
     def _go_on(self) -> None:
         self.step += 1
         self._decided = set()
         self._published = {}
+        self._asked.clear()
 
     def _still_published(self) -> str:
         return (

@@ -268,7 +268,7 @@ async def _compare(meta: Meta | None, extent: Extent, reader: Log, stops: Stops)
     except NoRecord as missing:
         raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
     if not chain.ends_with(value):
-        raise Stopped(stops.log_rewritten(chain.last, "another record stands"))
+        raise Stopped(stops.log_rewritten(chain.last, "there is another record"))
 
 
 def _is_unchanged(held: Processor, claimed: Claimed) -> bool:

@@ -109,7 +109,7 @@ class Stops:
             StopReason.LOG_ENDS_EARLY,
             f"Redis continues at offset {next_offset}, beyond the end of the log, {end}: Kafka "
             "lost records that were decided",
-            "Restore the log from a copy. What they spent stands in Redis alone until then: "
+            "Restore the log from a copy. What they spent is known to Redis alone until then: "
             "deleting it there would forget it",
         )
 

@@ -1,9 +1,9 @@
-"""Record batches as they stand in the log, read within bounds.
+"""Record batches as they are in the log, read within bounds.
 
 A batch of 600 KB can hold 600 MiB of zeros. The broker checks such a batch while it streams
 through; a client unpacks it into memory. So a compressed batch is measured first. One that would
 expand beyond ``EXPANDED_BYTES``, or cannot be expanded, is not read: it counts as one record at its
-first offset, whose value is a zero byte and then the batch as it stands in the log, from its
+first offset, whose value is a zero byte and then the batch as it is in the log, from its
 attributes on. No request begins with a zero byte, so it comes back on the rejects topic, and none
 of its records is applied. Its other offsets hold nothing.
 
@@ -76,7 +76,7 @@ class BoundedRecords:
         return self._next is not None and self._expanded < FETCHED_BYTES
 
     def next_batch(self) -> Any:
-        """The next batch, or what stands for it."""
+        """The next batch, or what takes its place."""
         raw = self._next
         if raw is None:
             return None

@@ -1,4 +1,4 @@
-"""Reads single records of the log, and what stands where a record is missing.
+"""Reads single records of the log, and what is there where a record is missing.
 
 The stream delivers records and passes over the rest without a word. What the rest is has to be
 known before it may be passed over: only the batches themselves tell.

@@ -56,7 +56,7 @@ class ClaimingConsumer(driver.Consumer):
                 await self.seek_wait(seeks)
             return seeks
         except Exception as error:
-            # Faust would log it and go on from wherever the consumer stands.
+            # Faust would log it and go on from wherever the consumer is.
             app.end(f"cannot claim the assigned partitions: {error}", error)
 
     def arrived(self, partition: int, size: int) -> None:

@@ -248,6 +248,21 @@ def test_a_refusal_that_comes_late_is_not_taken_for_one_of_the_right_content() -
     assert_charged(service, times=1)
 
 
+def test_a_decision_that_comes_late_is_not_taken_for_a_forged_one_of_other_content() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    service.late = {0, 1, 2}
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    service.late, service.deaf = set(), {0, 1, 2}  # what is asked now is answered later still
+    with pytest.raises(StepContentChanged):
+        charge(run, NORMS / 2)
+    service.deaf = set()
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+
+
 @pytest.mark.parametrize("reached", PLACES, ids=str)
 def test_a_half_decided_step_is_handed_back_and_cannot_have_been_released(
     reached: set[int],
