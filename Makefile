@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test lint bench papers clean
+.PHONY: help demo check test lint simulate bench papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -38,6 +38,11 @@ lint: $(VENV)/installed           ## ruff, mypy, import rules
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one, with its trace; MUTATIONS=all
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(FIRST),--first $(FIRST)) $(if $(MUTATIONS),--mutations $(filter-out all,$(MUTATIONS))) \
+		$(if $(MUTATION),--mutation $(MUTATION))
 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m tests.papers $(ARGS)

@@ -3,13 +3,16 @@
 Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
 removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
 paper each function carries, and which test holds it to that.
+
+The reports, which alone need scipy from the start, are imported when one of their names is asked
+for: whoever admits, charges or tracks does not wait for it.
 """
 
 from __future__ import annotations
 
-from accounting.approximate_gdp import approximate_mu
-from accounting.budget_filter import BudgetFilter
-from accounting.calibration import epsilon_of, noise_for_epsilon, noise_for_norm_budget
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from accounting.conversions import (
     gdp_budget,
     gdp_to_delta,
@@ -21,14 +24,23 @@ from accounting.conversions import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.costs import MEASURES, Measure, charge_units, gdp_cost, renyi_cost, zcdp_cost
-from accounting.errors import InvalidInput
-from accounting.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
-from accounting.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
-from accounting.lecuyer import LecuyerOdometer
-from accounting.local_filter import LocalFilter
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
+from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.quadratic import noise_for_norm_budget
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.exact.errors import InvalidInput
+from accounting.exact.narrowing import round_to
+from accounting.exact.units import (
+    MAX_BUDGET_UNITS,
+    MAX_COST_UNITS,
+    UNIT_BITS,
+    budget_units,
+    cost_units,
+    from_units,
+    from_units_down,
+)
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -40,19 +52,17 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from accounting.reports import Bounds, NormGrid, ReportAccountant
-from accounting.rogers import RogersFilter
-from accounting.rounding import round_to
-from accounting.subsampled_gaussian import poisson_gaussian_divergence
-from accounting.units import (
-    MAX_BUDGET_UNITS,
-    MAX_COST_UNITS,
-    UNIT_BITS,
-    budget_units,
-    cost_units,
-    from_units,
-    from_units_down,
-)
+from accounting.rules.budget_filter import BudgetFilter
+from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.rules.lecuyer import LecuyerOdometer
+from accounting.rules.local_filter import LocalFilter
+from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.rules.rogers import RogersFilter
+
+if TYPE_CHECKING:
+    from accounting.reports import Bounds, NormGrid, ReportAccountant
+    from accounting.reports.approximate_gdp import approximate_mu
+    from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 
 __all__ = [
     "MAX_BUDGET_UNITS",
@@ -72,6 +82,7 @@ __all__ = [
     "LocalFilter",
     "MeanRelease",
     "Measure",
+    "MeasureName",
     "Mechanism",
     "NormGrid",
     "PoissonGaussian",
@@ -116,3 +127,24 @@ __all__ = [
     "zcdp_to_delta",
     "zcdp_to_epsilon",
 ]
+
+_REPORTS = {
+    "Bounds": "accounting.reports.bounds",
+    "NormGrid": "accounting.reports.grid",
+    "ReportAccountant": "accounting.reports.accountant",
+    "approximate_mu": "accounting.reports.approximate_gdp",
+    "epsilon_of": "accounting.reports.calibration",
+    "noise_for_epsilon": "accounting.reports.calibration",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _REPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_REPORTS[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from streams.sdk.client import Turnstile
-    from streams.sdk.decisions import StepDecision
     from streams.sdk.errors import (
         ConflictingDecisions,
         DatasetInUse,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     )
     from streams.sdk.followers import Halt
     from streams.sdk.run import Run
+    from streams.sdk.steps import StepDecision
 
 __all__ = [
     "ConflictingDecisions",
@@ -53,7 +53,7 @@ __all__ = [
 _HOMES = {
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
-    "StepDecision": "streams.sdk.decisions",
+    "StepDecision": "streams.sdk.steps",
     "Turnstile": "streams.sdk.client",
 }
 

@@ -24,7 +24,8 @@ Changing a record:
 2. Raise ``VERSION`` when an older worker would misread the new record, refuse in
    ``_check_features`` what only the new version has, and describe it above.
 3. Change ``deploy/asyncapi.yaml`` in the same commit.
-4. Replay the recorded logs under ``tests/recorded``: decisions must stay the same, bit for bit.
+4. Apply the recorded logs under ``tests/recorded`` again: what comes out must stay the same, bit
+   for bit.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
-"""Units of ``accounting.units``, and as many as a filter takes."""
+"""Units of ``accounting.exact.units``, and as many as a filter takes."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
@@ -132,6 +133,28 @@ class _Record(
     v: int = 1
 
 
+class _OfDataset(_Record, frozen=True):
+    """What all records about a dataset share."""
+
+    dataset: Name
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """What it is about, as the names that lead there: a dataset, or a run of a dataset."""
+        return (self.dataset,)
+
+
+class _OfRun(_OfDataset, frozen=True):
+    """What all records about a run share."""
+
+    run: Name
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset and the run."""
+        return self.dataset, self.run
+
+
 # --- requests: the topic `norms` --------------------------------------------------------------
 
 
@@ -141,7 +164,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dataset: Name
     partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
     measure: Measure
-    # One per order for renyi, else one. Units of accounting.units, rounded down.
+    # One per order for renyi, else one. Units of accounting.exact.units, rounded down.
     budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     orders: Annotated[list[Order], Meta(max_length=256)] = []  # renyi only, increasing
@@ -157,38 +180,36 @@ class CreateDataset(_Record, frozen=True, tag="create-dataset"):
     request: Token
     policy: Policy
 
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset."""
+        return (self.policy.dataset,)
 
-class OpenRun(_Record, frozen=True, tag="open-run"):
+
+class OpenRun(_OfRun, frozen=True, tag="open-run"):
     """Begins an attempt of a run and fences every lower one; sent to every partition."""
 
-    dataset: Name
-    run: Name
     # 0, from version 2 on: the one after the last. The same token again gets the same answer.
     attempt: AskedAttempt
     request: Token
 
 
-class CloseRun(_Record, frozen=True, tag="close-run"):
+class CloseRun(_OfRun, frozen=True, tag="close-run"):
     """Ends a run for good: it cannot be charged or opened again. Sent to every partition."""
 
-    dataset: Name
-    run: Name
     attempt: Attempt  # the current one
     request: Token
 
 
-class WithdrawDataset(_Record, frozen=True, tag="withdraw-dataset"):
+class WithdrawDataset(_OfDataset, frozen=True, tag="withdraw-dataset"):
     """Takes back a dataset of which no run was ever opened; sent to every partition."""
 
-    dataset: Name
     request: Token
 
 
-class Charge(_Record, frozen=True, tag="charge"):
+class Charge(_OfRun, frozen=True, tag="charge"):
     """One step of one run, for the users of one partition; empty partitions get one too."""
 
-    dataset: Name
-    run: Name
     attempt: Attempt
     step: Counter
     users: Users
@@ -212,11 +233,9 @@ class DatasetCreated(_Record, frozen=True, tag="dataset-created"):
     policy: Policy
 
 
-class RunOpened(_Record, frozen=True, tag="run-opened"):
+class RunOpened(_OfRun, frozen=True, tag="run-opened"):
     """This partition charges the run under this attempt."""
 
-    dataset: Name
-    run: Name
     attempt: int
     request: Token
     partition: int
@@ -225,11 +244,9 @@ class RunOpened(_Record, frozen=True, tag="run-opened"):
     policy: Policy
 
 
-class RunClosed(_Record, frozen=True, tag="run-closed"):
+class RunClosed(_OfRun, frozen=True, tag="run-closed"):
     """This partition charges the run no more."""
 
-    dataset: Name
-    run: Name
     attempt: int
     request: Token
     partition: int
@@ -237,20 +254,17 @@ class RunClosed(_Record, frozen=True, tag="run-closed"):
     last_step: int
 
 
-class DatasetWithdrawn(_Record, frozen=True, tag="dataset-withdrawn"):
+class DatasetWithdrawn(_OfDataset, frozen=True, tag="dataset-withdrawn"):
     """This partition does not hold the dataset."""
 
-    dataset: Name
     request: Token
     partition: int
     offset: int
 
 
-class Decision(_Record, frozen=True, tag="decision"):
+class Decision(_OfRun, frozen=True, tag="decision"):
     """Who is admitted to one step, in one partition; positions are those of the request's users."""
 
-    dataset: Name
-    run: Name
     attempt: int
     step: int
     partition: int
@@ -269,10 +283,9 @@ Answer: TypeAlias = DatasetCreated | DatasetWithdrawn | RunOpened | RunClosed | 
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
 
 
-class OdometerCheckpoint(_Record, frozen=True, tag="odometer"):
+class OdometerCheckpoint(_OfDataset, frozen=True, tag="odometer"):
     """A user has spent at most ``bound``; written on every increase, for that user's eyes alone."""
 
-    dataset: Name
     user: IntegerUser | StringUser
     partition: int
     offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
@@ -305,7 +318,7 @@ MAX_CHARGE_USERS = 2**19
 """More users in one charge are refused, however small their encoding: an answer has to fit too."""
 
 MAX_WRITE_BYTES = 256 * 1024 * 1024
-"""What a charge may make a worker write (see ``streams.ledger.writes``); not in version 1."""
+"""What a charge may make a worker write (see ``streams.ledger.limits``); not in version 1."""
 
 _LAST_ATTEMPT_OF_1 = 2**53
 

@@ -32,20 +32,21 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
-from accounting.errors import InvalidInput
-from accounting.release.counter import ContinualCounter
-from accounting.release.exact_noise import ExactNoise
-from accounting.release.factorisations import MAX_TOTAL, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
-from accounting.validation import (
-    DOWN,
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, root_up
+from accounting.exact.validation import (
     FloatArray,
     IntArray,
     nonnegative_array,
     positive_finite,
     whole_number,
 )
+from accounting.release.counter import ContinualCounter
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.factorisations import MAX_TOTAL, SquareRoot
+from accounting.release.stated_cost import StatedCost, gaussian_for
 
 _VALUE_BITS: Final = 31  # an upper bound is from 2**30 to 2**31 units of its grid
 _LARGEST_SUM: Final = 2**63
@@ -140,7 +141,8 @@ def release_mean(
         noise_stddev: absolute, in the units of the values.
         rho: instead of it, the zCDP cost of a user at 0 or `upper`, in nats.
 
-    Raises `InvalidInput` for other arguments; nothing has been drawn then.
+    Raises:
+        InvalidInput: for other arguments; nothing has been drawn then.
     """
     grid = _Grid(upper)
     units = grid.units(values)
@@ -204,7 +206,8 @@ def release_quantiles(
         rho: instead of it, the zCDP cost of a user in the lowest level, in nats.
         levels: from 2 to 2**14; the resolution is upper / levels, its price logarithmic.
 
-    Raises `InvalidInput` for other arguments; nothing has been drawn then.
+    Raises:
+        InvalidInput: for other arguments; nothing has been drawn then.
     """
     levels = _checked_levels(levels)
     edges = _level_edges(upper, levels)
@@ -214,13 +217,10 @@ def release_quantiles(
         raise InvalidInput("quantiles", fractions.shape, "one or more fractions, of shape (k,)")
     if not bool(np.all((fractions > 0.0) & (fractions < 1.0))):
         raise InvalidInput("quantiles", fractions.tolist(), "strictly between 0 and 1 throughout")
-    # Importing it takes longer than the rest of this package together.
-    from scipy.optimize import isotonic_regression
-
     counter = ContinualCounter(levels, generator=generator, noise_stddev=noise_stddev, rho=rho)
     histogram = np.bincount(position, minlength=levels)
     counts = np.array([counter.add(int(number)) for number in histogram])
-    cumulative = np.maximum(isotonic_regression(counts).x, 0.0)
+    cumulative = np.maximum(scipy.optimize.isotonic_regression(counts).x, 0.0)
     number = float(cumulative[-1])
     unusable = np.full(fractions.size, math.inf)
     estimates, errors, rank_errors = np.full(fractions.size, math.nan), unusable, unusable

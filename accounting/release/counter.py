@@ -14,12 +14,13 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import root_up
+from accounting.exact.validation import FloatArray, norm_vector, whole_number
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.factorisations import MAX_TOTAL, BinaryTree, Factorisation, SquareRoot
-from accounting.release.stated_cost import StatedCost, gaussian_for, root_up
-from accounting.rounding import product_up
-from accounting.validation import FloatArray, norm_vector, whole_number
+from accounting.release.stated_cost import StatedCost, gaussian_for
 
 CounterMethod: TypeAlias = Literal["square-root", "binary-tree"]
 COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)
@@ -62,8 +63,10 @@ class ContinualCounter:
     The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
     holds the counts themselves: it is as sensitive as they are. It may not be copied, or restored
-    to an earlier state, once an answer is out: two answers to one step are two releases. Raises
-    `InvalidInput` for arguments outside what is said here.
+    to an earlier state, once an answer is out: two answers to one step are two releases.
+
+    Raises:
+        InvalidInput: for arguments outside what is said here.
     """
 
     def __init__(
@@ -106,9 +109,14 @@ class ContinualCounter:
     def norms(self, contributions: npt.ArrayLike, step: int = 1) -> FloatArray:
         """Return the L2 norm of users who are counted in `step`, over all steps, rounded up.
 
-        `contributions`: what each user adds to the count of that step, shape (n,), finite, >= 0.
-        Shape (n,), for the mechanism of `cost()`. No step is dearer than the first. Time
-        O(horizon - step) for square-root.
+        No step is dearer than the first. Time O(horizon - step) for square-root.
+
+        Args:
+            contributions: what each user adds to the count of that step, shape (n,), finite, >= 0.
+            step: from 1 to the horizon.
+
+        Returns:
+            Shape (n,), for the mechanism of `cost()`.
         """
         position = whole_number("step", step, 1, self.horizon)
         amounts = norm_vector("contributions", contributions)
@@ -117,9 +125,15 @@ class ContinualCounter:
     def add(self, count: int) -> float:
         """Take the next step: return the private count of all steps so far.
 
-        `count`: an integer >= 0, the sum of the contributions in this step; the total stays below
-        2**36. The answer is unbiased, so it may be negative or fall. Raises `InvalidInput` for
-        other counts and after `horizon` steps; nothing has been drawn or changed then.
+        The answer is unbiased, so it may be negative or fall.
+
+        Args:
+            count: an integer >= 0, the sum of the contributions in this step; the total stays
+                below 2**36.
+
+        Raises:
+            InvalidInput: for other counts and after `horizon` steps; nothing has been drawn or
+                changed then.
         """
         number = whole_number("count", count, 0, MAX_TOTAL - self._total)
         if self._step >= self.horizon:

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.errors import InvalidInput
+from accounting.exact.errors import InvalidInput
 
 _POOL_BYTES: Final = 512
 _DIGIT_BITS: Final = 32  # bits by which a uniform deviate is refined while a comparison is open

@@ -5,7 +5,7 @@ one user's cost depends on a column of R only. R is lower triangular, so each ro
 mechanism on what has been counted so far, and the counts may depend on earlier answers.
 
 The entries of R are whole multiples of 2**-GRID_BITS and counts are integers, so R x is computed
-exactly; everything in floating point stands after the noise.
+exactly; everything in floating point comes after the noise.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from accounting.errors import InvalidInput
-from accounting.validation import FloatArray
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray
 
 # One step costs O(horizon); a longer stream is for the binary tree.
 MAX_SQUARE_ROOT_HORIZON: Final = 2**22

@@ -13,19 +13,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import PureDP
-from accounting.release.exact_noise import ExactNoise
-from accounting.release.stated_cost import StatedCost
-from accounting.rounding import product_up
-from accounting.validation import (
-    DOWN,
+from accounting.costs.mechanisms import PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.validation import (
     FloatArray,
     norm_vector,
     positive_finite,
     probability,
     whole_number,
 )
+from accounting.release.exact_noise import ExactNoise
+from accounting.release.stated_cost import StatedCost
 
 _LARGEST_COUNT: Final = 2**53
 _EPSILONS: Final = (2.0**-40, 2.0**40)
@@ -69,7 +69,9 @@ class SparseVector:
 
     The cost is fixed when the object is made: charge it before the first query. The object may not
     be copied, or restored to an earlier state: it counts the positives that are still paid for.
-    Raises `InvalidInput` for other arguments.
+
+    Raises:
+        InvalidInput: for other arguments.
     """
 
     def __init__(
@@ -113,23 +115,27 @@ class SparseVector:
     def norms(self, contributions: npt.ArrayLike) -> FloatArray:
         """Return the epsilon of each user, for `PureDP`, shape (n,), rounded up.
 
-        `contributions`: the most that each user changes any of the queries, whole numbers >= 0,
-        shape (n,). The shifts of the proof are by this much, so epsilon is in proportion to it; it
-        must be known before the first query and hold for all of them.
+        The shifts of the proof are by this much, so epsilon is in proportion to it.
+
+        Args:
+            contributions: the most that each user changes any of the queries, whole numbers >= 0,
+                shape (n,); known before the first query, and for all of them.
         """
         amounts = norm_vector("contributions", contributions)
         if not bool(np.all(amounts == np.floor(amounts))):
             raise InvalidInput("contributions", amounts.tolist(), "whole numbers throughout")
-        per_one = self.epsilon / self.sensitivity
-        while Fraction(per_one) * self.sensitivity < Fraction(self.epsilon):
-            per_one = math.nextafter(per_one, math.inf)
+        per_one = float_toward(Fraction(self.epsilon) / self.sensitivity, UP)
         return product_up(per_one, amounts)
 
     def above(self, value: int) -> bool:
         """Return whether the noisy value is at least the noisy threshold.
 
-        `value`: an integer within 2**53. Raises `InvalidInput` for other values, and after
-        `positives` answers were True; nothing has been drawn then.
+        Args:
+            value: an integer within 2**53.
+
+        Raises:
+            InvalidInput: for other values, and after `positives` answers were True; nothing has
+                been drawn then.
         """
         number = whole_number("value", value, -_LARGEST_COUNT, _LARGEST_COUNT)
         if self._remaining == 0:

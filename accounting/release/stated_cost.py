@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
-from accounting.calibration import noise_for_norm_budget
-from accounting.costs import zcdp_cost
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Mechanism
+from accounting.costs.costs import zcdp_cost
+from accounting.costs.mechanisms import Gaussian, Mechanism
+from accounting.costs.quadratic import noise_for_norm_budget
+from accounting.exact.errors import InvalidInput
 
 _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 
@@ -21,8 +19,12 @@ _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 class StatedCost:
     """The most that a release costs any one user: give both parts to `zcdp_cost`, `charge_units`.
 
-    `mechanism`: what is run; `norm`: the largest norm of one user's contribution, in the norm that
-    the mechanism names (for `PureDP` eps itself), rounded up. Neither depends on the data.
+    Neither part depends on the data.
+
+    Attributes:
+        mechanism: what is run.
+        norm: the largest norm of one user's contribution, in the norm that the mechanism names (for
+            `PureDP` eps itself), rounded up.
     """
 
     mechanism: Mechanism
@@ -52,11 +54,3 @@ def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> 
             "noise_stddev", noise_stddev, f"within 2**-{_SCALE_BITS} and its inverse"
         )
     return mechanism
-
-
-def root_up(square: Fraction) -> float:
-    """Return the smallest float64 >= the square root of `square`, for 0 < `square` < 2**1000."""
-    root = math.sqrt(float(square)) * (1.0 - 2.0**-50)
-    while Fraction(root) ** 2 < square:
-        root = math.nextafter(root, math.inf)
-    return root

@@ -4,7 +4,7 @@ These are reports. They hold for the history as it was realised, for one user: o
 (epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
 user, or out through a differentially private release. They are not filters and must never admit a
 step: where later steps depend on earlier outcomes, only the filters and odometers of
-`accounting.filters` and `accounting.odometers` are valid.
+`accounting.rules.filters` and `accounting.rules.odometers` are valid.
 
 A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
 al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
@@ -19,16 +19,17 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import IntArray, nonnegative_finite, probability, renyi_orders
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
-from accounting.validation import IntArray, nonnegative_finite, probability, renyi_orders
+from accounting.reports.tightest import TightestReport, gaussian_ratios
 
-Method: TypeAlias = Literal["pld", "renyi", "saddlepoint"]
+Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -47,25 +48,55 @@ class Report(Protocol):
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
     """Upper bounds, read-only float64, with the whole interval in `bounds`.
 
-    What is computed from it is a plain array; an element or a slice of it has no bounds.
+    Parts that are indexed (slices, masks, lists of users) have the bounds of their users, and
+    copies (`copy`, the module copy, pickle) those of the whole. An element is a number; what is
+    computed is a plain array. Whatever else is made of it, such as a view of another shape, has no
+    `bounds`: asking for them raises AttributeError.
     """
 
     _bounds: Bounds | None
 
     def __new__(cls, bounds: Bounds) -> BoundedArray:
         """Return the upper bounds, with all three."""
-        array = np.array(bounds.upper, dtype=np.float64).view(cls)
-        array._bounds = bounds
-        array.setflags(write=False)
+        kept = Bounds(*(np.array(part, dtype=np.float64) for part in bounds))
+        for part in kept:
+            part.setflags(write=False)
+        array = kept.upper.view(cls)
+        array._bounds = kept
         return array
 
     @property
     def bounds(self) -> Bounds:
         """Lower bound, estimate and upper bound of each user, of the shape of this array."""
-        bounds: Bounds | None = getattr(self, "_bounds", None)
+        bounds = self._known()
         if bounds is None:
-            raise AttributeError("only the array that the accountant returned has bounds")
+            allowed = "only what the accountant returned, its parts and copies, has bounds"
+            raise AttributeError(allowed)
         return bounds
+
+    def _known(self) -> Bounds | None:
+        # A view has no attribute; an array whose shape was set has bounds of another one.
+        bounds: Bounds | None = getattr(self, "_bounds", None)
+        return bounds if bounds is not None and bounds.upper.shape == self.shape else None
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part with the bounds of its users, or an element."""
+        part = np.asarray(self)[key]
+        bounds = self._known()
+        if bounds is None or not isinstance(part, np.ndarray):
+            return part
+        return BoundedArray(Bounds(*(column[key] for column in bounds)))
+
+    def copy(self, order: Any = "C") -> Any:
+        """Return a copy with the same bounds, read-only as well, in the order that it has."""
+        bounds = self._known()
+        return np.asarray(self).copy(order) if bounds is None else BoundedArray(bounds)
+
+    def __copy__(self) -> Any:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.copy()
 
     def __array_wrap__(
         self,
@@ -77,9 +108,9 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
         return array[()] if return_scalar else np.asarray(array)
 
     def __reduce__(self) -> Any:
-        """Pickle with the bounds."""
-        bounds: Bounds | None = getattr(self, "_bounds", None)
-        return super().__reduce__() if bounds is None else (BoundedArray, (bounds,))
+        """Pickle with the bounds, or as a plain array."""
+        bounds = self._known()
+        return np.asarray(self).__reduce__() if bounds is None else (BoundedArray, (bounds,))
 
 
 class ReportAccountant:
@@ -95,6 +126,10 @@ class ReportAccountant:
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
     tables are computed at its first use and kept:
 
+    - "tightest": the default, and the least of the upper bounds of the other methods, but for some
+      thousandths, and the greatest of their lower ones; exact but for rounding for histories of
+      Gaussian steps alone. Its delta does not rise with epsilon, nor its epsilon with delta,
+      wherever intervals are narrow.
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound alone, loose by the conversion; the fastest.
     - "saddlepoint": certified bounds around an accurate estimate, at a cost that does not depend
@@ -117,7 +152,9 @@ class ReportAccountant:
         self._orders = None if orders is None else renyi_orders("orders", orders)
         self._reports: dict[Method, Report] = {}
 
-    def epsilon(self, counts: npt.ArrayLike, delta: float, method: Method = "pld") -> BoundedArray:
+    def epsilon(
+        self, counts: npt.ArrayLike, delta: float, method: Method = "tightest"
+    ) -> BoundedArray:
         """Return an upper bound of each user's epsilon at `delta`, shape (n,), with `.bounds`.
 
         `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
@@ -128,7 +165,9 @@ class ReportAccountant:
         level = probability("delta", delta)
         return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
 
-    def delta(self, counts: npt.ArrayLike, epsilon: float, method: Method = "pld") -> BoundedArray:
+    def delta(
+        self, counts: npt.ArrayLike, epsilon: float, method: Method = "tightest"
+    ) -> BoundedArray:
         """Return an upper bound of each user's delta at `epsilon`, shape (n,), with `.bounds`.
 
         `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which is what a
@@ -153,8 +192,20 @@ class ReportAccountant:
             self._reports[method] = self._build(method)
         return self._reports[method]
 
+    def _saddle_point(self) -> SaddlePointReport:
+        report = self._method("saddlepoint")
+        assert isinstance(report, SaddlePointReport)
+        return report
+
     def _build(self, method: Method) -> Report:
         mechanism, norms = self.mechanism, self.grid.norms
+        if method == "tightest":
+            if not isinstance(mechanism, (Gaussian, PoissonGaussian)):
+                return self._method("renyi")
+            pld, renyi = self._method("pld"), self._method("renyi")
+            assert isinstance(pld, PldReport)
+            assert isinstance(renyi, RenyiReport)
+            return TightestReport(pld, renyi, self._saddle_point, gaussian_ratios(mechanism, norms))
         if method == "renyi":
             return RenyiReport(mechanism, norms, self._orders)
         if not isinstance(mechanism, (Gaussian, PoissonGaussian)):

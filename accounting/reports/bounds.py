@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accounting.validation import FloatArray
+from accounting.exact.validation import FloatArray
 
 
 class Bounds(NamedTuple):

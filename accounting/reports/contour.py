@@ -38,10 +38,10 @@ from typing import Final
 
 import numpy as np
 
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.loss_columns import LossColumns
 from accounting.reports.tilted_losses import ComplexArray
 from accounting.reports.tilted_sums import TiltedSums
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 # What aliasing may add to delta, in nats below it; and what is left out, relative to delta.
 _MARGIN: Final = 12.0

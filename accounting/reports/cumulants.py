@@ -31,6 +31,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from scipy.special import erf, erfc, log_ndtr
 
+from accounting.exact.validation import FloatArray
 from accounting.reports.tilted_losses import (
     LARGEST_CUMULANT,
     REACH,
@@ -40,7 +41,6 @@ from accounting.reports.tilted_losses import (
     log_sum,
     tilt_range,
 )
-from accounting.validation import FloatArray
 
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)

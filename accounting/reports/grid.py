@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.errors import InvalidInput
-from accounting.validation import FloatArray, IntArray, nonnegative_array, positive_finite
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, positive_finite
 
 MAX_LEVELS: Final = 2**16
 # Steps of one user at one level: whatever the levels, a user's sum over them fits in int64.

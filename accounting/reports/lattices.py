@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from accounting.reports.losses import loss, outcome_range
+from accounting.exact.validation import FloatArray, IntArray
+from accounting.reports.losses import SMALLEST_STEP, loss, outcome_range
+from accounting.reports.tangents import LOSS_ERROR
 from accounting.reports.transforms import log_largest_weight
-from accounting.validation import FloatArray, IntArray
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
 # A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     """For each user, shape (n,): h = 2**`step_exponent`, n = 2**`log2_size`, tilt and cut by index.
 
     `epsilon` and `log_delta` are where Chernoff's bound, roughly computed, has the point asked for.
+    `least_exponent`: that of the finest lattice that the losses allow.
     """
 
     step_exponent: IntArray
@@ -45,6 +47,7 @@ class Plan(NamedTuple):
     cut: IntArray
     epsilon: FloatArray
     log_delta: FloatArray
+    least_exponent: IntArray
 
     def finer(self, previous: Plan, error: FloatArray) -> Plan:
         """Return this plan, or with a finer step where the tilt of the previous one was the same.
@@ -54,6 +57,7 @@ class Plan(NamedTuple):
         halvings = np.clip(np.ceil(0.5 * np.log2(error)), 1, 4).astype(np.int64)
         target = np.minimum(self.step_exponent, previous.step_exponent - halvings)
         target = np.where(self.tilt == previous.tilt, target, self.step_exponent)
+        target = np.maximum(target, self.least_exponent)
         finer = np.minimum(self.step_exponent - target, _LOG2_SIZES[1] - self.log2_size)
         finer = np.maximum(finer, 0)
         return self._replace(
@@ -62,9 +66,9 @@ class Plan(NamedTuple):
 
     def part(self, users: IntArray) -> Plan:
         """Return the plan of some of the users."""
-        exponent, size, tilt, cut, epsilon, log_delta = self
+        exponent, size, tilt, cut, epsilon, log_delta, least = self
         integers = exponent[users], size[users], tilt[users], cut[users]
-        return Plan(*integers, epsilon[users], log_delta[users])
+        return Plan(*integers, epsilon[users], log_delta[users], least[users])
 
     def replaced(self, users: IntArray, other: Plan) -> Plan:
         """Return this plan with that of `users` replaced by `other`."""
@@ -83,15 +87,16 @@ class LatticeChooser:
     def __init__(self, ratios: FloatArray, sampling_rate: float) -> None:
         self._ratios, self._rate = ratios.tolist(), sampling_rate
         self._curves: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._largest_losses: dict[int, FloatArray] = {}
         self._deviation = np.array([_deviation(ratio, sampling_rate) for ratio in self._ratios])
         steps = 2.0**_STEP_EXPONENTS
         # What one step's discretisation adds to the variance, less where the loss is narrower.
         self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
         self._log_weight = np.array([log_largest_weight(tilt) for tilt in TILTS.tolist()])
 
-    def at_delta(self, counts: FloatArray, delta: float, added: bool) -> Plan:
-        """Plan to find epsilon at `delta`; `counts`: (n, levels)."""
-        log_delta = np.full(counts.shape[0], math.log(delta))
+    def at_delta(self, counts: FloatArray, delta: FloatArray, added: bool) -> Plan:
+        """Plan to find epsilon at `delta`, shape (n,); `counts`: (n, levels)."""
+        log_delta = np.log(delta)
         cumulants = self._composed(counts, self._cut(counts, log_delta), added)
         epsilons = (cumulants + self._log_weight - log_delta[:, None]) / TILTS
         return self._plan(counts, np.maximum(epsilons.min(axis=1), 0.0), log_delta, added)
@@ -142,17 +147,35 @@ class LatticeChooser:
     ) -> Plan:
         cut = self._cut(counts, log_delta)
         cumulants = self._composed(counts, cut, added)
+        largest = self._largest(cut)
+        # Errors of the losses are multiplied by the tilt.
+        blurred = TILTS * ((counts * largest).sum(axis=1) * LOSS_ERROR)[:, None] > 1.0
+        cumulants = np.where(blurred, np.maximum(cumulants, _LARGE), cumulants)
         log_bound = cumulants + self._log_weight - TILTS * epsilon[:, None]
         best = log_bound.argmin(axis=1)
         tilt, period = self._tilt(cumulants, log_bound, best, log_delta)
         allowed = _TOLERANCE * self.scale(counts, epsilon) * 8.0 / (TILTS[best] + 1.0)
-        step = (counts @ self._spread <= allowed[:, None]).sum(axis=1) - 1
-        exponent = _STEP_EXPONENTS[np.maximum(step, 0)]
-        smallest, largest = _LOG2_SIZES
+        coarsest = (counts @ self._spread <= allowed[:, None]).sum(axis=1) - 1
+        finest = np.where(counts > 0.0, largest, 0.0).max(axis=1) * SMALLEST_STEP
+        least = _exponents(finest) + 1
+        # What a step does to the tilted loss is to be small, too.
+        exponent = _STEP_EXPONENTS[np.maximum(coarsest, 0)]
+        exponent = np.minimum(exponent, _exponents(0.25 / TILTS[tilt]))
+        exponent = np.maximum(exponent, least)
         log2_size = np.ceil(np.log2(period) - exponent).astype(np.int64)
-        exponent = np.minimum(exponent + np.maximum(log2_size - largest, 0), _STEP_EXPONENTS[-1])
-        size = np.clip(log2_size, smallest, largest)
-        return Plan(exponent, size, tilt, cut, epsilon, log_delta)
+        too_large = np.maximum(log2_size - _LOG2_SIZES[1], 0)
+        exponent = np.minimum(exponent + too_large, _STEP_EXPONENTS[-1])
+        size = np.clip(log2_size, *_LOG2_SIZES)
+        return Plan(exponent, size, tilt, cut, epsilon, log_delta, least)
+
+    def _largest(self, cut: IntArray) -> FloatArray:
+        """Return the largest absolute loss of a step at each level, shape (n, levels)."""
+        known = self._largest_losses
+        for index in np.unique(cut).tolist():
+            if index not in known:
+                losses = [_largest_loss(ratio, self._rate, CUTS[index]) for ratio in self._ratios]
+                known[index] = np.array(losses)
+        return np.array([known[index] for index in cut.tolist()])
 
     def _tilt(
         self, cumulants: FloatArray, log_bound: FloatArray, best: IntArray, log_delta: FloatArray
@@ -179,11 +202,21 @@ class LatticeChooser:
         return tilt, np.where(np.isfinite(period), period, (_MARGIN - log_delta) / TILTS[tilt])
 
 
+def _exponents(steps: FloatArray) -> IntArray:
+    """Return log2, rounded down."""
+    return np.floor(np.log2(np.maximum(steps, 1e-300))).astype(np.int64)
+
+
 def _deviation(ratio: float, sampling_rate: float) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
     x = np.linspace(-9.0, 9.0, 181)
     losses = loss(ratio, sampling_rate, x)
     return math.sqrt(float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2 * math.pi))
+
+
+def _largest_loss(ratio: float, sampling_rate: float, cut: float) -> float:
+    ends = np.array(outcome_range(ratio, sampling_rate, cut))
+    return float(np.abs(loss(ratio, sampling_rate, ends)).max())
 
 
 def _cumulants(ratio: float, sampling_rate: float, cut: float) -> tuple[FloatArray, FloatArray]:

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs import renyi_cost
-from accounting.errors import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.costs import renyi_cost
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, IntArray, norm_vector
 from accounting.reports.cumulants import Direction, SampledLoss
 from accounting.reports.grid import MAX_COUNT
 from accounting.reports.loss_columns import LossColumns
 from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.tilted_losses import GaussianLoss, LaplaceLoss, PureLoss, TiltedLoss
-from accounting.validation import FloatArray, IntArray, norm_vector
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.tilted_losses import ComplexArray, TiltedLoss
-from accounting.validation import FloatArray, IntArray
 
 # Tilts to the octave: of the cumulants, and of the transforms.
 _CUMULANTS, _LINES = 8, 2

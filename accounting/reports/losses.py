@@ -25,11 +25,15 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.tangents import Cells, tangent_bins, tangent_polygon
-from accounting.validation import FloatArray, IntArray
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0
+# Of the largest loss: nodes that are closer to each other are not told apart.
+SMALLEST_STEP: Final = 2.0**-45
+# Of the masses of a discretisation: what misses 1 by more is not rounding, and is not used.
+_LARGEST_EXCESS = 2.0**-32
 _DENSE = 128  # the step is at most this part of the distance from the bulk, and at least one
 # In standard deviations of the loss of a step that is not sampled; and of the loss itself, so that
 # halves of cells are not of too different a scale.
@@ -59,7 +63,8 @@ class StepLoss:
 
     `largest`: the largest absolute loss among the nodes. `outside`: the mass, in either direction,
     that is outside the range of outcomes; above, it must be taken for an infinite loss. `error`:
-    what Gauss's rule and rounding keep the relative error of each mass within.
+    what Gauss's rule and rounding keep the relative error of each mass within, and how far the
+    masses of a discretisation are from adding up.
     """
 
     above: LatticeLoss
@@ -111,8 +116,12 @@ def step_loss(ratio: float, sampling_rate: float, step: float, cut: float) -> St
     """Return both discretisations of a step on multiples of `step` plus an offset of its own.
 
     0 < `ratio` <= `LARGEST_RATIO`, 0 < `sampling_rate` <= 1; outcomes in the range of `cut` are
-    taken into account.
+    taken into account. `step`: from the largest loss times `SMALLEST_STEP` to 2; others
+    raise ValueError, for losses would not be told apart, or masses overflow.
     """
+    ends = np.array(outcome_range(ratio, sampling_rate, cut))
+    if not float(np.abs(loss(ratio, sampling_rate, ends)).max()) * SMALLEST_STEP <= step <= 2.0:
+        raise ValueError(f"a lattice of {step} does not suit losses of {ratio}, {sampling_rate}")
     offset = _bulk_loss(ratio, sampling_rate, step)
     cells = _cells(ratio, sampling_rate, step, offset, cut)
     above = _connect_the_dots(cells)
@@ -125,13 +134,28 @@ def step_loss(ratio: float, sampling_rate: float, step: float, cut: float) -> St
             break
         offset += bins.bulk_shift
         lower_cells = _cells(ratio, sampling_rate, step, offset, cut)
+    dominating = _lattice(cells, np.arange(above.size), above)
+    dominated = None if below is None else _lattice(lower_cells, *below)
+    outside = outside_mass(ratio, sampling_rate, cut)
+    missing = max(1.0 - min(_totals(dominating)) - outside, 0.0)
+    excess = max(max(_totals(dominated)) - 1.0, 0.0) if dominated is not None else 0.0
+    if excess > _LARGEST_EXCESS:
+        dominated, excess = None, 0.0
+    if missing > _LARGEST_EXCESS:
+        outside, missing = 1.0, 0.0
     return StepLoss(
-        above=_lattice(cells, np.arange(above.size), above),
-        below=None if below is None else _lattice(lower_cells, *below),
+        above=dominating,
+        below=dominated,
         largest=float(np.abs(cells.nodes).max()),
-        outside=outside_mass(ratio, sampling_rate, cut),
-        error=2.0**-47 + cut * cut * 2.0**-51,
+        outside=outside,
+        error=2.0**-47 + cut * cut * 2.0**-51 + 2.0 * max(missing, excess),
     )
+
+
+def _totals(lattice: LatticeLoss) -> tuple[float, float]:
+    """Return the masses under P and under Q: the sums that powers of are taken of."""
+    with np.errstate(under="ignore"):
+        return float(np.exp(lattice.log_removed).sum()), float(np.exp(lattice.log_added).sum())
 
 
 def _lattice(cells: Cells, kept: IntArray, scaled: FloatArray) -> LatticeLoss:

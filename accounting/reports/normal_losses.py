@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from accounting import gdp_tail
+from accounting.conversions import gdp_tail
+from accounting.exact.validation import BoolArray, FloatArray
 from accounting.reports.bounds import Bounds
-from accounting.validation import BoolArray, FloatArray
 
 # Of the root of a sum of squared ratios.
 _ROOT_ERROR = 2.0**-44

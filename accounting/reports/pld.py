@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
+from accounting.reports.ceilings import AddedCeilings
 from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
 from accounting.reports.losses import LARGEST_RATIO, StepLoss, step_loss
 from accounting.reports.transforms import Composition, LossTransforms
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 _CHUNK = 2**20  # complex numbers in one intermediate
 _LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25
@@ -49,6 +50,8 @@ class PldReport:
         self._unbounded = ratios > LARGEST_RATIO
         self._ratios = np.clip(ratios, _SMALLEST_RATIO, LARGEST_RATIO)
         self._chooser = LatticeChooser(self._ratios, self._rate) if self._rate > 0.0 else None
+        rates = np.full(norms.size, self._rate)
+        self._ceilings = AddedCeilings(self._ratios, rates) if 0.0 < self._rate < 1.0 else None
         self._losses: dict[tuple[int, int, int], StepLoss] = {}
         self._tables: dict[tuple[int, int, int, int, bool, bool], LossTransforms] = {}
 
@@ -60,26 +63,38 @@ class PldReport:
         steps = counts[used].astype(np.float64)
         epsilons, nothing = np.full(steps.shape[0], float(epsilon)), np.zeros(steps.shape[0])
         lower, upper = self._delta_interval(steps, epsilons, False, nothing)
-        if self._rate < 1.0:
-            other_lower, other_upper = self._delta_interval(steps, epsilons, True, lower)
-            lower, upper = np.maximum(lower, other_lower), np.maximum(upper, other_upper)
+        if self._ceilings is not None:
+            ceiling = self._ceilings.delta(steps, epsilons)
+            more = np.flatnonzero(ceiling > lower)
+            if more.size:
+                other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
+                lower[more] = np.maximum(lower[more], other[0])
+                upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
         return _bounds(counts.shape[0], used, lower, upper)
 
-    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
-        """Return bounds on epsilon at `delta`, 0 < delta < 1; `counts` as for `delta`."""
+    def epsilon(self, counts: IntArray, delta: float | FloatArray) -> Bounds:
+        """Return bounds on epsilon at `delta`, 0 < delta < 1, one number or one for each user.
+
+        `counts` as for `delta`.
+        """
         used = np.asarray(counts.any(axis=1))
         if self._chooser is None or not used.any():
             return _bounds(counts.shape[0])
         steps = counts[used].astype(np.float64)
-        lower, upper = self._epsilon_interval(steps, delta, added=False)
+        deltas = np.broadcast_to(np.asarray(delta, dtype=np.float64), used.shape)[used]
+        lower, upper = self._epsilon_interval(steps, deltas, added=False)
         known = np.flatnonzero(upper < math.inf)
-        if self._rate < 1.0 and known.size:
-            # Adding is below removing in most histories, which one look at delta shows.
-            log_delta = np.full(known.size, math.log(delta))
+        if self._ceilings is not None and known.size:
+            known = known[self._ceilings.delta(steps[known], upper[known]) > deltas[known]]
+        if self._ceilings is not None and known.size:
+            # Where Chernoff's bound does not show that adding is below removing, delta may.
+            log_delta = np.log(deltas[known])
             plan = self._chooser.at_both(steps[known], upper[known], log_delta, added=True)
-            more = known[self._delta(steps[known], plan, added=True, upper=True) > delta]
+            more = known[self._delta(steps[known], plan, added=True, upper=True) > deltas[known]]
             if more.size:
-                other_lower, other_upper = self._epsilon_interval(steps[more], delta, added=True)
+                other_lower, other_upper = self._epsilon_interval(
+                    steps[more], deltas[more], added=True
+                )
                 lower[more] = np.maximum(lower[more], other_lower)
                 upper[more] = np.maximum(upper[more], other_upper)
         return _bounds(counts.shape[0], used, lower, upper)
@@ -110,7 +125,7 @@ class PldReport:
         return lower, upper
 
     def _epsilon_interval(
-        self, steps: FloatArray, delta: float, added: bool
+        self, steps: FloatArray, delta: FloatArray, added: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Return (lower, upper) in one direction."""
         assert self._chooser is not None
@@ -126,8 +141,8 @@ class PldReport:
             coarse = plan.part(wide)
             finer = self._chooser.at_both(steps[wide], upper[wide], coarse.log_delta, added)
             finer = finer.finer(coarse, error[wide])
-            low = self._epsilon(steps[wide], finer, delta, added, upper=False)
-            high = self._epsilon(steps[wide], finer, delta, added, upper=True)
+            low = self._epsilon(steps[wide], finer, delta[wide], added, upper=False)
+            high = self._epsilon(steps[wide], finer, delta[wide], added, upper=True)
             lower[wide] = np.maximum(lower[wide], low)
             upper[wide] = np.minimum(upper[wide], high)
             plan = plan.replaced(wide, finer)
@@ -148,23 +163,24 @@ class PldReport:
         return np.minimum(result * (1.0 + (_ROUNDING if upper else -_ROUNDING)), 1.0)
 
     def _epsilon(
-        self, steps: FloatArray, plan: Plan, delta: float, added: bool, upper: bool
+        self, steps: FloatArray, plan: Plan, delta: FloatArray, added: bool, upper: bool
     ) -> FloatArray:
         """Return one bound on epsilon at `delta` in one direction."""
         result = np.zeros(steps.shape[0])
         for who, step, composition in self._compositions(steps, plan, added, upper):
+            target = delta[who]
             start = np.clip(np.floor(-composition.offset / step), -_FURTHEST, _FURTHEST)
             guess = np.clip((plan.epsilon[who] - composition.offset) / step, start, _FURTHEST)
             low, at_low, high, at_high = _crossing(
                 composition.delta,
-                delta,
+                target,
                 start.astype(np.int64),
                 guess.astype(np.int64) + 1,
                 step * float(TILTS[plan.tilt[who[0]]]),
             )
             # Between lattice points delta is linear in exp(epsilon).
-            found = (at_low >= delta) & (at_high < delta)
-            part = (at_low - delta) / np.where(found, at_low - at_high, 1.0)
+            found = (at_low >= target) & (at_high < target)
+            part = (at_low - target) / np.where(found, at_low - at_high, 1.0)
             between = low * step + np.log1p(math.expm1(step) * np.clip(part, 0.0, 1.0))
             # Where no crossing was seen, what was seen: a place below delta is a bound from above.
             place = np.where(found & (high - low == 1), between, (high if upper else low) * step)
@@ -172,9 +188,9 @@ class PldReport:
             rounding = _ROUNDING * (np.abs(composition.offset) + np.abs(place) + step)
             epsilon += rounding if upper else -rounding
             if upper:
-                epsilon = np.where(at_high < delta, epsilon, math.inf)
+                epsilon = np.where(at_high < target, epsilon, math.inf)
             else:
-                epsilon = np.where(at_low >= delta, epsilon, 0.0)
+                epsilon = np.where(at_low >= target, epsilon, 0.0)
             result[who] = np.maximum(epsilon, 0.0)
         return result
 
@@ -237,7 +253,7 @@ class PldReport:
 
 def _crossing(
     value: Callable[[IntArray, IntArray], FloatArray],
-    target: float,
+    target: FloatArray,
     start: IntArray,
     guess: IntArray,
     slope: float,
@@ -249,7 +265,7 @@ def _crossing(
     roughly.
     """
     unit = float(np.clip(1.0 / slope, 1.0, _FURTHEST)) if slope > 0.0 else float(_FURTHEST)
-    everyone, log_target = np.arange(start.size), math.log(target)
+    everyone, log_target = np.arange(start.size), np.log(target)
     low, high = start - 1, np.maximum(guess, start + 1)
     stuck, careful = np.zeros(start.size, dtype=np.bool_), np.zeros(start.size, dtype=np.bool_)
     at_low, at_high = np.zeros(start.size), value(high, everyone)
@@ -261,8 +277,8 @@ def _crossing(
         who = np.flatnonzero(rising | falling | inside)
         if who.size == 0:
             break
-        above = np.log(np.maximum(at_low[who], 1e-320)) - log_target
-        below = log_target - np.log(np.maximum(at_high[who], 1e-320))
+        above = np.log(np.maximum(at_low[who], 1e-320)) - log_target[who]
+        below = log_target[who] - np.log(np.maximum(at_high[who], 1e-320))
         # To the left, somewhat further than the slope says; either way ever further.
         ahead = high[who] + unit * stride[who]
         by_slope = np.minimum(1.25 * below * unit, 4.0 * unit * stride[who])
@@ -281,7 +297,7 @@ def _crossing(
         # A right end that turns out to be above the target becomes the left end.
         low[who] = np.where(rising[who], high[who], low[who])
         at_low[who] = np.where(rising[who], at_high[who], at_low[who])
-        left = ~rising[who] & (found >= target)
+        left = ~rising[who] & (found >= target[who])
         # Far from the tilt's own epsilon a bound may vanish in its errors: go less far.
         lost = falling[who] & (found < at_high[who] * (1.0 - 1e-6))
         careful[who] |= lost

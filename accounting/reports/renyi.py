@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
-from accounting.costs import renyi_cost
-from accounting.mechanisms import Mechanism
+from accounting.costs.costs import renyi_cost
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.validation import FloatArray, IntArray, renyi_orders
 from accounting.reports.bounds import Bounds
-from accounting.validation import FloatArray, IntArray, renyi_orders
 
 
 def _default_orders() -> FloatArray:

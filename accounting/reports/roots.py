@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from accounting.validation import FloatArray
+from accounting.exact.validation import FloatArray
 
 _STEPS = 30
 _ACCURACY, _MARGIN = 1e-11, 0.01

@@ -27,7 +27,8 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
-from accounting.errors import InvalidInput
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, IntArray, nonnegative_finite, probability
 from accounting.reports import normal_losses
 from accounting.reports.bounds import Bounds
 from accounting.reports.contour import Contour
@@ -35,7 +36,6 @@ from accounting.reports.cumulants import DIRECTIONS, Direction
 from accounting.reports.levels import Levels, Mechanisms
 from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
-from accounting.validation import FloatArray, IntArray, nonnegative_finite, probability
 
 # Users are taken in chunks, so that their sums at all tilts stay within some megabytes.
 _CHUNK = 1024

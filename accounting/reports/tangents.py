@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from accounting.validation import BoolArray, FloatArray, IntArray
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 
 # Losses are computed to within this, relative to the largest loss of the step.
 LOSS_ERROR: Final = 2.0**-47

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.validation import FloatArray
+from accounting.exact.validation import FloatArray
 
 ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 

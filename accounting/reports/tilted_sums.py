@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from accounting import gdp_tail
+from accounting.conversions import gdp_tail
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.loss_columns import CumulantTable
 from accounting.reports.roots import falling_root
 from accounting.reports.tilted_losses import RELATIVE_ERROR, UNKNOWN_THIRD
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 _BERRY_ESSEEN: Final = 0.56
 # Rounding of a few sums, relative to the magnitudes in them.

@@ -20,13 +20,14 @@ transform decays within few frequencies; those above count with a bound on what 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.losses import LatticeLoss, StepLoss
 from accounting.reports.tangents import LOSS_ERROR
-from accounting.validation import BoolArray, FloatArray, IntArray
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.
 CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)
@@ -37,7 +38,7 @@ _STEP_ERROR, _STAGE_ERROR = 2.0**-48, 2.0**-50
 _ROUNDING = 2.0**-50
 _SUM_ERROR = 2.0**-46
 # Frequencies kept: at first, and at most for all levels together.
-_FIRST_COLUMNS, _MOST_ENTRIES = 1024, 2**22
+_FIRST_COLUMNS, _MOST_ENTRIES = 256, 2**22
 
 
 class LossTransforms:
@@ -62,12 +63,14 @@ class LossTransforms:
         # Powers of two that the frequencies kept may reach, and how large those above can be.
         self.reaches = 2 ** np.arange(3, int(math.log2(size)))
         self._log_above = np.zeros((levels, self.reaches.size))
-        self.weights = _weights(step, size, tilt)
-        self._weight_size = np.abs(self.weights)
-        self._weight_above = np.concatenate(
-            [np.cumsum(self._weight_size[::-1])[::-1][1:], np.zeros(1)]
-        )
-        self._roots = np.exp(2.0j * math.pi * np.arange(size) / size)
+        weights = _weights(step, size, tilt)
+        self.weights = weights[: self._columns].copy()
+        # Of the weights up to each of the reaches, and above it.
+        sizes = np.abs(weights)
+        self._size_below = np.cumsum(sizes)[self.reaches]
+        above = np.append(np.add.reduceat(sizes, self.reaches[:-1] + 1), 0.0)
+        self._size_above = np.cumsum(above[::-1])[::-1]
+        self._roots = _roots(size)
 
     def missing(self, used: BoolArray) -> IntArray:
         """Return the levels among `used`, shape (levels,), that have no row yet."""
@@ -92,14 +95,17 @@ class LossTransforms:
         wrapped = np.bincount(indices & (self.size - 1), weights=ratio, minlength=self.size)
         spectrum = np.fft.rfft(wrapped)
         error = 2.0 * losses.error + _STEP_ERROR + _STAGE_ERROR * math.log2(self.size)
-        modulus = np.abs(spectrum)
-        above = np.maximum.accumulate(modulus[::-1])[::-1]
-        above = np.append(above, 0.0)[np.minimum(self.reaches + 1, modulus.size)]
+        kept = spectrum[: self._columns]
+        # Between each of the reaches and the next; the last one has none above.
+        squares = spectrum.real**2 + spectrum.imag**2
+        above = np.maximum.reduceat(squares, self.reaches[:-1] + 1)
+        above = np.append(above, 0.0)
+        above = np.sqrt(np.maximum.accumulate(above[::-1])[::-1]) * (1.0 + _ROUNDING)
         with np.errstate(divide="ignore"):
             self._log_above[level] = np.log(np.minimum(above + error, 1.0))
-            log_modulus = np.log(np.minimum(modulus[: self._columns], 1.0))
+            log_modulus = np.log(np.minimum(np.abs(kept), 1.0))
         self._log_modulus[level] = np.maximum(log_modulus, -700.0)
-        self._phase[level] = np.angle(spectrum[: self._columns])
+        self._phase[level] = np.angle(kept)
         self._error[level] = error
         if self.upper:
             self._outside[level] = 1.0 if unbounded else losses.outside
@@ -121,7 +127,7 @@ class LossTransforms:
         log_scale = counts @ self._log_mass[:, 0] - self.tilt * (place + self.step)
         log_scale += math.log(-math.expm1(-self.step) / self.size)
         with np.errstate(divide="ignore"):
-            log_above = np.log(self._weight_above[self.reaches]) + counts @ self._log_above
+            log_above = np.log(self._size_above) + counts @ self._log_above
         enough = log_above + log_scale[:, None] <= log_error[:, None]
         last = int(
             np.searchsorted(self.reaches, max(_MOST_ENTRIES // counts.shape[1], 1024), "right")
@@ -132,7 +138,7 @@ class LossTransforms:
     @property
     def entries(self) -> int:
         """How many numbers this table holds, roughly."""
-        return 2 * self._phase.size + 5 * self.size
+        return 2 * (self._phase.size + self.weights.size)
 
     def widen(self, reach: int) -> bool:
         """Make room for frequencies up to `reach`; rows have to be filled again if it says so."""
@@ -140,6 +146,7 @@ class LossTransforms:
             return False
         levels = self._filled.size
         self._columns = reach + 1
+        self.weights = _weights(self.step, self.size, self.tilt)[: self._columns].copy()
         self._log_modulus = np.zeros((levels, self._columns))
         self._phase = np.zeros((levels, self._columns))
         self._filled[:] = False
@@ -171,11 +178,11 @@ class Composition:
         phase = counts @ table._phase[:, keep]
         self._terms = table.weights[keep] * modulus * np.exp(1.0j * phase)
         error = counts @ table._error + rounding * math.pi * counts.sum(axis=1) + _SUM_ERROR
-        self._error = error * float(table._weight_size[keep].sum())
+        column = int(np.searchsorted(table.reaches, reach))
+        self._error = error * float(table._size_below[column])
         if reach < table.size // 2:
-            column = int(np.searchsorted(table.reaches, reach))
             above = np.exp(np.minimum(counts @ table._log_above[:, column], 0.0))
-            self._error += above * (1.0 + 2.0**-20) * float(table._weight_above[reach])
+            self._error += above * (1.0 + 2.0**-20) * float(table._size_above[column])
         self._error *= 1.0 + 2.0**-20
 
     def delta(self, at: IntArray, who: IntArray) -> FloatArray:
@@ -220,6 +227,14 @@ class Composition:
 def log_largest_weight(tilt: float) -> float:
     """Return log of the largest e^(-t x) (1 - e^-x) over x > 0: what Chernoff's bound gains."""
     return -tilt * math.log1p(1.0 / tilt) - math.log1p(tilt)
+
+
+@lru_cache(maxsize=32)
+def _roots(size: int) -> np.ndarray[tuple[int], np.dtype[np.complex128]]:
+    """Return the roots of unity, which all tables of a size share."""
+    roots = np.exp(2.0j * math.pi * np.arange(size) / size)
+    roots.setflags(write=False)
+    return np.asarray(roots)
 
 
 def _weights(

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from accounting.units import from_units_down
+from accounting.exact.units import from_units_down
 from streams.cli.output import Exit, note, show
 from streams.config import Config, redact
 from streams.normal_form import normal_form

@@ -12,14 +12,17 @@ import numpy as np
 
 from streams.cli.output import Exit, show
 from streams.config import Config
+from streams.ledger.outputs import Channel
 from streams.schemas import Rejected, Rejection
-from streams.sdk.followers import follow_rejects
+from streams.sdk.followers import Reading, distinct_rejects
+from streams.sdk.kafka_connection import read_topic
 from streams.wire.packing import unpack_norms, unpack_users
 
 
 def rejects(options: argparse.Namespace, config: Config) -> int:
     """Rejects, from the first that Kafka still has."""
-    for written, rejected in follow_rejects(config, "earliest", None, follow=options.follow):
+    records = read_topic(config, Channel.REJECTS, Reading("earliest", options.follow))
+    for written, rejected in distinct_rejects(records):
         if options.dataset in (None, rejected.dataset) and options.reason in (
             None,
             rejected.reason,

@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost
-from accounting.mechanisms import Gaussian
+from accounting.costs.mechanisms import Gaussian
 from streams.demo.purchases import Purchases
 from streams.demo.training import Progress, worst_case_steps
-from streams.queries.answerer import Charges, QueryAnswerer
+from streams.queries.answerer import QueryAnswerer
+from streams.sdk.run import Run
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class MonitoringResult:
 
 
 def monitor_daily(
-    run: Charges, purchases: Purchases, settings: Settings, *, seed: int, progress: Progress
+    run: Run, purchases: Purchases, settings: Settings, *, seed: int, progress: Progress
 ) -> MonitoringResult:
     """Ask every day, on a run of a fresh dataset with budget ``settings.rho`` that halts."""
     answerer = QueryAnswerer.calibrated(
@@ -127,9 +128,9 @@ def monitor_daily(
     charging = 0.0
     for day, buyers in enumerate(purchases.buyers):
         began = perf_counter()
-        answer = answerer.answer(buyers, np.ones(len(buyers)))
+        release = answerer.answer(buyers, np.ones(len(buyers)))
         charging += perf_counter() - began
-        answers[day] = answer.value
+        answers[day] = release.value
         charge = answerer.last_charge
         assert charge is not None
         places = np.searchsorted(everyone, np.asarray(charge.users))

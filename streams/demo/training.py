@@ -38,18 +38,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
-from accounting.mechanisms import Gaussian
+from accounting.costs.mechanisms import Gaussian
+from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.images import CLASSES, FEATURE_NORM, Images
-from streams.queries.answerer import Charges
+from streams.sdk.run import Run
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""
 
 CLIP_NORM: Final = math.sqrt(2.0) * FEATURE_NORM
 """A residual is the difference of two probability vectors: its norm is at most sqrt(2)."""
-
-_NORM_ROUNDED_UP: Final = 1.0 + 2.0**-44
-_GRANT_ROUNDED_DOWN: Final = 1.0 - 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def worst_case_steps(norm: float, noise_stddev: float, rho: float) -> int:
 
 
 def train_privately(
-    run: Charges, images: Images, settings: Settings, *, seed: int, progress: Progress
+    run: Run, images: Images, settings: Settings, *, seed: int, progress: Progress
 ) -> TrainingResult:
     """Train on a run of a fresh dataset with budget ``settings.rho`` that clips on exhaustion."""
     total = 2 * settings.steps
@@ -187,14 +185,14 @@ def descend(
     *,
     noise_stddev: float,
     noise: np.random.Generator,
-    run: Charges | None = None,
+    run: Run | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Trace:
     """Gradient descent on what the run grants; without a run, everyone takes part in every step."""
     began = perf_counter()
     users, n = images.users, len(images.train)
     targets = np.eye(CLASSES)[images.train_labels]
-    lengths = np.linalg.norm(images.train, axis=1)
+    lengths = row_norms(images.train)
     weights = np.zeros((images.train.shape[1], CLASSES))
     accuracy = np.zeros(settings.steps)
     admitted, halted, active = np.zeros((3, settings.steps), dtype=np.int64)
@@ -202,20 +200,21 @@ def descend(
     charging = 0.0
     for step in range(settings.steps):
         residuals = probabilities(images.train, weights) - targets
-        norms = gradient_norms(residuals, lengths)
-        granted = norms
+        norms = norm_products(row_norms(residuals), lengths)
+        granted = asked = np.minimum(norms, CLIP_NORM)
         if run is not None:
             # Step 1.
-            asked = perf_counter()
-            decision = run.charge(users, norms, noise_stddev=noise_stddev, clip_norm=CLIP_NORM)
-            charging += perf_counter() - asked
-            granted = np.where(decision.admitted, decision.granted, 0.0)
+            sent = perf_counter()
+            decision = run.charge(users, asked, noise_stddev=noise_stddev, clip_norm=CLIP_NORM)
+            charging += perf_counter() - sent
+            granted = decision.granted
             admitted[step] = np.count_nonzero(decision.admitted)
             halted[step] = n - admitted[step]
             active[step] = n - np.count_nonzero(decision.exhausted)
         granted_squares += granted**2
         # Step 2.
-        gradient = clipped_gradient(images.train, residuals, norms, granted)
+        factors = clip_factors(norms, granted)
+        gradient = images.train.T @ (residuals * factors[:, None])
         gradient += noise.normal(0.0, noise_stddev, gradient.shape)
         # Step 3. The number of users is taken to be public.
         weights -= settings.learning_rate / n * gradient
@@ -231,24 +230,3 @@ def probabilities(rows: NDArray[np.float64], weights: NDArray[np.float64]) -> ND
     scores = rows @ weights
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
-def gradient_norms(
-    residuals: NDArray[np.float64], lengths: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """L2 norm of every user's gradient, (n,), rounded up but never above C."""
-    norms = np.linalg.norm(residuals, axis=1) * lengths * _NORM_ROUNDED_UP
-    return np.asarray(np.minimum(norms, CLIP_NORM))
-
-
-def clipped_gradient(
-    rows: NDArray[np.float64],
-    residuals: NDArray[np.float64],
-    norms: NDArray[np.float64],
-    granted: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """The sum over users of their gradients, each scaled down to its granted norm."""
-    scale = np.ones_like(norms)
-    shorter = granted < norms
-    scale[shorter] = granted[shorter] / norms[shorter] * _GRANT_ROUNDED_DOWN
-    return np.asarray(rows.T @ (residuals * scale[:, None]))

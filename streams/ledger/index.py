@@ -1,7 +1,7 @@
-"""Where each user's numbers stand: user id -> slot, slots numbered in the order of first sight.
+"""Where each user's numbers are: user id -> slot, slots numbered in the order of first sight.
 
 Integer ids, the fast path, are found 4,096 at a time in an open-addressing hash table that is
-itself a numpy array; string ids in a dict. Where an id stands in the table depends on numbers that
+itself a numpy array; string ids in a dict. Where an id is in the table depends on numbers that
 every process draws for itself, as Python does for strings: nobody can choose ids that collide.
 Slots do not depend on them.
 """
@@ -91,7 +91,7 @@ class UserIndex:
 class _SlotTable:
     """Slots of integer users by id: open addressing with linear probing, at most a quarter full.
 
-    A place holds a slot alone, so that the table stays small; whose slot it is stands in `ids`.
+    A place holds a slot alone, so that the table stays small; whose slot it is, `ids` says.
     """
 
     def __init__(self, seed: Seed = _SEED) -> None:

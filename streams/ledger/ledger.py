@@ -1,7 +1,7 @@
-"""One partition's fold of the log: (state, record) -> (state, answers). No I/O, no clock.
+"""One partition of the log, applied: (state, record) -> (state, answers). No I/O, no clock.
 
-What a run is, and what moves it, stands in ``streams.ledger.runs``. A dataset, as
-one partition sees it:
+What a run is, and what moves it, is said in ``streams.ledger.runs``. A dataset, as one partition
+sees it:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -9,16 +9,24 @@ one partition sees it:
     policy --withdraw-dataset--> (unknown)                  not if it is in use
     (unknown) --withdraw-dataset--> unchanged
 
-Replaying the same records from the same state gives the same bytes, on any machine.
+Applying the same records to the same state gives the same bytes, on any machine.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-
 import msgspec
 
-from streams.ledger.accounts import Accounts, Outcome
+from streams.ledger.accounts import Accounts
+from streams.ledger.limits import check_size, check_values, fits_by_counts
+from streams.ledger.outputs import (
+    Channel,
+    Output,
+    Place,
+    answer_to,
+    checkpoint_of,
+    decision_of,
+    reject,
+)
 from streams.ledger.policies import (
     check_policy,
     is_same_policy,
@@ -33,21 +41,16 @@ from streams.ledger.runs import (
     stored_decision,
     under_current_attempt,
 )
-from streams.ledger.state import DatasetSummary, Delta, Kept, LayoutMismatch, State, Summary
-from streams.ledger.writes import check_size, check_values, fits_by_counts
+from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
 from streams.schemas import (
-    MAX_REQUEST_BYTES,
     Answer,
     Charge,
     CloseRun,
     CreateDataset,
     DatasetCreated,
     DatasetWithdrawn,
-    Decision,
-    OdometerCheckpoint,
     OpenRun,
     Reason,
-    Rejected,
     Rejection,
     Request,
     RunClosed,
@@ -55,15 +58,14 @@ from streams.schemas import (
     WithdrawDataset,
     decode_request,
     encode,
-    odometer_key,
 )
 from streams.wire.chain import NO_TOPIC, Chain, genesis
-from streams.wire.packing import charge_digest, pack_bits, pack_norms, pack_users
+from streams.wire.packing import charge_digest
 
 __all__ = [
+    "Changes",
     "Channel",
     "DatasetSummary",
-    "Delta",
     "Kept",
     "LayoutMismatch",
     "Ledger",
@@ -71,24 +73,6 @@ __all__ = [
     "Summary",
     "ledger_of",
 ]
-
-_OUTPUT_BYTES = 64  # of what surrounds a key and a value
-
-
-class Channel(Enum):
-    """Where an output goes."""
-
-    HALTS = "halts"
-    ODOMETER = "odometer"
-    REJECTS = "rejects"
-
-
-class Output(msgspec.Struct, frozen=True, array_like=True):
-    """A record to publish once the state that led to it is safe."""
-
-    channel: Channel
-    key: bytes | None
-    value: bytes
 
 
 def ledger_of(
@@ -105,15 +89,15 @@ def ledger_of(
         partition: which one.
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
-        chain: where the digest of the log stands.
+        chain: the digest of the log up to there.
 
     Raises:
         LayoutMismatch: the state is of another P.
     """
     ledger = Ledger(partition, partitions, topic)
     ledger.load(kept.pages)
-    for change in kept.changes:
-        ledger.replay(msgspec.msgpack.decode(change, type=Delta))
+    for changes in kept.changes:
+        ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
     ledger.chain = chain
     return ledger
 
@@ -140,115 +124,116 @@ class Ledger(State):
         Raises:
             LayoutMismatch: the log is of another P; nothing has changed, the chain included.
         """
-        request: Request | None = None
+        place, request = Place(self.partition, offset), None
         try:
             request = decode_request(value)
-            outputs = self._apply(offset, request)
-        except Rejection as refusal:
-            outputs = [self._reject(offset, value or b"", request or refusal.request, refusal)]
+            outputs = self._apply(place, request)
+        except Rejection as rejection:
+            request = request or rejection.request
+            run = self.runs.get(request.address) if request else None
+            outputs = [reject(value, request, rejection, run.attempt if run else None, place)]
         self.chain = self.chain.then(offset, value)
-        self._unwritten += sum(
-            len(output.key or b"") + len(output.value) + _OUTPUT_BYTES for output in outputs
-        )
+        self._put_out += sum(output.size for output in outputs)
         return outputs
 
-    def _apply(self, offset: int, request: Request) -> list[Output]:
+    def _apply(self, place: Place, request: Request) -> list[Output]:
+        answer: Answer
         match request:
-            case CreateDataset():
-                return [self._halts(request.policy.dataset, self._create_dataset(offset, request))]
-            case WithdrawDataset():
-                return [self._halts(request.dataset, self._withdraw_dataset(offset, request))]
-            case OpenRun():
-                return [self._halts(request.run, self._open_run(offset, request))]
-            case CloseRun():
-                return [self._halts(request.run, self._close_run(offset, request))]
             case Charge():
-                return self._charge(offset, request)
+                return self._charge(place, request)
+            case CreateDataset():
+                answer = self._create_dataset(place, request)
+            case WithdrawDataset():
+                answer = self._withdraw_dataset(place, request)
+            case OpenRun():
+                answer = self._open_run(place, request)
+            case CloseRun():
+                answer = self._close_run(place, request)
+        return [answer_to(request, encode(answer))]
 
-    def _create_dataset(self, offset: int, request: CreateDataset) -> DatasetCreated:
+    def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
         policy = request.policy
         check_policy(policy)
         if policy.partitions != self.partitions:
-            if not self._bound:
+            if not self.layout:
                 raise LayoutMismatch(policy.partitions, self.partitions)
             detail = f"the topic has {self.partitions} partitions, not {policy.partitions}"
             raise Rejection(Reason.INVALID_POLICY, detail)
-        accounts = self.datasets.get(policy.dataset)
-        if accounts is None:
+        stored = self.policies.get(request.address)
+        if stored is None:
             stored = policy_to_store(policy, request.v)
-            self._bind(policy.partitions)
-            self._set_policy(policy.dataset, stored)
-        else:
-            stored = accounts.policy
-            if not is_same_policy(stored, policy, request.v):
-                detail = (
-                    f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
-                    "a policy never changes"
-                )
-                if request.v == 1:  # which forgot what comes of it; later clients say it
-                    detail += ": create a dataset with another name"
-                raise Rejection(Reason.POLICY_CHANGED, detail)
+            if not self.layout:
+                self.layout[()] = policy.partitions
+            self.policies[request.address] = stored
+        elif not is_same_policy(stored, policy, request.v):
+            detail = (
+                f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
+                "a policy never changes"
+            )
+            if request.v == 1:  # which forgot what comes of it; later clients say it
+                detail += ": create a dataset with another name"
+            raise Rejection(Reason.POLICY_CHANGED, detail)
         return DatasetCreated(
             v=request.v,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             policy=policy_as_of(stored, request.v),
         )
 
-    def _withdraw_dataset(self, offset: int, request: WithdrawDataset) -> DatasetWithdrawn:
+    def _withdraw_dataset(self, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
-            if name in self._used or len(accounts):
+            if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
-            self._set_policy(name, None)
+            del self.policies[request.address]
         return DatasetWithdrawn(
             v=request.v,
             dataset=name,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
         )
 
-    def _open_run(self, offset: int, request: OpenRun) -> RunOpened:
+    def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
         accounts = self._accounts_of(request.dataset)
-        run = opened(self.runs.get((request.dataset, request.run)), request)
-        self._set_run(run)
+        run = opened(self.runs.get(request.address), request)
+        self.runs[request.address] = run
         return RunOpened(
             v=request.v,
             dataset=request.dataset,
             run=request.run,
             attempt=run.attempt,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             last_step=run.step,
             policy=policy_as_of(accounts.policy, request.v),
         )
 
-    def _close_run(self, offset: int, request: CloseRun) -> RunClosed:
+    def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
         self._accounts_of(request.dataset)
-        run = under_current_attempt(self.runs.get((request.dataset, request.run)), request)
-        self._set_run(closed(run))
+        run = under_current_attempt(self.runs.get(request.address), request)
+        self.runs[request.address] = closed(run)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
             run=request.run,
             attempt=run.attempt,
             request=request.request,
-            partition=self.partition,
-            offset=offset,
+            partition=place.partition,
+            offset=place.offset,
             last_step=run.step,
         )
 
-    def _charge(self, offset: int, charge: Charge) -> list[Output]:
+    def _charge(self, place: Place, charge: Charge) -> list[Output]:
         accounts = self._accounts_of(charge.dataset)
-        run = under_current_attempt(self.runs.get((charge.dataset, charge.run)), charge)
+        run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = charge_digest(charge)
         if charge.step == run.step:
-            return [self._halts(charge.run, stored_decision(run, charge, digest))]
+            return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
         orders = len(accounts.policy.budget)
         check_size(charge, orders)
@@ -256,14 +241,14 @@ class Ledger(State):
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *accounts.measure(plan))
         outcome = accounts.charge(plan)
-        self._add_accounts(outcome.delta)
-        decision = encode(self._decision(offset, charge, digest, outcome))
-        self._set_run(
-            msgspec.structs.replace(run, step=charge.step, digest=digest, decision=decision)
+        self._note(outcome.changes)
+        decision = encode(decision_of(charge, digest, outcome, place))
+        self.runs[charge.address] = msgspec.structs.replace(
+            run, step=charge.step, digest=digest, decision=decision
         )
         return [
-            Output(Channel.HALTS, charge.run.encode(), decision),
-            *(self._checkpoint(offset, charge, *raised) for raised in outcome.raised),
+            answer_to(charge, decision),
+            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
         ]
 
     def _accounts_of(self, dataset: str) -> Accounts:
@@ -272,67 +257,3 @@ class Ledger(State):
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
             raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
-
-    def _decision(self, offset: int, charge: Charge, digest: bytes, outcome: Outcome) -> Decision:
-        users, admitted = outcome.users, outcome.admitted
-        halted = (
-            [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
-            if isinstance(users, list)
-            else users[~admitted]
-        )
-        return Decision(
-            v=charge.v,
-            dataset=charge.dataset,
-            run=charge.run,
-            attempt=charge.attempt,
-            step=charge.step,
-            partition=self.partition,
-            offset=offset,
-            digest=digest,
-            users=len(users),
-            admitted=pack_bits(admitted),
-            exhausted=pack_bits(outcome.exhausted),
-            halted=pack_users(halted),
-            clipped=outcome.clipped.astype("<u4").tobytes(),
-            granted=pack_norms(outcome.granted),
-        )
-
-    def _checkpoint(
-        self, offset: int, charge: Charge, user: int | str, bound: list[float]
-    ) -> Output:
-        checkpoint = OdometerCheckpoint(
-            v=charge.v,
-            dataset=charge.dataset,
-            user=user,
-            partition=self.partition,
-            offset=offset,
-            bound=bound,
-        )
-        return Output(Channel.ODOMETER, odometer_key(charge.dataset, user), encode(checkpoint))
-
-    def _halts(self, key: str, answer: Answer) -> Output:
-        return Output(Channel.HALTS, key.encode(), encode(answer))
-
-    def _reject(
-        self, offset: int, value: bytes, request: Request | None, refusal: Rejection
-    ) -> Output:
-        names = ("dataset", "run", "attempt", "step", "request")
-        dataset, run, attempt, step, token = (getattr(request, name, None) for name in names)
-        if isinstance(request, CreateDataset):
-            dataset = request.policy.dataset
-        known = self.runs.get((dataset, run)) if dataset and run else None
-        rejected = Rejected(
-            v=request.v if request else 1,
-            partition=self.partition,
-            offset=offset,
-            reason=refusal.reason,
-            detail=refusal.detail,
-            record=value[:MAX_REQUEST_BYTES],
-            dataset=dataset,
-            run=run,
-            attempt=attempt,
-            step=step,
-            request=token,
-            current_attempt=known.attempt if known else None,
-        )
-        return Output(Channel.REJECTS, run.encode() if run else None, encode(rejected))

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import msgspec
 
+from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Charge, CloseRun, Decision, OpenRun, Reason, Rejection
 from streams.wire.packing import other_digests
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):
-    """Where a run stands in one partition."""
+    """How far a run is in one partition."""
 
     dataset: str
     run: str
@@ -32,6 +33,26 @@ class RunState(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     decision: bytes = b""  # of the last step, as published
     closed: bool = False
+
+
+class Runs(Tracked[RunState]):
+    """All runs of one partition, by dataset and name.
+
+    Attributes:
+        closed: how many of them are.
+        datasets: those of which a run was ever opened.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("run", RunState)
+        self.closed = 0
+        self.datasets: set[str] = set()
+
+    def _moves(self, address: Address, before: RunState | None, after: RunState | None) -> None:
+        was_closed = before is not None and before.closed
+        is_closed = after is not None and after.closed
+        self.closed += is_closed - was_closed
+        self.datasets.add(address[0])
 
 
 def opened(run: RunState | None, request: OpenRun) -> RunState:

@@ -1,31 +1,32 @@
 """What one partition holds: datasets and runs, and which of it is not stored yet.
 
-There are two ways to the store. A ``Delta`` says what a batch of records changed, and is written
-with the batch. Fields hold the state itself, one value each; from time to time those that have
-changed are written, and the deltas that led to them are dropped:
+There are two ways to the store. ``Changes`` say what a batch of records changed, and are written
+with the batch. Pages hold the state itself; from time to time those that are behind are written,
+and the changes that led to them are dropped. Pages are called by names:
 
-    partitions          P, for which the log was written, once that is known
-    policy:DATASET      a policy; withdrawn datasets have none
-    page:DATASET/N      users N * 4096 to (N + 1) * 4096 of a dataset
-    run:DATASET/RUN     where a run stands
+    KIND:ADDRESS        an entry of what is tracked: a policy, a run, P; see ``tracked``
+    page:DATASET/N      users N * 4096 to (N + 1) * 4096 of a dataset, and their numbers
 
-State = fields, then the deltas in order. Values are absolute, so it does no harm if a field is
-newer than some of the deltas.
+State = pages, then the changes in order. Values are absolute, so it does no harm if a page is
+newer than some of the changes.
+
+A new kind of state is one line of ``State.__init__``, ``self.things = self._keep(Tracked("thing",
+Thing))``: it is then written, compacted and put back as the others are.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
-from streams.ledger.runs import RunState
-from streams.ledger.writes import ids_written
+from streams.ledger.runs import Runs
+from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Policy, encode
 
-_PARTITIONS = "partitions"
-_RECORD_BYTES = 512  # of what surrounds the arrays in a change
+AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
+_PAGE = "page:"
 
 
 class LayoutMismatch(Exception):
@@ -50,13 +51,11 @@ class LayoutMismatch(Exception):
         super().__init__(f"{self.reason}. {self.remedy}")
 
 
-class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """What a batch of records changed: new values, in the order in which they were set."""
+class Changes(msgspec.Struct, frozen=True, array_like=True):
+    """What a batch of records changed: new values, not increments."""
 
-    policies: dict[str, Policy | None]  # None: the dataset was withdrawn
-    accounts: list[AccountsChanges]
-    runs: list[RunState]
-    partitions: int = 0  # P, if this batch has bound it
+    entries: dict[str, msgspec.Raw]  # by name; nil: it is gone
+    accounts: list[AccountsChanges]  # in the order in which they were made
 
 
 class DatasetSummary(msgspec.Struct, frozen=True):
@@ -80,11 +79,45 @@ class Kept(Protocol):
 
     @property
     def pages(self) -> dict[str, bytes]:
-        """Field -> packed state."""
+        """Name -> packed state."""
 
     @property
     def changes(self) -> list[bytes]:
-        """Packed ``Delta`` records."""
+        """Packed ``Changes``."""
+
+
+class Layout(Tracked[int]):
+    """P, at the address (), once a dataset was created: the log is known to be for these P."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__("partitions", int)
+        self._partitions = partitions
+
+    def _moves(self, address: Address, before: int | None, after: int | None) -> None:
+        if after is not None and after != self._partitions:
+            raise LayoutMismatch(after, self._partitions)
+
+
+class Policies(Tracked[Policy]):
+    """The policies of all datasets; to each belong the accounts that are charged under it.
+
+    Attributes:
+        accounts: name of the dataset -> accounts.
+    """
+
+    def __init__(self, partition: int) -> None:
+        super().__init__("policy", Policy)
+        self.accounts: dict[str, Accounts] = {}
+        self._partition = partition
+
+    def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
+        (name,) = address
+        if after is None:
+            del self.accounts[name]
+        elif after != before:
+            # In place of another policy only when what a dataset was, before it was withdrawn
+            # and created anew, is put back: who was charged since comes back with later changes.
+            self.accounts[name] = Accounts(after, self._partition)
 
 
 class State:
@@ -93,6 +126,7 @@ class State:
     Attributes:
         partition: which one.
         partitions: P of the topic.
+        policies: (dataset,) -> policy.
         datasets: name -> accounts.
         runs: (dataset, run) -> state.
     """
@@ -100,144 +134,101 @@ class State:
     def __init__(self, partition: int, partitions: int) -> None:
         self.partition = partition
         self.partitions = partitions
-        self.datasets: dict[str, Accounts] = {}
-        self.runs: dict[tuple[str, str], RunState] = {}
-        self._bound = False  # a dataset was created here: the log is known to be for these P
-        self._used: set[str] = set()  # datasets of which a run was opened
-        self._closed_runs = 0
-        # What the next delta says.
-        self._policies: dict[str, Policy | None] = {}
-        self._accounts: list[AccountsChanges] = []
-        self._touched_runs: dict[tuple[str, str], None] = {}
-        self._newly_bound = False
-        self._unwritten = 0
-        # Which fields are not what was folded last.
-        self._unfolded_policies: set[str] = set()
-        self._unfolded_runs: set[tuple[str, str]] = set()
-        self._unfolded_bound = False
+        self._kinds: dict[str, Tracked[Any]] = {}
+        self.layout = self._keep(Layout(partitions))
+        self.policies = self._keep(Policies(partition))
+        self.runs = self._keep(Runs())
+        self.datasets = self.policies.accounts
+        self._accounts: list[AccountsChanges] = []  # since the last batch
+        self._put_out = 0  # bytes of changes of accounts, and of what is published
+
+    def _keep(self, entries: AnyTracked) -> AnyTracked:
+        self._kinds[entries.kind] = entries
+        return entries
 
     @property
     def unwritten_bytes(self) -> int:
         """About how much was changed and put out since ``take_changes`` was called last."""
-        decisions = sum(len(self.runs[key].decision) for key in self._touched_runs)
-        return self._unwritten + decisions + _RECORD_BYTES * len(self._touched_runs)
+        return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
 
     def summary(self) -> Summary:
-        """What stands here, in a few numbers."""
+        """What is here, in a few numbers."""
         datasets = {
             name: DatasetSummary(accounts.policy, len(accounts), accounts.exhausted_users)
             for name, accounts in self.datasets.items()
         }
-        return Summary(datasets, len(self.runs) - self._closed_runs, self._closed_runs)
+        return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed)
 
-    def take_changes(self) -> Delta:
+    def take_changes(self) -> Changes:
         """What changed since the last call."""
-        runs = [self.runs[key] for key in self._touched_runs]
-        bound = self.partitions if self._newly_bound else 0
-        delta = Delta(self._policies, self._accounts, runs, bound)
-        self._policies, self._accounts, self._touched_runs = {}, [], {}
-        self._newly_bound, self._unwritten = False, 0
-        return delta
+        entries = {
+            name: msgspec.Raw(packed)
+            for kind in self._kinds.values()
+            for name, packed in kind.take_changes().items()
+        }
+        changes = Changes(entries, self._accounts)
+        self._accounts, self._put_out = [], 0
+        return changes
 
-    def replay(self, delta: Delta) -> None:
-        """Set what a delta of an earlier owner of this partition says.
+    def put_back(self, changes: Changes) -> None:
+        """Set what the changes of an earlier owner of this partition say.
 
         Raises:
-            LayoutMismatch: it is of another P.
+            LayoutMismatch: they are of another P.
         """
-        if delta.partitions:
-            self._bind(delta.partitions)
-        for name, policy in delta.policies.items():
-            self._set_policy(name, policy)
-        for accounts in delta.accounts:
-            self.datasets[accounts.dataset].apply(accounts)
-        for run in delta.runs:
-            self._set_run(run)
+        for name, packed in changes.entries.items():
+            self._kind_of(name).put_back(name, bytes(packed))
+        for accounts in changes.accounts:
+            self.datasets[accounts.dataset].put_back(accounts)
         self.take_changes()
 
-    def load(self, fields: dict[str, bytes]) -> None:
-        """Put back what ``unfolded`` and ``fold`` wrote, in any order of the fields.
+    def load(self, pages: dict[str, bytes]) -> None:
+        """Put back what ``take_page`` gave, in any order of the pages.
 
         Raises:
             LayoutMismatch: it is of another P.
         """
-        pages: dict[tuple[str, int], bytes] = {}
-        for name, value in fields.items():
-            kind, _, rest = name.partition(":")
-            if kind == _PARTITIONS:
-                self._bind(msgspec.msgpack.decode(value, type=int))
-            elif kind == "policy":
-                self._set_policy(rest, msgspec.msgpack.decode(value, type=Policy))
-            elif kind == "run":
-                self._set_run(msgspec.msgpack.decode(value, type=RunState))
+        accounts: dict[tuple[str, int], bytes] = {}
+        for name, packed in pages.items():
+            if name.startswith(_PAGE):
+                accounts[_place(name)] = packed
             else:
-                dataset, _, number = rest.rpartition("/")
-                pages[dataset, int(number)] = value
-        for (dataset, page), value in sorted(pages.items()):
-            self.datasets[dataset].load_page(page, msgspec.msgpack.decode(value, type=Page))
+                self._kind_of(name).put_back(name, packed)
+        for (dataset, number), packed in sorted(accounts.items()):
+            page = msgspec.msgpack.decode(packed, type=Page)
+            self.datasets[dataset].load_page(number, page)
         self.take_changes()
-        self._unfolded_policies.clear()
-        self._unfolded_runs.clear()
-        self._unfolded_bound = False
+        for kind in self._kinds.values():
+            kind.is_compacted()
 
-    def unfolded(self) -> list[str]:
-        """The fields that differ from what was last folded, in an order that may stop anywhere."""
-        names = [_PARTITIONS] if self._unfolded_bound else []
-        names += [f"policy:{dataset}" for dataset in sorted(self._unfolded_policies)]
-        names += [
-            f"page:{dataset}/{number}"
+    def uncompacted(self) -> list[str]:
+        """The pages that are behind what they are of, in an order that may stop anywhere."""
+        entries = [name for kind in self._kinds.values() for name in kind.uncompacted()]
+        return entries + [
+            f"{_PAGE}{dataset}/{number}"
             for dataset, accounts in self.datasets.items()
-            for number in accounts.dirty_pages()
+            for number in accounts.changed_pages()
         ]
-        return names + [f"run:{dataset}/{run}" for dataset, run in sorted(self._unfolded_runs)]
 
-    def fold(self, name: str) -> bytes | None:
-        """The value of one field as it stands now, None if there is nothing to keep.
+    def take_page(self, name: str) -> bytes | None:
+        """A page as it is now, None if there is nothing to keep.
 
-        From here on it counts as folded.
+        From here on it counts as compacted.
         """
-        kind, _, rest = name.partition(":")
-        if kind == _PARTITIONS:
-            self._unfolded_bound = False
-            return encode(self.partitions)
-        if kind == "policy":
-            self._unfolded_policies.discard(rest)
-            accounts = self.datasets.get(rest)
-            return None if accounts is None else encode(accounts.policy)
-        dataset, _, last = rest.rpartition("/")
-        if kind == "run":
-            self._unfolded_runs.discard((dataset, last))
-            return encode(self.runs[dataset, last])
-        return encode(self.datasets[dataset].take_page(int(last)))
+        if not name.startswith(_PAGE):
+            return self._kind_of(name).take_page(name)
+        dataset, number = _place(name)
+        return encode(self.datasets[dataset].take_page(number))
 
-    def _bind(self, partitions: int) -> None:
-        if partitions != self.partitions:
-            raise LayoutMismatch(partitions, self.partitions)
-        if not self._bound:
-            self._bound = self._newly_bound = self._unfolded_bound = True
+    def _kind_of(self, name: str) -> Tracked[Any]:
+        return self._kinds[name.partition(":")[0]]
 
-    def _set_policy(self, name: str, policy: Policy | None) -> None:
-        held = self.datasets.get(name)
-        if policy is None:
-            self.datasets.pop(name, None)
-        elif held is None or held.policy != policy:
-            # In place of another policy only when what a dataset was, before it was withdrawn
-            # and created anew, is replayed: who was charged since comes back with later deltas.
-            self.datasets[name] = Accounts(policy, self.partition)
-        self._policies[name] = policy
-        self._unfolded_policies.add(name)
-        self._unwritten += _RECORD_BYTES if policy is None else len(encode(policy))
+    def _note(self, accounts: AccountsChanges) -> None:
+        self._accounts.append(accounts)
+        self._put_out += accounts.size
 
-    def _set_run(self, run: RunState) -> None:
-        key = run.dataset, run.run
-        before = self.runs.get(key)
-        self._closed_runs += run.closed - (before is not None and before.closed)
-        self.runs[key] = run
-        self._used.add(run.dataset)
-        self._touched_runs[key] = None
-        self._unfolded_runs.add(key)
 
-    def _add_accounts(self, delta: AccountsChanges) -> None:
-        self._accounts.append(delta)
-        arrays = delta.slots, delta.spent, delta.raised, delta.base, delta.rungs
-        self._unwritten += ids_written(delta.new_users) + sum(map(len, arrays)) + _RECORD_BYTES
+def _place(name: str) -> tuple[str, int]:
+    """The dataset and the number of a page of users."""
+    dataset, _, number = name.removeprefix(_PAGE).rpartition("/")
+    return dataset, int(number)

@@ -18,7 +18,8 @@ from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
-from streams.topics.topics import NORMS, Topics, TopicsSeen, TopicsUnavailable
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.topics import NORMS, Topics
 
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
 """Answers to streams of linear queries, through the same charges as a training."""
 
-from streams.queries.answerer import Answer, AnsweredTwice, ChargedUsers, QueryAnswerer
+from streams.queries.answerer import ChargedUsers, QueryAnswerer, Release, ReleasedTwice
 
-__all__ = ["Answer", "AnsweredTwice", "ChargedUsers", "QueryAnswerer"]
+__all__ = ["ChargedUsers", "QueryAnswerer", "Release", "ReleasedTwice"]

@@ -1,103 +1,68 @@
 """Continual monitoring: a stream of linear queries under one guarantee.
 
-Every query asks each user for a number or a vector; its answer is the sum over the users that the
-filter admits, plus Gaussian noise (Feldman and Zrnic, section 4.2). With the noise of Cor. 4.7 any
-number of queries, chosen from earlier answers, is rho-zCDP; neighbouring datasets differ by adding
-or removing one user. A user pays for the days on which it contributes and for no other.
+Every query asks each user for a number or a vector; what is released is the sum over the users that
+the filter admits, plus Gaussian noise (Feldman and Zrnic, section 4.2). With the noise of Cor. 4.7
+any number of queries, chosen from earlier releases, is rho-zCDP; neighbouring datasets differ by
+adding or removing one user. A user pays for the days on which it contributes and for no other.
 
-What is public: ``Answer``. Who was admitted, and how many, is data about users; it stands in
-``last_charge``, apart, for those who may see it. The number of active users can be asked like
-anything else: as a query that is charged.
+What is public: ``Release``. Who was admitted, and how many, is data about users; it is kept apart,
+in ``last_charge``, for those who may see it. The number of active users can be asked like anything
+else: as a query that is charged.
 
-One step, one answer. Two answers to one step would be two releases for one charge:
+One step, one release. Two releases would need two charges:
 
 1. Everything is checked before the charge; nothing can fail between the charge and the noise.
-2. The step is charged. An error leaves here, without an answer. After ``DecisionTimeout`` the same
-   query can be asked again: it is the same charge, and no noise was drawn for it.
-3. The step is checked against the last one answered: no step is answered twice by one object.
+2. The step is charged. An error leaves here, and nothing is released. After ``DecisionTimeout`` the
+   same query can be asked again: it is the same charge, and no noise was drawn for it.
+3. The step is checked against the last one released: no step is released twice by one object.
 4. The noise is drawn, once.
 
 After a restart, open the run again. A step that was decided everywhere is behind the new attempt:
-it may have been answered or not, and is never answered again. A step that was interrupted has not
-been answered by anyone, because its charge did not return and its attempt is fenced; it is
+it may have been released or not, and is never released again. A step that was interrupted has not
+been released by anyone, because its charge did not return and its attempt is fenced; it is
 completed with the same users and contributions, or abandoned. An answerer that writes down the step
-of an answer before the answer leaves can say so (``released=``): then a step that was decided and
-not answered is handed back too. Do not answer from a copy of a process (``fork``, a snapshot that
-is resumed twice): each copy would answer the same step, with noise of its own.
+of a release before it leaves can say so (``released=``): then a step that was decided and not
+released is handed back too. Do not answer from a copy of a process (``fork``, a snapshot that is
+resumed twice): each copy would release the same step, with noise of its own.
 
 Contributions are rounded towards zero to a grid that is fine beside the noise, and summed as
-integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). An
-answer is therefore an exact Gaussian mechanism, rounded: the gaps between doubles give nothing away
-(Mironov, "On significance of the least significant bits for differential privacy", 2012). Its bits
-come from the operating system. What remains is how long an answer takes.
+integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). A
+release is therefore an exact Gaussian mechanism, rounded: the gaps between doubles give nothing
+away (Mironov, "On significance of the least significant bits for differential privacy", 2012). Its
+bits come from the operating system. What remains is how long a release takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import Gaussian, noise_for_norm_budget
+from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise
+from accounting.release.clipping import clip_rows, row_norms
 from streams.schemas import User
-from streams.sdk.arguments import read_contributions
-from streams.sdk.columns import read_users
+from streams.sdk.columns import read_rows, read_users
 from streams.sdk.errors import InvalidRequest, TurnstileError
+from streams.sdk.run import Run
+from streams.sdk.steps import StepDecision
 from streams.wire.packing import select_users
 
-_ULP = 2.0**-52
 _GRID_BITS = 40
-"""A step of the grid is this many powers of two below the noise."""
+"""The spacing of the grid is this many powers of two below the noise."""
 _NOISE_EXPONENTS = 400
-_LARGEST_SUM = 2.0**1000  # in steps of the grid: it stays a float64
+_LARGEST_SUM = 2.0**1000  # in spacings of the grid: it stays a float64
 
 
-class AnsweredTwice(TurnstileError):
-    """The charge came back with a step that has an answer already. Nothing was released."""
-
-
-class Charged(Protocol):
-    """What came of a charge, in the order of its users; ``StepDecision`` is one."""
-
-    @property
-    def step(self) -> int:
-        """The step that was charged."""
-
-    @property
-    def admitted(self) -> NDArray[np.bool_]:
-        """Who may contribute, (n,)."""
-
-    @property
-    def granted(self) -> NDArray[np.float64]:
-        """The norm to which each contribution must be clipped, (n,); 0 if not admitted."""
-
-    @property
-    def exhausted(self) -> NDArray[np.bool_]:
-        """Who has nothing left after this step, (n,)."""
-
-
-class Charges(Protocol):
-    """Charges steps, one after the other; ``Run`` does."""
-
-    def charge(
-        self,
-        users: NDArray[np.int64] | Sequence[User],
-        norms: ArrayLike,
-        *,
-        noise_stddev: float,
-        clip_norm: float | None,
-    ) -> Charged:
-        """Charge one step and return when every decision is in, or raise."""
+class ReleasedTwice(TurnstileError):
+    """The charge came back with a step that was released already. Nothing was released now."""
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Release:
     """What may be published of a query.
 
     Attributes:
@@ -121,7 +86,7 @@ class ChargedUsers:
     """
 
     users: NDArray[np.int64] | list[User]
-    decision: Charged
+    decision: StepDecision
 
 
 class QueryAnswerer:
@@ -137,7 +102,7 @@ class QueryAnswerer:
 
     def __init__(
         self,
-        run: Charges,
+        run: Run,
         *,
         noise_stddev: float,
         clip_norm: float | None = None,
@@ -150,19 +115,19 @@ class QueryAnswerer:
                 f"noise_stddev is {noise_stddev}; it must lie within 2**{_NOISE_EXPONENTS} and its "
                 "inverse: choose another unit for the contributions"
             )
-        self._grid = exponent - _GRID_BITS  # one step is 2 to this power
+        self._grid = exponent - _GRID_BITS  # its spacing is 2 to this power
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
         self.last_charge: ChargedUsers | None = None
         self._run = run
         self._noise = ExactNoise(noise)
-        self._answered = -1
+        self._released = -1
 
     @classmethod
     def calibrated(
         cls,
-        run: Charges,
+        run: Run,
         *,
         norm_budget: float,
         rho: float,
@@ -177,8 +142,8 @@ class QueryAnswerer:
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)
 
-    def answer(self, users: ArrayLike, contributions: ArrayLike) -> Answer:
-        """Charge one query and answer it.
+    def answer(self, users: ArrayLike, contributions: ArrayLike) -> Release:
+        """Charge one query and answer it, once.
 
         Users whose contribution is zero are not sent: they pay nothing, and their absence changes
         nothing. A query to which nobody contributes is answered like any other.
@@ -193,8 +158,8 @@ class QueryAnswerer:
 
         Raises:
             InvalidRequest: the arguments cannot be charged; nothing was published.
-            AnsweredTwice: the run gave out a step a second time.
-            TurnstileError: whatever the charge raises; there is no answer then.
+            ReleasedTwice: the run gave out a step a second time.
+            TurnstileError: whatever the charge raises; nothing is released then.
         """
         # Step 1.
         ids = read_users(users)
@@ -205,7 +170,10 @@ class QueryAnswerer:
             raise InvalidRequest(
                 f"contributions are too large beside a noise of {self.noise_stddev}; clip them"
             )
-        norms = row_norms(rows)
+        try:
+            norms = row_norms(rows)
+        except InvalidInput as error:
+            raise InvalidRequest(f"a contribution is too long: {error}") from error
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
         senders = select_users(ids, present)
@@ -214,22 +182,21 @@ class QueryAnswerer:
             senders, asked[present], noise_stddev=self.noise_stddev, clip_norm=self.clip_norm
         )
         # Step 3.
-        if decision.step <= self._answered:
-            raise AnsweredTwice(f"step {decision.step} comes after step {self._answered}")
-        self._answered = decision.step
+        if decision.step <= self._released:
+            raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
+        self._released = decision.step
         self.last_charge = ChargedUsers(senders, decision)
-        granted = np.where(decision.admitted, decision.granted, 0.0)
-        sums = _whole_sums(self._on_grid(clip_rows(rows[present], norms[present], granted)))
+        sums = _whole_sums(self._on_grid(clip_rows(rows[present], decision.granted)))
         # Step 4.
         stddev = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
         noisy = [
             math.ldexp(total + self._noise.rounded_normal(stddev), self._grid) for total in sums
         ]
         value = np.array(noisy if rows.ndim == 2 else noisy[0])
-        return Answer(decision.step, value, self.noise_stddev)
+        return Release(decision.step, value, self.noise_stddev)
 
     def _on_grid(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in steps of the grid, rounded towards zero: no norm grows."""
+        """Rows in spacings of the grid, rounded towards zero: no norm grows."""
         with np.errstate(over="ignore", under="ignore"):
             return np.trunc(np.ldexp(rows, -self._grid))
 
@@ -247,35 +214,28 @@ class QueryAnswerer:
         return self.noise_stddev * math.sqrt(2.0 * math.log(dimension / delta))
 
 
-def row_norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """L2 norms of shape (n,) of numbers (n,), exactly, or of vectors (n, d), rounded up.
+def read_contributions(contributions: object, users: int) -> NDArray[np.float64]:
+    """What each user adds to a sum: finite numbers (n,) or vectors (n, d), d at least 1.
+
+    The columns of a frame are coordinates, in their order.
 
     Raises:
-        InvalidRequest: a norm that no float64 can hold.
+        InvalidRequest: anything else, or a sum that float64 cannot hold.
     """
-    if rows.ndim == 1:
-        return np.abs(rows)
-    # Scaled by the largest entry: squares neither overflow nor vanish.
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-    root = np.sqrt(np.square(scaled).sum(axis=1))
-    with np.errstate(over="ignore"):
-        norms = np.asarray(largest * root * (1.0 + (rows.shape[1] + 4) * _ULP))
-    # Among subnormal numbers a relative margin is nothing: one step up is.
-    norms = np.where(norms > 0, np.nextafter(norms, np.inf), 0.0)
-    if not np.isfinite(norms).all():
-        raise InvalidRequest("a contribution is too long for its norm to be a float64")
-    return norms
-
-
-def clip_rows(
-    rows: NDArray[np.float64], norms: NDArray[np.float64], granted: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Rows scaled down to the granted norms, rounded down; those within them stay as they are."""
-    shorter = granted < norms
-    scale = np.ones_like(norms)
-    scale[shorter] = granted[shorter] / norms[shorter] * (1.0 - 4 * _ULP)
-    return rows * (scale if rows.ndim == 1 else scale[:, None])
+    rows = read_rows("contributions", contributions)
+    if rows.ndim not in (1, 2) or len(rows) != users:
+        raise InvalidRequest(
+            f"contributions has shape {rows.shape}; with {users} users it is ({users},) or "
+            f"({users}, d)"
+        )
+    if rows.ndim == 2 and rows.shape[1] == 0:
+        raise InvalidRequest("contributions has no coordinates")
+    if not np.isfinite(rows).all():
+        raise InvalidRequest("contributions must be finite; leave out users who have none")
+    # Sums of this size stay finite, so that nothing can fail after the charge.
+    if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
+        raise InvalidRequest("contributions are too large for their sum to be a float64")
+    return rows
 
 
 def _whole_sums(rows: NDArray[np.float64]) -> list[int]:

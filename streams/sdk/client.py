@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
-
-from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
-from streams.schemas import Answer, Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
-from streams.sdk.asking import Deadline
-from streams.sdk.connecting import (
-    check_partitions,
-    publishing_error,
-    reaching_kafka,
-    wait_for_topics,
-)
+from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
+from streams.sdk.connection import Connection
 from streams.sdk.datasets import create, policy_from, withdraw
-from streams.sdk.errors import RequestRejected, Unusable
-from streams.sdk.followers import Halt, Reading, Since, follow_decisions, follow_odometer, halts_of
+from streams.sdk.followers import (
+    Halt,
+    Reading,
+    Since,
+    distinct_decisions,
+    halts_of,
+    rising_checkpoints,
+)
 from streams.sdk.opening import close_run, open_run
-from streams.sdk.replies import Replies, Waiting
 from streams.sdk.run import Run
-from streams.sdk.witness import Witness
-from streams.topics.clients import new_producer
-from streams.topics.topics import NORMS
 
 
 class Turnstile:
@@ -42,6 +33,8 @@ class Turnstile:
         kafka: bootstrap servers, ``host:port``, comma separated.
         config: a TOML file, or a ``Config``.
         timeout: seconds until a charge without all its decisions raises.
+        prefix: of the names of the topics.
+        connection: another way to the service than Kafka; then nothing else is looked at.
 
     Raises:
         ServiceUnavailable: no broker, or no topics within ``timeout``.
@@ -54,22 +47,37 @@ class Turnstile:
         config: Config | str | None = None,
         timeout: float | None = None,
         prefix: str | None = None,
+        connection: Connection | None = None,
     ) -> None:
-        if isinstance(config, Config):
-            self.config = config
-        else:
-            self.config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
-        self._process = os.getpid()
-        self._closed = threading.Event()
-        self._closing = threading.Lock()
-        self.partitions = wait_for_topics(self.config)
-        with reaching_kafka(self.config), ExitStack() as opened:
-            self._replies = Replies(self.config, self.partitions)
-            opened.callback(self._replies.close)
-            self._producer = new_producer(self.config)
-            opened.callback(self._producer.close)
-            self._producer.partitions_for(self.config.topic(NORMS))  # no charge waits for this
-            opened.pop_all()
+        if connection is None:
+            # The client of Kafka is not needed in memory, and takes its time.
+            from streams.sdk.kafka_connection import KafkaConnection
+
+            if not isinstance(config, Config):
+                config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
+            connection = KafkaConnection(config)
+        self._connection = connection
+
+    @classmethod
+    def in_memory(cls, *, partitions: int = 4) -> Turnstile:
+        """The service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
+
+        Everything is decided as the service decides it, at once. Nothing is kept when the process
+        ends: whoever charges the same people again then begins with nothing spent, so this guards
+        no promise that outlives the process. A copy of the process (``fork``) cannot use it.
+        Following HALTs or odometers waits for what other threads charge.
+
+        Args:
+            partitions: over which users are spread; nothing that is decided depends on it.
+        """
+        from streams.sdk.memory_connection import MemoryConnection
+
+        return cls(connection=MemoryConnection(partitions, Config().timeout))
+
+    @property
+    def partitions(self) -> int:
+        """P, over how many partitions users are spread."""
+        return self._connection.partitions
 
     def __enter__(self) -> Turnstile:
         return self
@@ -84,13 +92,7 @@ class Turnstile:
 
     def close(self) -> None:
         """Disconnect. What was charged stays charged; who follows HALTs or odometers is told."""
-        with self._closing:
-            if self._closed.is_set():
-                return
-            self._closed.set()
-            if os.getpid() == self._process:  # else the connections belong to the parent process
-                self._producer.close()
-                self._replies.close()
+        self._connection.close()
 
     def create_dataset(
         self,
@@ -116,7 +118,7 @@ class Turnstile:
             delta: see epsilon.
             budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
                 renyi.
-            orders: Renyi orders above 1, for renyi.
+            orders: Rényi orders above 1, for renyi.
             odometer_step: how finely the odometer counts, in the unit of the budget; an eighth
                 of the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit; "clip" grants the
@@ -134,7 +136,7 @@ class Turnstile:
             PolicyChanged: the dataset exists under another policy.
             DecisionTimeout: not all partitions answered; try again.
         """
-        deadline = self.deadline(timeout)
+        deadline = self._connection.deadline(timeout)
         policy = policy_from(
             name,
             partitions=self.partitions,
@@ -147,8 +149,8 @@ class Turnstile:
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
         )
-        check_partitions(self.config, self.partitions)
-        return create(self, policy, deadline)
+        self._connection.check_partitions()
+        return create(self._connection, policy, deadline)
 
     def withdraw_dataset(self, name: str, *, timeout: float | None = None) -> None:
         """Take back a dataset that nobody has used, half-made or not; fine if there is none.
@@ -158,7 +160,7 @@ class Turnstile:
             DatasetInUse: a run of it was opened.
             DecisionTimeout: not all partitions answered; try again.
         """
-        withdraw(self, name, self.deadline(timeout))
+        withdraw(self._connection, name, self._connection.deadline(timeout))
 
     def run(
         self,
@@ -193,9 +195,9 @@ class Turnstile:
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
-        deadline = self.deadline(timeout)
-        check_partitions(self.config, self.partitions)
-        return open_run(self, dataset, name, released=released, deadline=deadline)
+        deadline = self._connection.deadline(timeout)
+        self._connection.check_partitions()
+        return open_run(self._connection, dataset, name, released=released, deadline=deadline)
 
     def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:
         """End a run for good, as ``Run.close`` does, without charging it again first.
@@ -212,7 +214,7 @@ class Turnstile:
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
-        return close_run(self, dataset, name, self.deadline(timeout))
+        return close_run(self._connection, dataset, name, self._connection.deadline(timeout))
 
     def halts(
         self,
@@ -240,7 +242,8 @@ class Turnstile:
             Unusable: the Turnstile was closed.
         """
         since = since or ("latest" if follow else "earliest")
-        decisions = follow_decisions(self._reading(since, follow, idle_timeout), dataset, run)
+        records = self._connection.read(Channel.HALTS, Reading(since, follow, idle_timeout))
+        decisions = distinct_decisions(records, dataset, run)
         return (halt for decision in decisions for halt in halts_of(decision))
 
     def odometer(
@@ -254,8 +257,9 @@ class Turnstile:
     ) -> Iterator[OdometerCheckpoint]:
         """Odometer checkpoints as they come, for ever; with ``follow=False`` those that there are.
 
-        A user's spend is at most ``bound``, and at most one odometer step without a checkpoint. A
-        later checkpoint of a user replaces the ones before. Each is for its own user's eyes alone.
+        A user's spend is at most ``bound``, and at most one increment of the odometer without a
+        checkpoint. A later checkpoint of a user replaces the ones before. Each is for its own
+        user's eyes alone.
 
         Args:
             dataset: of this dataset only.
@@ -270,62 +274,9 @@ class Turnstile:
             Unusable: the Turnstile was closed.
         """
         user = normal_form(user) if isinstance(user, str) else user
-        checkpoints = follow_odometer(self._reading(since, follow, idle_timeout))
+        records = self._connection.read(Channel.ODOMETER, Reading(since, follow, idle_timeout))
         return (
             checkpoint
-            for checkpoint in checkpoints
+            for checkpoint in rising_checkpoints(records)
             if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
         )
-
-    def deadline(self, timeout: float | None) -> Deadline:
-        """From now, for the parts of the SDK; None means the Turnstile's own time."""
-        self._check_usable()
-        return Deadline.after(self.config.timeout if timeout is None else timeout)
-
-    def ask(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer]:
-        """Publish requests and wait for all answers, for the parts of the SDK; see ``Asks``."""
-        replies = self._exchange(key, requests, Waiting(frozenset(requests)), deadline)
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
-
-    def survey(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | RequestRejected]:
-        """The same, but refusals are replies like others; see ``Asks``."""
-        waiting = Waiting(frozenset(requests), to_the_end=True)
-        return self._exchange(key, requests, waiting, deadline)
-
-    def watch(self, dataset: str, run: str) -> Witness:
-        """Who sees the decisions of a run, for the parts of the SDK; see ``Asks``."""
-        return self._replies.watch(dataset, run)
-
-    def _exchange(
-        self, key: Hashable, requests: Mapping[int, bytes], waiting: Waiting, deadline: Deadline
-    ) -> dict[int, Answer | RequestRejected]:
-        self._check_usable()
-        if not requests:
-            return {}
-        topic = self.config.topic(NORMS)
-        self._replies.expect(key, waiting)
-        try:
-            for partition, request in requests.items():
-                sent: Any = self._producer.send(topic, value=request, partition=partition)
-                sent.add_errback(waiting.fail)
-            return waiting.result(deadline)
-        except KafkaError as error:
-            raise publishing_error(error) from error
-        finally:
-            self._replies.forget(key)
-
-    def _reading(self, since: Since, follow: bool, idle_timeout: float | None) -> Reading:
-        self._check_usable()
-        return Reading(self.config, since, follow, idle_timeout, self._closed)
-
-    def _check_usable(self) -> None:
-        if self._closed.is_set():
-            raise Unusable("this Turnstile is closed: open another one")
-        if os.getpid() != self._process:
-            raise Unusable(
-                f"this Turnstile was opened in process {self._process}: open one in each process"
-            )

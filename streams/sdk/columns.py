@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput
-from accounting.validation import as_float_array
+from accounting.exact.validation import as_float_array
 from streams.schemas import User
 from streams.sdk.errors import InvalidRequest
 

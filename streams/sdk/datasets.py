@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
-from accounting.units import from_units_down
+from accounting.exact.units import from_units_down
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,
@@ -28,6 +27,7 @@ from streams.schemas import (
     CreateDataset,
     DatasetCreated,
     Measure,
+    Name,
     OnExhaustion,
     Policy,
     Reason,
@@ -37,8 +37,7 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
-from streams.sdk.arguments import check_names
-from streams.sdk.asking import Asks, Deadline
+from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
 from streams.wire.partitioner import partitions_of
 
@@ -97,7 +96,7 @@ def policy_from(
     return policy
 
 
-def create(asks: Asks, policy: Policy, deadline: Deadline) -> Policy:
+def create(connection: Connection, policy: Policy, deadline: Deadline) -> Policy:
     """Create the dataset, or complete it; the policy as the partitions hold it.
 
     Raises:
@@ -105,13 +104,13 @@ def create(asks: Asks, policy: Policy, deadline: Deadline) -> Policy:
         PartitionsDisagree: some partitions hold it under another one.
         DecisionTimeout: not all partitions answered; try again.
     """
-    home, others = _home_and_others(policy.dataset, asks.partitions)
-    created = _created(asks, policy, VERSION, [home], deadline)[home]
+    home, others = _home_and_others(policy.dataset, connection.partitions)
+    created = _created(connection, policy, VERSION, [home], deadline)[home]
     # A dataset of version 1 is completed by it: what it says of user ids no later one can say.
     version = 1 if created.policy.user_ids is UNSET else VERSION
     try:
         # What the home holds is what the others must hold.
-        replies = _created(asks, created.policy, version, others, deadline)
+        replies = _created(connection, created.policy, version, others, deadline)
     except PolicyChanged as error:
         raise PartitionsDisagree(
             f"partition {home}, which decides, holds {_terms(created.policy)}, and partition "
@@ -119,11 +118,11 @@ def create(asks: Asks, policy: Policy, deadline: Deadline) -> Policy:
             "withdraw it with withdraw_dataset and create it again",
             error.partition,
         ) from error
-    check_agreement(policy.dataset, {home: created, **replies}, asks.partitions)
+    check_agreement(policy.dataset, {home: created, **replies}, connection.partitions)
     return created.policy
 
 
-def withdraw(asks: Asks, name: str, deadline: Deadline) -> None:
+def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
     """Take back a dataset of which no run was ever opened; fine if there is none.
 
     Raises:
@@ -131,11 +130,27 @@ def withdraw(asks: Asks, name: str, deadline: Deadline) -> None:
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(name)
-    home, others = _home_and_others(name, asks.partitions)
+    home, others = _home_and_others(name, connection.partitions)
     for somewhere in (others, [home]):
-        token = uuid4().hex
+        token = connection.new_token()
         request = encode(WithdrawDataset(v=VERSION, dataset=name, request=token))
-        asks.ask(token, dict.fromkeys(somewhere, request), deadline)
+        connection.ask(token, dict.fromkeys(somewhere, request), deadline)
+
+
+def check_names(*names: str) -> None:
+    """Refuse what cannot be the name of a dataset or of a run: no record could carry it.
+
+    Raises:
+        InvalidRequest: with what is allowed.
+    """
+    for name in names:
+        try:
+            msgspec.convert(name, Name)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(
+                f"{name!r} cannot name a dataset or run: it takes 1 to 128 letters, digits, dots, "
+                "dashes and underscores, a letter or digit first"
+            ) from error
 
 
 def check_agreement(
@@ -189,11 +204,15 @@ def check_agreement(
 
 
 def _created(
-    asks: Asks, policy: Policy, version: int, partitions: Sequence[int], deadline: Deadline
+    connection: Connection,
+    policy: Policy,
+    version: int,
+    partitions: Sequence[int],
+    deadline: Deadline,
 ) -> dict[int, DatasetCreated]:
-    token = uuid4().hex
+    token = connection.new_token()
     request = encode(CreateDataset(v=version, request=token, policy=policy))
-    answers = asks.ask(token, dict.fromkeys(partitions, request), deadline)
+    answers = connection.ask(token, dict.fromkeys(partitions, request), deadline)
     return {p: answer for p, answer in answers.items() if isinstance(answer, DatasetCreated)}
 
 

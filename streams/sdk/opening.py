@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import uniform
-from time import sleep
-from uuid import uuid4
 
 import numpy as np
 
 from streams.schemas import VERSION, Answer, CloseRun, OpenRun, Reason, RunOpened, encode
-from streams.sdk.arguments import check_names
-from streams.sdk.asking import Asks, Deadline
-from streams.sdk.datasets import check_agreement
+from streams.sdk.connection import Connection, Deadline
+from streams.sdk.datasets import check_agreement, check_names
 from streams.sdk.errors import (
     Fenced,
     InvalidRequest,
@@ -39,7 +36,7 @@ _HIGHEST_ASKED = 2**62
 
 
 def open_run(
-    asks: Asks, dataset: str, name: str, *, released: int | None, deadline: Deadline
+    connection: Connection, dataset: str, name: str, *, released: int | None, deadline: Deadline
 ) -> Run:
     """A new attempt of a run, which fences every earlier one.
 
@@ -57,15 +54,16 @@ def open_run(
     ):
         raise InvalidRequest(f"released is {released!r}; it must be a step, or -1 for none yet")
     for attempts in range(_OPENINGS):
-        sleep(uniform(0.0, _PAUSE) if attempts else 0.0)
-        opened = _open_everywhere(asks, dataset, name, deadline)
+        if attempts:
+            connection.pause(uniform(0.0, _PAUSE))
+        opened = _open_everywhere(connection, dataset, name, deadline)
         if opened is not None:
             # Step 4.
-            return Run(asks, opened, _next_step(name, opened, released))
+            return Run(connection, opened, _next_step(name, opened, released))
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
 
 
-def close_run(asks: Asks, dataset: str, name: str, deadline: Deadline) -> bool:
+def close_run(connection: Connection, dataset: str, name: str, deadline: Deadline) -> bool:
     """End a run for good in every partition, also one that an earlier call closed in some.
 
     Returns:
@@ -79,21 +77,23 @@ def close_run(asks: Asks, dataset: str, name: str, deadline: Deadline) -> bool:
     """
     check_names(dataset, name)
     opened = {}
-    for partition, reply in _next_attempts(asks, dataset, name, uuid4().hex, deadline).items():
+    for partition, reply in _next_attempts(
+        connection, dataset, name, connection.new_token(), deadline
+    ).items():
         if isinstance(reply, RunOpened):
             opened[partition] = reply.attempt
         elif isinstance(reply, RequestRejected) and not isinstance(reply, RunIsClosed):
             raise reply
-    if len(opened) == asks.partitions and set(opened.values()) == {1}:
+    if len(opened) == connection.partitions and set(opened.values()) == {1}:
         return False  # nobody but this call has ever opened it
-    token = uuid4().hex
+    token = connection.new_token()
     requests = {
         partition: encode(
             CloseRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token)
         )
         for partition, attempt in opened.items()
     }
-    asks.ask(token, requests, deadline)
+    connection.ask(token, requests, deadline)
     return True
 
 
@@ -102,22 +102,22 @@ def _open_request(dataset: str, name: str, token: str, attempt: int) -> bytes:
 
 
 def _next_attempts(
-    asks: Asks, dataset: str, name: str, token: str, deadline: Deadline
+    connection: Connection, dataset: str, name: str, token: str, deadline: Deadline
 ) -> dict[int, Answer | RequestRejected]:
     """What every partition says when it is asked for its next attempt."""
     request = _open_request(dataset, name, token, 0)
-    return asks.survey(token, dict.fromkeys(range(asks.partitions), request), deadline)
+    return connection.survey(token, dict.fromkeys(range(connection.partitions), request), deadline)
 
 
 def _open_everywhere(
-    asks: Asks, dataset: str, name: str, deadline: Deadline
+    connection: Connection, dataset: str, name: str, deadline: Deadline
 ) -> dict[int, RunOpened] | None:
     """The answers of all partitions under one attempt; None if another trainer came between."""
     # Step 1.
-    token = uuid4().hex
-    replies = _next_attempts(asks, dataset, name, token, deadline)
+    token = connection.new_token()
+    replies = _next_attempts(connection, dataset, name, token, deadline)
     # Step 2.
-    check_agreement(dataset, replies, asks.partitions)
+    check_agreement(dataset, replies, connection.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
     # Step 3.
     for _ in range(_OPENINGS):
@@ -127,10 +127,10 @@ def _open_everywhere(
             return opened
         attempt = min(highest, _HIGHEST_ASKED)
         if min(lower.values()) >= attempt:
-            token, attempt = uuid4().hex, 0  # beyond what can be asked for: one by one
+            token, attempt = connection.new_token(), 0  # beyond what can be asked for: one by one
         try:
             request = _open_request(dataset, name, token, attempt)
-            answers = asks.ask(token, dict.fromkeys(lower, request), deadline)
+            answers = connection.ask(token, dict.fromkeys(lower, request), deadline)
         except Fenced:
             return None
         opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}

@@ -17,9 +17,10 @@ return the decision that they have stored is it published to the others.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from uuid import uuid4
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET
@@ -30,6 +31,7 @@ from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
     VERSION,
+    Answer,
     Charge,
     CloseRun,
     Decision,
@@ -40,10 +42,9 @@ from streams.schemas import (
     Users,
     encode,
 )
-from streams.sdk.arguments import read_mechanism, read_norms
-from streams.sdk.asking import Asks, Deadline, step_key
 from streams.sdk.columns import read_users
-from streams.sdk.decisions import Part, StepDecision, check_decision, step_decision
+from streams.sdk.connection import Connection, Deadline, step_key
+from streams.sdk.decisions import check_decision
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -53,12 +54,22 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
-from streams.sdk.layout import Layout, lay_out
+from streams.sdk.steps import (
+    Layout,
+    StepDecision,
+    lay_out,
+    put_together,
+    read_mechanism,
+    read_norms,
+)
 from streams.wire.packing import charge_digest, pack_norms
 
 
 class Run:
-    """One attempt of a run. Not to be shared between threads.
+    """One attempt of a run: what a trainer or a query answerer needs of the service.
+
+    Not to be shared between threads. Over Kafka and in memory it is the same run: only the
+    connection differs.
 
     Attributes:
         step: the next step to charge. After a restart it follows the last step that was decided
@@ -70,18 +81,20 @@ class Run:
         policy: the policy of the dataset.
     """
 
-    def __init__(self, asks: Asks, opened: Mapping[int, RunOpened], step: int) -> None:
+    def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
         first = opened[0]
         self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
         self.policy: Policy = first.policy
         self.step = step
-        self._asks = asks
-        self._witness = asks.watch(self.dataset, self.name)
+        self._connection = connection
+        self._witness = connection.watch(self.dataset, self.name)
         self._alone = threading.Lock()
         # Where an earlier attempt has decided ``step``.
         self._decided = {p for p, answer in opened.items() if answer.last_step == step}
         # What this attempt has published of ``step`` elsewhere, by its digest.
         self._published: dict[int, bytes] = {}
+        # All that this attempt has asked about ``step``, by digest: answers may come late.
+        self._asked: defaultdict[int, set[bytes]] = defaultdict(set)
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
@@ -132,19 +145,19 @@ class Run:
             ConflictingDecisions: somebody else writes to `halts`; nothing may go on.
         """
         with self._in_use():
-            deadline = self._asks.deadline(timeout)
+            deadline = self._connection.deadline(timeout)
             name, scale = read_mechanism(noise_stddev, mechanism, self.policy)
             ids = read_users(users)
             values, clip_norm = read_norms(norms, len(ids), clip_norm)
             if self._layout is None or not self._layout.is_of(ids):
                 self._layout = lay_out(ids, self.policy)
-            parts = {}
-            for partition, mine in enumerate(self._layout.positions):
-                users_here, norms_here = self._layout.users[partition], values[mine]
-                charge = self._part(users_here, norms_here, name, scale, clip_norm)
-                parts[partition] = Part(charge, mine, norms_here)
+            here = zip(self._layout.users, self._layout.positions, strict=True)
+            parts = {
+                partition: self._part(partition, users_here, values[mine], name, scale, clip_norm)
+                for partition, (users_here, mine) in enumerate(here)
+            }
             decisions = self._decide(parts, deadline)
-            decision = step_decision(self.step, values, parts, decisions)
+            decision = put_together(self.step, values, self._layout.positions, decisions)
             self._go_on()
             return decision
 
@@ -158,12 +171,14 @@ class Run:
             RequestRejected: as ``charge``.
         """
         with self._in_use():
-            deadline = self._asks.deadline(timeout)
+            deadline = self._connection.deadline(timeout)
             if self._decided:
-                charge = self._part(b"", np.empty(0), "gaussian", 1.0, None)
-                empty = Part(charge, np.empty(0, dtype=np.int64), np.empty(0))
                 undecided = set(range(self.policy.partitions)) - self._decided
-                self._decide(dict.fromkeys(undecided, empty), deadline)
+                parts = {
+                    partition: self._part(partition, b"", np.empty(0), "gaussian", 1.0, None)
+                    for partition in undecided
+                }
+                self._decide(parts, deadline)
                 self._go_on()
             elif self._published:
                 raise InvalidRequest(self._still_published())
@@ -181,8 +196,8 @@ class Run:
         with self._in_use(to_close=True):
             if self._closed:
                 return
-            deadline = self._asks.deadline(timeout)
-            self._closing = self._closing or uuid4().hex
+            deadline = self._connection.deadline(timeout)
+            self._closing = self._closing or self._connection.new_token()
             request = CloseRun(
                 v=VERSION,
                 dataset=self.dataset,
@@ -191,7 +206,9 @@ class Run:
                 request=self._closing,
             )
             everywhere = range(self.policy.partitions)
-            self._asks.ask(self._closing, dict.fromkeys(everywhere, encode(request)), deadline)
+            self._connection.ask(
+                self._closing, dict.fromkeys(everywhere, encode(request)), deadline
+            )
             self._closed = True
 
     @contextmanager
@@ -222,13 +239,19 @@ class Run:
 
     def _part(
         self,
+        partition: int,
         users: Users,
         norms: NDArray[np.float64],
         mechanism: MechanismName,
         scale: float,
         clip_norm: float | None,
-    ) -> Charge:
-        return Charge(
+    ) -> _Part:
+        """What a partition is asked to charge.
+
+        Raises:
+            InvalidRequest: it is too large.
+        """
+        charge = Charge(
             v=1 if self.policy.user_ids is UNSET else VERSION,  # a dataset goes on in its own
             dataset=self.dataset,
             run=self.name,
@@ -240,12 +263,22 @@ class Run:
             scale=scale,
             clip_norm=clip_norm,
         )
+        if len(norms) > MAX_CHARGE_USERS:
+            raise InvalidRequest(
+                f"partition {partition} has {len(norms)} users, more than {MAX_CHARGE_USERS}: "
+                "charge fewer users a step, or use more partitions"
+            )
+        record = encode(charge)
+        if len(record) > MAX_REQUEST_BYTES:
+            raise InvalidRequest(
+                f"the users of partition {partition} take {len(record)} bytes, more than "
+                f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
+            )
+        return _Part(record, charge_digest(charge), norms)
 
-    def _decide(self, parts: Mapping[int, Part], deadline: Deadline) -> dict[int, Decision]:
+    def _decide(self, parts: Mapping[int, _Part], deadline: Deadline) -> dict[int, Decision]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""
-        records = {partition: _record(partition, part) for partition, part in parts.items()}
-        digests = {partition: charge_digest(part.charge) for partition, part in parts.items()}
-        if any(self._published.get(p, digest) != digest for p, digest in digests.items()):
+        if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
             raise InvalidRequest(self._still_published())
         key = step_key(self.dataset, self.name, self.attempt, self.step)
         decisions: dict[int, Decision] = {}
@@ -253,18 +286,37 @@ class Run:
             if not somewhere:
                 continue
             if somewhere.isdisjoint(self._decided):
-                self._published = {partition: digests[partition] for partition in somewhere}
-            answers = self._asks.ask(key, {p: records[p] for p in sorted(somewhere)}, deadline)
+                self._published = {partition: parts[partition].digest for partition in somewhere}
+            records = {partition: parts[partition].record for partition in sorted(somewhere)}
+            for partition in somewhere:
+                self._asked[partition].add(parts[partition].digest)
+            answers = self._connection.ask(key, records, deadline)
             for partition in somewhere:
                 part, answer = parts[partition], answers[partition]
-                decisions[partition] = check_decision(part, answer, digests[partition])
+                self._check_asked(answer, part.digest)
+                decisions[partition] = check_decision(answer, part.digest, part.norms)
         self._witness.check()
         return decisions
+
+    def _check_asked(self, answer: Answer, digest: bytes) -> None:
+        """Take a late answer to other content for what it says: the step was decided with that.
+
+        Raises:
+            StepContentChanged: it is one.
+        """
+        other = answer.digest if isinstance(answer, Decision) else digest
+        if other != digest and other in self._asked[answer.partition]:
+            raise StepContentChanged(
+                Reason.STEP_CONTENT_CHANGED,
+                f"step {self.step} was decided with other content, which was charged before",
+                answer.partition,
+            )
 
     def _go_on(self) -> None:
         self.step += 1
         self._decided = set()
         self._published = {}
+        self._asked.clear()
 
     def _still_published(self) -> str:
         return (
@@ -274,22 +326,9 @@ class Run:
         )
 
 
-def _record(partition: int, part: Part) -> bytes:
-    """The record of a charge.
+class _Part(NamedTuple):
+    """What one partition is charged in a step."""
 
-    Raises:
-        InvalidRequest: it is too large.
-    """
-    count = len(part.positions)
-    if count > MAX_CHARGE_USERS:
-        raise InvalidRequest(
-            f"partition {partition} has {count} users, more than {MAX_CHARGE_USERS}: "
-            "charge fewer users a step, or use more partitions"
-        )
-    record = encode(part.charge)
-    if len(record) > MAX_REQUEST_BYTES:
-        raise InvalidRequest(
-            f"the users of partition {partition} take {len(record)} bytes, more than "
-            f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
-        )
-    return record
+    record: bytes
+    digest: bytes
+    norms: NDArray[np.float64]

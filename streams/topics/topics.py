@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
+from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
@@ -59,29 +59,6 @@ uncompressed would make the broker unpack whatever 600 KB can hold, in its own m
 
 _WISHES = {(NORMS, "max.message.bytes"), (HALTS, "retention.ms"), (REJECTS, "retention.ms")}
 """Without these, requests are refused or answers are gone early, and nothing is lost in silence."""
-
-
-class TopicsUnavailable(Exception):
-    """Kafka did not answer, or the topics there cannot be used."""
-
-
-class UnusableTopics(TopicsUnavailable):
-    """The topics there cannot be used as they are: an operator has to change them."""
-
-
-@dataclass(frozen=True)
-class TopicsSeen:
-    """What Kafka says of the topics now.
-
-    Attributes:
-        topic: the 16 bytes of the id of norms; zeros if there is no such topic, or no ids.
-        partitions: P, the number of partitions of norms.
-        problem: why the topics cannot be used, with what to do; None if they can.
-    """
-
-    topic: bytes
-    partitions: int
-    problem: str | None
 
 
 class Topics:

@@ -19,7 +19,7 @@ NO_TOPIC = bytes(16)
 
 
 class Chain(NamedTuple):
-    """Where the digest stands.
+    """The digest, and what it was before.
 
     Attributes:
         head: after the last record applied.

@@ -1,1 +1,1 @@
-"""The stateful stream processor: a Faust app that folds the log into Redis and answers it."""
+"""The stateful stream processor: a Faust app that applies the log to a state in Redis."""

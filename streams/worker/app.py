@@ -1,16 +1,19 @@
-"""The worker: a Faust app with one agent on the topic `norms`.
+"""The worker: a Faust app with one agent on the topic `norms`, in the real world.
 
 The agent hands each record to the partition it came from and acknowledges nothing by itself: a
-record is done when its batch is in Redis. All that is unexpected ends the process.
+record is done when its batch is in Redis. All that is unexpected ends the worker.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import os
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 from faust.worker import Worker
 
@@ -18,12 +21,17 @@ from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.topics.topics import NORMS, Topics, TopicsUnavailable
-from streams.worker.batches import bound_fetches
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
+from streams.worker.kafka.batches import bound_fetches
+from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.log import KafkaLog
+from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.topics import KafkaTopics
+from streams.worker.kafka.transport import TurnstileApp
 from streams.worker.partitions import Partitions
-from streams.worker.publisher import Publisher
-from streams.worker.transport import TurnstileApp
+from streams.worker.ports import World
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -32,7 +40,7 @@ _SESSION_SECONDS = 6.0
 
 
 class _Record:
-    """A Faust event as the processor sees it."""
+    """A Faust event as a record of the log."""
 
     __slots__ = ("_event", "offset", "value")
 
@@ -46,7 +54,43 @@ class _Record:
 
 
 def create_app(config: Config, topics: Topics) -> TurnstileApp:
-    """The Faust app; everything is set here, so that no environment changes what it does."""
+    """The Faust app of a worker, and the world that the worker is in."""
+    app = _faust_app(config)
+    store = RedisStore(config.redis, config.prefix)
+    publisher = KafkaPublisher(config)
+    watched = KafkaTopics(topics)
+    world = World(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
+        prefix=config.prefix,
+        store=store,
+        topics=watched,
+        read_log=lambda: KafkaLog(config),
+        publisher=publisher,
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
+        end=end_process,
+    )
+    app.end = world.end
+    app.owned = Partitions(world)
+    _drive(app)
+
+    async def connect() -> None:
+        await store.connect()
+        if unknown := await store.check():
+            logger.warning("%s", unknown)
+        await publisher.start()
+
+    async def disconnect() -> None:
+        await app.owned.claim({})
+        await publisher.stop()
+        await store.close()
+        await watched.close()
+
+    app.connect, app.disconnect = connect, disconnect
+    return app
+
+
+def _faust_app(config: Config) -> TurnstileApp:
+    """Everything is set here, so that no environment changes what it does."""
     app = TurnstileApp(
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
@@ -66,53 +110,45 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         broker_commit_interval=5.0,
     )
     app.norms_topic = config.topic(NORMS)
-    norms = app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True)
-    store = RedisStore(config.redis, config.prefix)
-    publisher = Publisher(config)
-    owned = app.owned = Partitions(config, topics, store, publisher)
+    return app
+
+
+def _drive(app: TurnstileApp) -> None:
+    """Let Faust call the partitions; whatever they raise ends the worker."""
+    owned = app.owned
 
     def background(work: Callable[[], Awaitable[None]], what: str) -> None:
         @app.task(on_leader=False)
         async def keep() -> None:
-            try:
+            with _or_end(app, what):
                 await work()
-            except Exception as error:
-                end_process(f"{what} failed: {error}", error)
 
     background(owned.keep_compacted, "compaction")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 
-    @app.agent(norms)
+    @app.agent(app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True))
     async def decide(stream: Any) -> None:
-        try:
+        # Faust would start the agent again, without the record that it had in hand.
+        with _or_end(app, "the stream"):
             async for event in stream.noack().events():
                 message = event.message
                 if message.generation_id == app.consumer_generation_id:
                     app.arrived(message.partition, len(message.value or b""))
                     await owned.arrive(message.partition, _Record(event))
-        except Exception as error:
-            # Faust would start the agent again, without the record that it had in hand.
-            end_process(f"the stream failed: {error}", error)
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
-        await owned.suspend()
+        with _or_end(app, "suspending the partitions"):
+            await owned.suspend()
 
-    async def connect() -> None:
-        await store.connect()
-        if unknown := await store.check():
-            logger.warning("%s", unknown)
-        await publisher.start()
 
-    async def disconnect() -> None:
-        await owned.claim({})
-        await publisher.stop()
-        await store.close()
-        await asyncio.to_thread(topics.close)
-
-    app.connect, app.disconnect = connect, disconnect
-    return app
+@contextmanager
+def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        app.end(f"{what} failed: {error}", error)
 
 
 def run_worker(config: Config, log_level: str = "INFO") -> None:

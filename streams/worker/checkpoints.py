@@ -24,19 +24,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
-import aiokafka
-
-from streams.config import Config
 from streams.ledger.ledger import Output
-from streams.topics.topics import ODOMETER
-from streams.worker.publisher import MAX_BATCH_BYTES, send_in_batches
+from streams.worker.ports import FencedProducer
 
 WAITING_BYTES = 32 * 1024 * 1024
 """Checkpoints that wait hold up the publishing, and so the deciding, when there are more."""
-
-
 STOP_WITHIN = 1.0
 """Seconds: a broker that does not answer must not hold up a rebalance."""
 
@@ -49,13 +42,12 @@ class Checkpoints:
     """The odometer of one partition, for as long as one claim lasts."""
 
     def __init__(
-        self, config: Config, partition: int, is_held: Callable[[], Awaitable[bool]]
+        self, partition: int, producer: FencedProducer, is_held: Callable[[], Awaitable[bool]]
     ) -> None:
-        self._topic = config.topic(ODOMETER)
-        self._kafka = config.kafka
         self._partition = partition
+        self._producer = producer
         self._is_held = is_held
-        self._producer: Any = None
+        self._begun = False
         self._waiting: list[tuple[Sequence[Output], asyncio.Future[None]]] = []
         self._bytes = 0
         self._wake = asyncio.Event()
@@ -77,16 +69,12 @@ class Checkpoints:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._producer is None:
+            if not self._begun:
                 await self._begin()
             # Step 3.
             sending, self._waiting = self._waiting, []
-            await self._producer.begin_transaction()
             outputs = [output for queued, _ in sending for output in queued]
-            await asyncio.gather(
-                *await send_in_batches(self._producer, self._topic, self._partition, outputs)
-            )
-            await self._producer.commit_transaction()
+            await self._producer.send(outputs)
             self._bytes -= _size(outputs)
             self._room.set()
             for _, sent in sending:
@@ -94,19 +82,13 @@ class Checkpoints:
 
     async def stop(self) -> None:
         """Disconnect; what was not confirmed is sent again by whoever owns the partition next."""
-        if self._producer is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._producer.stop(), STOP_WITHIN)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._producer.stop(), STOP_WITHIN)
 
     async def _begin(self) -> None:
         # Step 1.
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._kafka,
-            transactional_id=f"{self._topic}-{self._partition}",
-            max_batch_size=MAX_BATCH_BYTES,
-        )
-        self._producer = producer
-        await producer.start()
+        self._begun = True
+        await self._producer.start()
         # Step 2.
         if not await self._is_held():
             raise NotTheOwner(f"somebody else owns partition {self._partition} by now")

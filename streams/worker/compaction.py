@@ -57,12 +57,12 @@ class Compaction:
             if not may_write:
                 return
             covered, reached = self._holding.backlog, position()
-            names = self._ledger.unfolded()
+            names = self._ledger.uncompacted()
         for name in names:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
-                page = {name: self._ledger.fold(name)}
+                page = {name: self._ledger.take_page(name)}
                 self._expect_ok(await self._holding.compact(position(), page), "compaction")
         async with self._quiet() as may_write:
             if may_write:

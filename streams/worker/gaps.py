@@ -2,7 +2,7 @@
 
 What always holds: the intake goes on behind a gap only if the log proves that there is nothing to
 apply in it, control records of transactions for example. Records that the log has and that did not
-come end the process: fetching begins anew. What the log does not have is a hole, and a stop.
+come end the worker: fetching begins anew. What the log does not have is a hole, and a stop.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from streams.worker.exits import end_process
 from streams.worker.intake import Intake
-from streams.worker.log_reader import Missing
+from streams.worker.ports import End, Missing
 from streams.worker.stops import Stop, Stops
 
 logger = logging.getLogger("turnstile.worker")
@@ -24,20 +23,18 @@ Proof = Callable[[int, int], Awaitable[Missing]]
 class Gaps:
     """Of one partition."""
 
-    def __init__(self, intake: Intake, proof: Proof, stops: Stops) -> None:
+    def __init__(self, intake: Intake, proof: Proof, stops: Stops, end: End) -> None:
         self._intake = intake
         self._proof = proof
         self._stops = stops
+        self._end = end
 
-    async def before_next(self) -> Stop | None:
-        """Pass over the gap before the record that waits first, if there is one; or stop."""
-        found = self._intake.gap
-        if found is None:
-            return None
+    async def before(self, found: int) -> Stop | None:
+        """Pass over the gap before an offset, that of the record that waits first; or stop."""
         expected, partition = self._intake.position, self._stops.partition
         missing = await self._proof(expected, found)
         if missing is Missing.RECORDS:
-            end_process(f"partition {partition}: {found} came where {expected} was expected")
+            self._end(f"partition {partition}: {found} came where {expected} was expected")
         if missing is Missing.HOLE:
             return self._stops.hole(expected, found)
         self._pass_to(found)

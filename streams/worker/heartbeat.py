@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+import asyncio
 
 from streams.schemas import encode
 from streams.store.vital_signs import Inventory, Pulse
@@ -18,7 +18,8 @@ class Heartbeat:
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
-        self._caught_up_at = monotonic()
+        self._time = asyncio.get_running_loop().time
+        self._caught_up_at = self._time()
         self._summarised: int | None = None  # the last record in the last summary
         self._not_before = 0.0
 
@@ -29,7 +30,7 @@ class Heartbeat:
             end: where its log ends, as far as is known.
         """
         processor = self._processor
-        now = monotonic()
+        now = self._time()
         if end is None or processor.next >= end:
             self._caught_up_at = now
         waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
@@ -46,5 +47,5 @@ class Heartbeat:
             return b""
         packed = encode(Inventory(last, self._processor.ledger.summary()))
         self._summarised = last
-        self._not_before = now + (monotonic() - now) / SUMMARY_SHARE
+        self._not_before = now + (self._time() - now) / SUMMARY_SHARE
         return packed

@@ -14,19 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+
+from streams.worker.ports import LogRecord
 
 ARRIVED_BYTES = 16 * 1024 * 1024
-
-
-class Record(Protocol):
-    """What the worker needs of a record of the log."""
-
-    offset: int
-    value: bytes | None
-
-    def done(self) -> None:
-        """Say that the record is applied."""
 
 
 class Intake:
@@ -35,7 +26,7 @@ class Intake:
     def __init__(self, position: int) -> None:
         self.position = position
         self._closed = False
-        self._arrived: deque[Record] = deque()
+        self._arrived: deque[LogRecord] = deque()
         self._bytes = 0
         self._fetch = 0  # counts the times that fetching begins anew
         self._room = asyncio.Event()
@@ -46,13 +37,11 @@ class Intake:
 
     @property
     def gap(self) -> int | None:
-        """The offset of the record that waits first, if it is not the next one."""
-        self._leave_out_taken()
-        if self._arrived and self._arrived[0].offset > self.position:
-            return self._arrived[0].offset
-        return None
+        """The offset of the record that waits first, if it is beyond the next one."""
+        first = self._arrived[0].offset if self._arrived else self.position
+        return first if first > self.position else None
 
-    async def arrive(self, record: Record) -> None:
+    async def arrive(self, record: LogRecord) -> None:
         """Queue a record, as soon as there is room."""
         fetch = self._fetch
         while self._bytes >= ARRIVED_BYTES and fetch == self._fetch:
@@ -75,12 +64,16 @@ class Intake:
             return False
         return True
 
-    def take(self) -> Record | None:
+    def take(self) -> LogRecord | None:
         """The next record, if it has arrived."""
-        if self.gap is not None or not self._arrived:
-            return None
-        self.position += 1
-        return self._pop()
+        while self._arrived and self._arrived[0].offset <= self.position:
+            record = self._arrived.popleft()
+            self._bytes -= size_of(record)
+            self._room.set()
+            if record.offset == self.position:
+                self.position += 1
+                return record
+        return None
 
     def pass_to(self, offset: int) -> None:
         """Go on at a later offset: what lies between holds no records."""
@@ -97,16 +90,6 @@ class Intake:
         self.position = position
         self._drop()
 
-    def _leave_out_taken(self) -> None:
-        while self._arrived and self._arrived[0].offset < self.position:
-            self._pop()
-
-    def _pop(self) -> Record:
-        record = self._arrived.popleft()
-        self._bytes -= size_of(record)
-        self._room.set()
-        return record
-
     def _drop(self) -> None:
         self._arrived.clear()
         self._bytes = 0
@@ -114,6 +97,6 @@ class Intake:
         self._room.set()
 
 
-def size_of(record: Record) -> int:
+def size_of(record: LogRecord) -> int:
     """Bytes of its value."""
     return len(record.value or b"")

@@ -15,13 +15,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import encode
 from streams.store.layout import parcel_name
+from streams.worker.checkpoints import Checkpoints
+from streams.worker.ports import Publisher
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -29,28 +31,6 @@ PARCEL_BYTES = 32 * 1024 * 1024
 """A parcel takes no further output from this size on."""
 UNPUBLISHED_PARCELS = 8
 """Parcels of answers that may be under way."""
-
-
-class Answers(Protocol):
-    """Where answers go."""
-
-    async def publish(
-        self, partition: int, outputs: Sequence[Output]
-    ) -> Sequence[Awaitable[object]]:
-        """Queue outputs; what comes back ends when the broker has them."""
-
-
-class Odometer(Protocol):
-    """Where checkpoints go."""
-
-    async def publish(self, outputs: Sequence[Output]) -> Awaitable[object]:
-        """Queue checkpoints; what comes back ends when the broker has them."""
-
-    async def run(self) -> None:
-        """Send what is queued, for as long as the claim lasts."""
-
-    async def stop(self) -> None:
-        """Disconnect."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +54,24 @@ class Outbox:
         self,
         partition: int,
         kept: Sequence[tuple[str, bytes]],
-        answers: Answers,
-        odometer: Odometer,
+        publisher: Publisher,
+        checkpoints: Checkpoints,
         on_error: Callable[[BaseException], None],
     ) -> None:
         self.broken = False
         self._partition = partition
         self._kept = kept
-        self._answers = answers
-        self._odometer = odometer
+        self._publisher = publisher
+        self._checkpoints = checkpoints
         self._on_error = on_error
         self._published: list[str] = []
         self._under_way = asyncio.Semaphore(UNPUBLISHED_PARCELS)
-        self._confirming: set[asyncio.Task[None]] = set()
+        self._confirming: dict[asyncio.Task[None], None] = {}  # in order
         self._sending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to send."""
-        self._sending = self._spawn(self._odometer.run())
+        self._sending = self._spawn(self._checkpoints.run())
 
     async def republish(self) -> None:
         """Publish again what the owner before kept and may not have published."""
@@ -103,11 +83,11 @@ class Outbox:
     async def publish(self, parcel: Parcel) -> None:
         """Send a parcel that Redis keeps; waits while too much is under way."""
         if parcel.is_odometer:
-            sent = [await self._odometer.publish(parcel.outputs)]
+            sent = [await self._checkpoints.publish(parcel.outputs)]
             self._confirm(self._confirmed(parcel.name, sent))
         else:
             await self._under_way.acquire()
-            queued = await self._answers.publish(self._partition, parcel.outputs)
+            queued = await self._publisher.publish(self._partition, parcel.outputs)
             self._confirm(self._confirmed_answers(parcel.name, queued))
 
     def take_published(self) -> list[str]:
@@ -125,7 +105,7 @@ class Outbox:
         self.broken = True
         for task in (*self._confirming, *([self._sending] if self._sending else [])):
             task.cancel()
-        await self._odometer.stop()
+        await self._checkpoints.stop()
 
     async def _confirmed_answers(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
         try:
@@ -139,8 +119,8 @@ class Outbox:
 
     def _confirm(self, confirmed: Coroutine[Any, Any, None]) -> None:
         task = self._spawn(confirmed)
-        self._confirming.add(task)
-        task.add_done_callback(self._confirming.discard)
+        self._confirming[task] = None
+        task.add_done_callback(self._confirming.pop)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -1,4 +1,4 @@
-"""Which partitions this process owns, and how it comes to own them.
+"""Which partitions a worker owns, and how it comes to own them.
 
 Kafka says which partitions are assigned; owning one takes a claim in Redis, which fences whoever
 owned it before, and the offset to continue from comes from Redis too. The consumer group's own
@@ -19,27 +19,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import uuid4
 
-from streams.config import Config
 from streams.ledger.ledger import LayoutMismatch, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Claimed, Verdict
-from streams.store.redis_store import RedisStore
-from streams.topics.topics import Topics, TopicsSeen, TopicsUnavailable
-from streams.worker.checkpoints import Checkpoints
-from streams.worker.exits import end_process
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
-from streams.worker.intake import Record
-from streams.worker.log_reader import LogReader, Missing, NoRecord
+from streams.worker.ports import Log, LogRecord, NoRecord, World
 from streams.worker.processor import Processor, State
-from streams.worker.publisher import Publisher
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
@@ -65,7 +56,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Owned:
-    """A partition of this process."""
+    """A partition that the worker owns."""
 
     processor: Processor
     heartbeat: Heartbeat
@@ -75,16 +66,13 @@ class Owned:
 
 
 class Partitions:
-    """The partitions of this process. All methods run in one event loop."""
+    """The partitions of one worker. All methods run in one event loop.
 
-    def __init__(
-        self, config: Config, topics: Topics, store: RedisStore, publisher: Publisher
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._store = store
-        self._publisher = publisher
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
+    Whatever they raise has to end the worker: who calls them sees to that.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._owned: dict[int, Owned] = {}
         self._claiming = asyncio.Lock()
 
@@ -95,17 +83,19 @@ class Partitions:
             The offset to fetch next, of every partition that can be decided.
         """
         async with self._claiming:
-            for partition in self._owned.keys() - log.keys():
+            for partition in sorted(self._owned.keys() - log.keys()):
                 await self._let_go(partition)
             positions: dict[int, int] = {}
             if not log:
                 return positions
             # Step 1.
-            seen = await asyncio.to_thread(self._topics.look)
+            seen = await self._world.topics.look()
             if seen.partitions <= max(log):
-                end_process(f"partition {max(log)} is assigned, and Kafka shows {seen.partitions}")
+                self._world.end(
+                    f"partition {max(log)} is assigned, and Kafka shows {seen.partitions}"
+                )
             bound = await self._bound_partitions(seen)
-            async with LogReader(self._config) as reader:
+            async with self._world.read_log() as reader:
                 for partition, extent in sorted(log.items()):
                     position = await self._claim_one(partition, extent, seen, bound, reader)
                     if position is not None:
@@ -122,14 +112,14 @@ class Partitions:
         async with self._claiming:
             await asyncio.gather(*(owned.processor.suspend() for owned in self._owned.values()))
 
-    async def arrive(self, partition: int, record: Record) -> None:
+    async def arrive(self, partition: int, record: LogRecord) -> None:
         """Hand a record to its partition; records of partitions not owned are left alone."""
         owned = self._owned.get(partition)
         if owned is not None:
             await owned.processor.intake.arrive(record)
 
     async def keep_compacted(self) -> None:
-        """Move changes into pages, for as long as the process runs."""
+        """Move changes into pages, for as long as the worker lives."""
         while True:
             await asyncio.sleep(_COMPACT_EVERY)
             for owned in list(self._owned.values()):
@@ -137,7 +127,7 @@ class Partitions:
                     await owned.processor.compact()
 
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
-        """Show how far the partitions are, for as long as the process runs.
+        """Show how far the partitions are, for as long as the worker lives.
 
         Args:
             end_of: where the log of a partition ends, as far as is known.
@@ -153,11 +143,11 @@ class Partitions:
             await asyncio.sleep(BEAT_EVERY)
 
     async def keep_watch(self) -> None:
-        """Look at the topics again and again, for as long as the process runs."""
+        """Look at the topics again and again, for as long as the worker lives."""
         while True:
             await asyncio.sleep(_WATCH_EVERY)
             try:
-                seen = await asyncio.to_thread(self._topics.look)
+                seen = await self._world.topics.look()
             except TopicsUnavailable as error:
                 logger.warning("the topics cannot be seen: %s", error)
                 continue
@@ -169,22 +159,24 @@ class Partitions:
 
     async def _bound_partitions(self, seen: TopicsSeen) -> int:
         """P of the state of this topic: partitions that were added have none of their own."""
-        meta = (await self._store.glance(0)).meta
+        meta = (await self._world.store.glance(0)).meta
         known = meta.get("topic") == seen.topic.hex() and meta.get("partitions", "").isdecimal()
         return int(meta["partitions"]) if known else seen.partitions
 
     async def _claim_one(
-        self, partition: int, extent: Extent, seen: TopicsSeen, bound: int, reader: LogReader
+        self, partition: int, extent: Extent, seen: TopicsSeen, bound: int, reader: Log
     ) -> int | None:
         held = self._owned.get(partition)
         if held is not None:
             await held.processor.suspend()
-        stops = Stops(self._config.prefix, partition, extent.start)
+        stops = Stops(self._world.prefix, partition, extent.start)
         try:
             # Step 2.
             if bound != seen.partitions:
                 raise Stopped(stops.other_partitions(bound, seen.partitions))
-            claimed = await self._store.claim(partition, self._owner, seen.topic, seen.partitions)
+            claimed = await self._world.store.claim(
+                partition, self._world.owner, seen.topic, seen.partitions
+            )
             meta = _meta_of(claimed, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
@@ -197,33 +189,27 @@ class Partitions:
             await self._let_go(partition)
             stop = stopped.stop
             logger.critical("partition %d stops: %s", partition, stop)
-            await self._store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
+            await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
     async def _take_over(self, partition: int, seen: TopicsSeen, stops: Stops) -> int:
         # Step 5.
         try:
-            snapshot = await self._store.load(partition)
+            snapshot = await self._world.store.load(partition)
         except Damaged as damaged:
             raise Stopped(stops.damaged(str(damaged))) from damaged
-        if snapshot is None or snapshot.meta.owner != self._owner:
+        if snapshot is None or snapshot.meta.owner != self._world.owner:
             other = snapshot.meta.owner if snapshot else "a Redis that was emptied"
-            end_process(f"partition {partition}: fenced by {other} while loading")
+            self._world.end(f"partition {partition}: fenced by {other} while loading")
         try:
             ledger = ledger_of(
                 snapshot, partition, seen.partitions, seen.topic, snapshot.meta.chain
             )
         except LayoutMismatch as mismatch:
             raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
-        holding = Holding(self._store, partition, self._owner, snapshot)
-
-        async def proof(first: int, end: int) -> Missing:
-            async with LogReader(self._config) as reader:
-                return await reader.missing(partition, first, end)
-
         # Step 6.
-        checkpoints = Checkpoints(self._config, partition, holding.is_held)
-        processor = Processor(ledger, snapshot, holding, self._publisher, checkpoints, proof, stops)
+        holding = Holding(self._world.store, partition, self._world.owner, snapshot)
+        processor = Processor(self._world, ledger, snapshot, holding, stops)
         self._owned[partition] = Owned(
             processor, Heartbeat(processor), stops, seen.topic, seen.partitions
         )
@@ -256,7 +242,7 @@ def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:
         raise Stopped(stops.damaged(str(damaged))) from damaged
 
 
-async def _compare(meta: Meta | None, extent: Extent, reader: LogReader, stops: Stops) -> None:
+async def _compare(meta: Meta | None, extent: Extent, reader: Log, stops: Stops) -> None:
     """Whether the log is the one that was applied."""
     # Step 3.
     next_offset = meta.next if meta else 0
@@ -282,7 +268,7 @@ async def _compare(meta: Meta | None, extent: Extent, reader: LogReader, stops: 
     except NoRecord as missing:
         raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
     if not chain.ends_with(value):
-        raise Stopped(stops.log_rewritten(chain.last, "another record stands"))
+        raise Stopped(stops.log_rewritten(chain.last, "there is another record"))
 
 
 def _is_unchanged(held: Processor, claimed: Claimed) -> bool:

@@ -1,8 +1,9 @@
 """What a worker needs of the world, and nothing else: every effect it has goes through here.
 
 The parts that decide (``partitions``, ``processor`` and what they are made of) import no clock, no
-process and no client. Their clock is that of the event loop (``loop.time()``, ``asyncio.sleep``).
-The real world is put together in ``app``; that of the simulation is a program with a seed.
+process, no thread and no client. Their clock is that of the event loop (``loop.time()``,
+``asyncio.sleep``). The real world is put together in ``app``; one in memory is made of
+``memory_broker`` and ``streams.store.memory_store``, and can be driven by a seed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,19 @@ from typing import NoReturn, Protocol
 
 from streams.ledger.ledger import Output
 from streams.store.port import Store
-from streams.topics.topics import TopicsSeen
+from streams.topics.seen import TopicsSeen
+
+
+class LogUnavailable(Exception):
+    """Kafka does not answer."""
 
 
 class NoRecord(Exception):
     """The log has no record at an offset."""
+
+
+class NotSent(Exception):
+    """The broker did not take records: it cannot be reached, or a later epoch has begun."""
 
 
 class Missing(Enum):
@@ -30,8 +39,18 @@ class Missing(Enum):
     HOLE = "nothing"
 
 
+class LogRecord(Protocol):
+    """A record of the log, as the stream delivers it."""
+
+    offset: int
+    value: bytes | None
+
+    def done(self) -> None:
+        """Say that the record is applied, and what follows from it kept."""
+
+
 class Log(Protocol):
-    """The topic norms, read beside the stream."""
+    """The topic norms, read beside the stream. Every failure is a ``LogUnavailable``."""
 
     async def record(self, partition: int, offset: int) -> bytes | None:
         """The value of one record, as it is applied.
@@ -61,21 +80,48 @@ class Publisher(Protocol):
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Queue outputs, in the order of each topic; what comes back ends when the broker has
-        them. What is sent may come twice, and late."""
+        """Queue outputs, in the order of each topic.
+
+        What is sent may come twice, and late: readers drop what they have seen.
+
+        Returns:
+            What ends when the broker has them, and with an error if it does not take them.
+        """
 
 
 class FencedProducer(Protocol):
-    """Writes the checkpoints of one partition, under an epoch that the broker admits alone."""
+    """Writes the checkpoints of one partition, in epochs of which the broker admits the latest."""
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one."""
+        """Begin a new epoch, which shuts out every earlier one.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        """Send records in one transaction; returns when the broker has them."""
+        """Send records in one transaction; returns when the broker has them.
+
+        Raises:
+            NotSent: it does not take them, because a later epoch has begun for example. From then
+                on this producer sends nothing.
+        """
 
     async def stop(self) -> None:
-        """Disconnect."""
+        """Disconnect; nothing happens if it was never started."""
+
+
+class End(Protocol):
+    """Ends the worker at once: no line of it runs after the call.
+
+    An exception alone would not do: before it surfaces other tasks run, and cleaning up could
+    acknowledge, publish or commit something. So the real one leaves by ``os._exit``. One that
+    cannot do that has to raise what no ``except Exception`` stops, and to refuse every effect from
+    then on.
+    """
+
+    def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
+        """Say why, and end."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +130,20 @@ class World:
 
     Attributes:
         owner: the token of this worker; no two are alike.
+        prefix: of the topics and of what the store keeps, to name them to an operator.
         store: where the state is kept.
         topics: the topics as Kafka has them.
         read_log: opens a reader of the log.
         publisher: where answers go.
         checkpoints_of: makes the producer of a partition's checkpoints.
-        end: ends the worker at once, saying why: no line of it runs after that.
+        end: ends the worker.
     """
 
     owner: str
+    prefix: str
     store: Store
     topics: Topics
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]
-    end: Callable[[str, BaseException | None], NoReturn]
+    end: End

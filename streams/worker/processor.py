@@ -13,14 +13,14 @@ The steps, which the code repeats:
    without one, by a write of its own.
 
 While one batch is being committed the next is applied; its own commit waits for the one before.
-Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the process ends and
-the memory with it. The lock, which is free only when memory and Redis agree, keeps the background
+Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the worker ends and the
+memory with it. The lock, which is free only when memory and Redis agree, keeps the background
 compaction from writing uncommitted state.
 
-    RUNNING    --suspend-->  SUSPENDED   a rebalance: what is under way ends, nothing more begins
-    SUSPENDED  --resume--->  RUNNING     nobody else owned the partition in between
-    RUNNING    --halt----->  STOPPED     the log, the topics or the state are not as they must be
-    any        --close---->  CLOSED      somebody else owns the partition, or will
+    RUNNING             --suspend-->  SUSPENDED   a rebalance: only what is under way goes on
+    SUSPENDED           --resume--->  RUNNING     nobody else owned the partition in between
+    RUNNING, SUSPENDED  --halt----->  STOPPED     log, topics or state are not as they must be
+    any                 --close---->  CLOSED      somebody else owns the partition, or will
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+from typing import NoReturn
 
 from streams.ledger.ledger import LayoutMismatch, Ledger, Output
 from streams.schemas import encode
@@ -39,11 +39,12 @@ from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
+from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
-from streams.worker.exits import end_process
-from streams.worker.gaps import Gaps, Proof
-from streams.worker.intake import Intake, Record, size_of
-from streams.worker.outbox import Answers, Odometer, Outbox, parcels_of
+from streams.worker.gaps import Gaps
+from streams.worker.intake import Intake, size_of
+from streams.worker.outbox import Outbox, parcels_of
+from streams.worker.ports import LogRecord, Missing, World
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
@@ -77,6 +78,15 @@ class State(Enum):
     CLOSED = "closed"
 
 
+_FROM = {
+    State.RUNNING: {State.SUSPENDED},
+    State.SUSPENDED: {State.RUNNING},
+    State.STOPPED: {State.RUNNING, State.SUSPENDED},
+    State.CLOSED: set(State),
+}
+"""From which states each can be reached."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Records that memory has applied and Redis does not know."""
@@ -84,7 +94,7 @@ class Batch:
     first: int  # where Redis is
     next: int
     chain: Chain
-    records: list[Record]
+    records: list[LogRecord]
     outputs: list[Output]
     changes: bytes
 
@@ -94,25 +104,27 @@ class Processor:
 
     def __init__(
         self,
+        world: World,
         ledger: Ledger,
         snapshot: Snapshot,
         holding: Holding,
-        answers: Answers,
-        odometer: Odometer,
-        proof: Proof,
         stops: Stops,
     ) -> None:
+        partition = holding.partition
+        checkpoints = Checkpoints(partition, world.checkpoints_of(partition), holding.is_held)
+        self._world = world
+        self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
-        self.moved_at = monotonic()  # when it last got ahead
+        self.moved_at = self._time()  # when it last got ahead
         self.state = State.RUNNING
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
         self.compaction = Compaction(ledger, holding, self._quiet, self._expect_ok)
         self.outbox = Outbox(
-            holding.partition, snapshot.outbox, answers, odometer, self._cannot_publish
+            partition, snapshot.outbox, world.publisher, checkpoints, self._cannot_publish
         )
-        self._gaps = Gaps(self.intake, proof, stops)
+        self._gaps = Gaps(self.intake, self._missing, stops, world.end)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
@@ -130,8 +142,7 @@ class Processor:
     async def suspend(self) -> None:
         """Take no more records until ``resume``; what is under way ends first."""
         async with self._lock:
-            if self.state is State.RUNNING:
-                self.state = State.SUSPENDED
+            self._move(State.SUSPENDED)
             self.intake.close()
         await self.outbox.settle(SUSPEND_WITHIN)
 
@@ -143,14 +154,14 @@ class Processor:
         """
         async with self._lock:
             self.holding.version = version
-            self.state = State.RUNNING
+            self._move(State.RUNNING)
             self.intake.begin_at(self.next)
             return self.next
 
     async def close(self) -> None:
         """Take no more records, ever."""
         await self.suspend()
-        self.state = State.CLOSED
+        self._move(State.CLOSED)
         if self._running:
             self._running.cancel()
         await self.outbox.close()
@@ -174,6 +185,10 @@ class Processor:
                 changes = encode(self.ledger.take_changes())
                 await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
 
+    async def _missing(self, first: int, end: int) -> Missing:
+        async with self._world.read_log() as log:
+            return await log.missing(self.holding.partition, first, end)
+
     @asynccontextmanager
     async def _quiet(self) -> AsyncIterator[bool]:
         async with self._lock:
@@ -190,7 +205,7 @@ class Processor:
                     await (self._process_arrived() if arrived else self._forget())
                 except Exception as error:
                     # Here, before the lock is free: the memory may be ahead of Redis.
-                    end_process(f"partition {self.holding.partition}: {error}", error)
+                    self._end(str(error), error)
 
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
@@ -198,7 +213,8 @@ class Processor:
             if committing and len(self.intake) < OVERLAP_RECORDS:
                 await committing  # meanwhile more arrives: few large batches cost less
             first = self.intake.position
-            if stop := await self._gaps.before_next():
+            gap = self.intake.gap
+            if gap is not None and (stop := await self._gaps.before(gap)):
                 await self._halt(stop)
                 break
             try:
@@ -217,7 +233,7 @@ class Processor:
 
     async def _apply_batch(self, first: int) -> Batch | None:
         # Steps 1 and 2.
-        records: list[Record] = []
+        records: list[LogRecord] = []
         outputs: list[Output] = []
         read = 0
         while (record := self.intake.take()) is not None:
@@ -239,7 +255,7 @@ class Processor:
 
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
-        began = monotonic()
+        began = self._time()
         parcels = parcels_of(batch.first, batch.outputs)
         verdict = await self.holding.commit(
             batch.first,
@@ -251,12 +267,12 @@ class Processor:
         )
         self._expect_ok(verdict, "commit")
         self.next = batch.next
-        self.moved_at = monotonic()
+        self.moved_at = self._time()
         for record in batch.records:
             record.done()
         # Step 4.
-        if monotonic() - began > PUBLISH_WITHIN:
-            end_process(f"partition {self.holding.partition}: paused while a batch was committed")
+        if self._time() - began > PUBLISH_WITHIN:
+            self._end("paused while a batch was committed")
         for parcel in parcels:
             await self.outbox.publish(parcel)
 
@@ -266,23 +282,32 @@ class Processor:
             self._expect_ok(await self.holding.forget(published), "forgetting outputs")
 
     async def _halt(self, stop: Stop) -> None:
-        if self.state is State.CLOSED:
+        if not self._move(State.STOPPED):
             return
-        self.state = State.STOPPED
         self.intake.close()
         logger.critical("partition %d stops: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 
+    def _move(self, to: State) -> bool:
+        """Change the state, if it can be reached from here; whether it did."""
+        may = self.state in _FROM[to]
+        if may:
+            self.state = to
+        return may
+
     def _expect_ok(self, verdict: Verdict, write: str) -> None:
         if verdict is not Verdict.OK:
-            end_process(f"partition {self.holding.partition}: {write} at {self.next} is {verdict}")
+            self._end(f"{write} at {self.next} is {verdict}")
 
     def _cannot_publish(self, error: BaseException) -> None:
         # In a rebalance the next owner publishes what this one could not.
         if self.state is State.RUNNING:
-            end_process(f"partition {self.holding.partition}: {error}", error)
+            self._end(str(error), error)
         logger.warning("partition %d, which is not decided here: %r", self.holding.partition, error)
+
+    def _end(self, why: str, error: BaseException | None = None) -> NoReturn:
+        self._world.end(f"partition {self.holding.partition}: {why}", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            end_process(f"partition {self.holding.partition}: {error}", error)
+            self._end(str(error), error)

@@ -94,7 +94,7 @@ class Stops:
             StopReason.OTHER_PARTITIONS,
             f"users were charged in {known} partitions, and {self.prefix}norms has {found} now: "
             "most users would have a second budget in another partition",
-            added_partitions(f"{self.prefix}norms", known),
+            _added_partitions(f"{self.prefix}norms", known),
         )
 
     def topics(self, problem: str) -> Stop:
@@ -109,7 +109,7 @@ class Stops:
             StopReason.LOG_ENDS_EARLY,
             f"Redis continues at offset {next_offset}, beyond the end of the log, {end}: Kafka "
             "lost records that were decided",
-            "Restore the log from a copy. What they spent stands in Redis alone until then: "
+            "Restore the log from a copy. What they spent is known to Redis alone until then: "
             "deleting it there would forget it",
         )
 
@@ -161,7 +161,7 @@ def written_for_others(problem: str, remedy: str) -> Stop:
     return Stop(StopReason.OTHER_PARTITIONS, problem, remedy)
 
 
-def added_partitions(norms: str, before: int) -> str:
+def _added_partitions(norms: str, before: int) -> str:
     """What to do when a topic has more partitions than users were charged in."""
     return (
         "Kafka takes no partition away. Create the topics with "

@@ -788,8 +788,9 @@ def state_of(ledger: Ledger, name: str) -> Rows:
         page = accounts.take_page(number)
         number += 1
         users = numbers_of(page.users, "q")
-        spent, base = numbers_of(page.spent, "q"), numbers_of(page.base, "q")
-        rungs = numbers_of(page.rungs, "q")
+        spent, base, rungs = (
+            numbers_of(page.columns[column], "q") for column in ("spent", "base", "rungs")
+        )
         for i, user in enumerate(users):
             row = slice(i * width, (i + 1) * width)
             used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))

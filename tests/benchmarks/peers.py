@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.validation import IntArray
 from accounting.reports import METHODS, Method, NormGrid, ReportAccountant
-from accounting.validation import IntArray
 
 DELTA = 1e-5
 _ROUNDS = 3

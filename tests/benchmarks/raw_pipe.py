@@ -19,9 +19,10 @@ from streams.config import Config
 from streams.ledger.ledger import Channel
 from streams.schemas import MAX_REQUEST_BYTES, encode
 from streams.topics.topics import NORMS, ODOMETER
+from streams.worker.kafka.fenced_producer import send_in_batches
+from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.outbox import UNPUBLISHED_PARCELS
 from streams.worker.processor import BATCH_RECORDS
-from streams.worker.publisher import Publisher, send_in_batches
 from tests.benchmarks.workload import Applied
 
 
@@ -31,13 +32,13 @@ class RawPipe:
     def __init__(self, config: Config, source: str, first: int, applied: list[Applied]) -> None:
         self._topic = aiokafka.TopicPartition(Config(prefix=source).topic(NORMS), 0)
         self._first = first
-        self._deltas = [record.delta for record in applied]
+        self._changes = [record.changes for record in applied]
         self._packed = [encode(record.outputs) for record in applied]
         self._outputs = [record.outputs for record in applied]
         self._config = config
         self._keys = raw_keys(config.prefix)
         self._redis = redis.asyncio.Redis.from_url(config.redis)
-        self._publisher = Publisher(config)
+        self._publisher = KafkaPublisher(config)
         self._publishing = asyncio.Semaphore(UNPUBLISHED_PARCELS)
         self._published: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,7 +55,7 @@ class RawPipe:
         consumer.assign([self._topic])
         consumer.seek(self._topic, self._first)
         done = 0
-        while done < len(self._deltas):
+        while done < len(self._changes):
             fetched = await consumer.getmany(timeout_ms=1000, max_records=BATCH_RECORDS)
             count = len(fetched.get(self._topic, ()))
             if count:
@@ -67,10 +68,10 @@ class RawPipe:
         await self._redis.aclose()
 
     async def _write(self, start: int, stop: int) -> None:
-        meta, deltas, outbox = self._keys
+        meta, changes, outbox = self._keys
         published, self._published = self._published, []
         async with self._redis.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(deltas, b"".join(self._deltas[start:stop]))
+            pipeline.rpush(changes, b"".join(self._changes[start:stop]))
             pipeline.hset(outbox, str(start), b"".join(self._packed[start:stop]))
             if published:
                 pipeline.hdel(outbox, *published)
@@ -97,8 +98,8 @@ class RawPipe:
 
 
 def raw_keys(prefix: str) -> tuple[str, str, str]:
-    """The keys of a raw pipe in Redis: meta, deltas, outbox."""
-    return f"{prefix}{{raw}}:meta", f"{prefix}{{raw}}:deltas", f"{prefix}{{raw}}:outbox"
+    """The keys of a raw pipe in Redis: meta, changes, outbox."""
+    return f"{prefix}{{raw}}:meta", f"{prefix}{{raw}}:changes", f"{prefix}{{raw}}:outbox"
 
 
 def main() -> None:

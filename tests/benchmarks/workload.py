@@ -35,7 +35,7 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
     """A record, what applying it changes, and what is published for it."""
 
     value: bytes
-    delta: bytes
+    changes: bytes
     outputs: list[Output]
 
     @property

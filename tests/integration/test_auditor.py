@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from streams.ledger.accounts import AccountsChanges
+from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
 from streams.wire.chain import genesis
 from tests.audit.auditor import compare, compare_chain
@@ -101,17 +102,11 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     accounts = ledgers[0].datasets["d"]
     _, spent = accounts.spent_units()
-    delta = AccountsChanges(
-        dataset="d",
-        new_users=b"",
-        first_new_slot=len(accounts),
+    row = RowChanges(
         slots=np.array([0], dtype="<u4").tobytes(),
-        spent=(spent[:1] + units).astype("<i8").tobytes(),
-        raised=b"",
-        base=b"",
-        rungs=b"",
+        values={"spent": (spent[:1] + units).astype("<i8").tobytes()},
     )
-    accounts.apply(delta)
+    accounts.put_back(AccountsChanges("d", b"", len(accounts), [row]))
     with pytest.raises(AssertionError):
         compare(auditor, audited.log, ledgers)
 

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -206,7 +206,7 @@ def test_nothing_is_lost_or_charged_twice_when_everything_dies_under_load(
     for name, policy in POLICIES.items():
         service.client.create_dataset(name, **policy)
     stopping = threading.Event()
-    config = service.turnstile(timeout=4.0).config
+    config = replace(service.config, timeout=4.0)
     lanes = [
         Lane(config, dataset, run, mechanisms, stopping, np.random.default_rng((seed, number)))
         for number, ((dataset, run), mechanisms) in enumerate(LANES.items())

@@ -21,8 +21,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from streams.schemas import Rejected
 from streams.topics.topics import NORMS, REJECTS
-from streams.worker.batches import EXPANDED_BYTES
-from streams.worker.log_reader import LogReader, Missing
+from streams.worker.kafka.batches import EXPANDED_BYTES
+from streams.worker.kafka.log import KafkaLog
+from streams.worker.ports import Missing
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = np.arange(50)
@@ -130,7 +131,7 @@ def test_what_is_missing_is_told_apart_by_the_batches_themselves(service: Servic
     end = end_of_log(service)
 
     async def ask() -> dict[tuple[int, int], Missing]:
-        async with LogReader(service.config) as log:
+        async with KafkaLog(service.config) as log:
             places = [
                 *((start + 1, start + 2), (start, start + 2), (start + 1, start + 3)),
                 *((end - 1, end), (end - 2, end), (end - 1, end + 1), (end + 5, end + 6)),

@@ -203,7 +203,7 @@ def test_a_last_record_that_is_another_one_stops_the_partition(service: Service)
         head = client.hget(meta, "head")
         client.hset(meta, "head", "00" * 32)
         service.stack.start_worker()
-        eventually(lambda: "another record stands" in service.problems()[1])
+        eventually(lambda: "there is another record" in service.problems()[1])
         assert not service.problems()[0]
         client.hset(meta, "head", head)
     restart(service)

@@ -1,8 +1,8 @@
-"""Writes logs and what a version of the fold made of them, to be kept.
+"""Writes logs and what a version of the ledger made of them, to be kept.
 
     python -m tests.recorded.record NAME
 
-A later version that folds a kept log differently is broken: users would be charged differently
+A later version that applies a kept log differently is broken: users would be charged differently
 when a partition is rebuilt. So files are added here, and never changed.
 
     first     version 1

@@ -1,4 +1,4 @@
-"""Logs that were folded once are folded the same way for ever, bit for bit."""
+"""Logs that were applied once are applied the same way for ever, bit for bit."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ def test_there_are_recordings():
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_a_recorded_log_is_folded_as_it_was(path):
+def test_a_recorded_log_is_applied_as_it_was(path):
     kept = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
     log = Log(kept.partitions, kept.partition)
     for record in kept.records:

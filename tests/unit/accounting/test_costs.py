@@ -15,7 +15,7 @@ from accounting import (
     Gaussian,
     InvalidInput,
     Laplace,
-    Measure,
+    MeasureName,
     PureDP,
     charge_units,
     cost_units,
@@ -23,7 +23,7 @@ from accounting import (
     renyi_cost,
     zcdp_cost,
 )
-from accounting.costs import Mechanism
+from accounting.costs.costs import Mechanism
 from tests.unit.accounting import rational_model as exact
 
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -125,7 +125,7 @@ def test_charges_are_monotone_in_the_norm(a: float, b: float, s: float) -> None:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_zero_norm_is_free_and_a_huge_one_saturates(measure: Measure) -> None:
+def test_zero_norm_is_free_and_a_huge_one_saturates(measure: MeasureName) -> None:
     orders = [2.0, 1e6] if measure == "renyi" else None
     charges = charge_units(measure, Gaussian(1.0), [0.0, 1e300], orders)
     assert not charges[0].any()

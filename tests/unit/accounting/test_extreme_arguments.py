@@ -262,7 +262,15 @@ TABLE: list[Case] = [
 # Reports have tables of their own; the rest are constants, types and results.
 ELSEWHERE = {
     *("NormGrid", "ReportAccountant", "Bounds", "approximate_mu"),
-    *("MAX_BUDGET_UNITS", "MAX_COST_UNITS", "MEASURES", "UNIT_BITS", "Measure", "Mechanism"),
+    *(
+        "MAX_BUDGET_UNITS",
+        "MAX_COST_UNITS",
+        "MEASURES",
+        "UNIT_BITS",
+        "Measure",
+        "MeasureName",
+        "Mechanism",
+    ),
     *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease"),
 }
 

@@ -19,7 +19,7 @@ from accounting import (
     advance_units,
     gdp_cost,
 )
-from accounting.odometers import MAX_RUNGS
+from accounting.rules.odometers import MAX_RUNGS
 from tests.unit.accounting import rational_model as exact
 
 cost_lists = st.lists(st.integers(0, 40), max_size=30)
@@ -172,7 +172,7 @@ def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
 def test_after_an_unbounded_cost_the_bound_is_infinite() -> None:
     for odometer in (RenyiTracker(8.0, 0.5), GdpOdometer(0.5)):
         state, bound = odometer.advance(odometer.initial_state(2), [math.inf, 0.1])
-        assert bound.tolist() == [math.inf, odometer.step_units / 2**44]
+        assert bound.tolist() == [math.inf, odometer.increment_units / 2**44]
         assert odometer.advance(state, [0.0, 0.0])[1][0] == math.inf
 
 
@@ -241,7 +241,8 @@ def test_gdp_odometer_of_equal_steps_is_that_of_one_step(
         other, other_bound = several.advance(other, [cost])
         assert state.tolist() == other.tolist()
         np.testing.assert_allclose(bound, other_bound, rtol=1e-15)
-        assert Fraction(float(other_bound[0])) >= int(state[0, 1]) * Fraction(one.step_units, 2**44)
+        exact_bound = int(state[0, 1]) * Fraction(one.increment_units, 2**44)
+        assert Fraction(float(other_bound[0])) >= exact_bound
 
 
 def test_unequal_steps_saturate_and_are_checked() -> None:
@@ -270,7 +271,7 @@ def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
     state = tracker.initial_state(1)
     for rung in (1, 2, 3):
         state, _ = tracker.advance(state, [0.1])
-        assert state.tolist() == [[tracker.step_units, rung]]
+        assert state.tolist() == [[tracker.increment_units, rung]]
 
 
 def test_what_is_no_odometer_state_is_refused() -> None:
@@ -291,7 +292,7 @@ def test_what_is_no_odometer_state_is_refused() -> None:
     with pytest.raises(InvalidInput, match="used"):
         advance_units(-one, one, zero, 1)
     for bad in (0, -1, MAX_BUDGET_UNITS + 1):
-        with pytest.raises(InvalidInput, match="step"):
+        with pytest.raises(InvalidInput, match="increment"):
             advance_units(zero, one, zero, bad)
 
 
@@ -306,9 +307,9 @@ def test_steps_that_are_none_are_refused(bad: float) -> None:
 
 
 def test_a_step_is_taken_exactly_and_rounded_up_to_units() -> None:
-    assert RenyiTracker(2.0, Fraction(1, 3)).step_units == 2**44 // 3 + 1
-    assert RenyiTracker(2.0, Decimal("0.3")).step_units == 3 * 2**44 // 10 + 1
-    assert GdpOdometer(Fraction(1, 3)).step_units == 2**44 // 9 + 1
+    assert RenyiTracker(2.0, Fraction(1, 3)).increment_units == 2**44 // 3 + 1
+    assert RenyiTracker(2.0, Decimal("0.3")).increment_units == 3 * 2**44 // 10 + 1
+    assert GdpOdometer(Fraction(1, 3)).increment_units == 2**44 // 9 + 1
     for bad in (0, -1, Decimal("NaN"), 10**400, 1e200):
         with pytest.raises(InvalidInput, match="step"):
             RenyiTracker(2.0, bad)

@@ -38,9 +38,9 @@ from accounting import (
     renyi_to_delta,
     renyi_to_epsilon,
 )
-from accounting.mechanisms import PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.validation import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
-from accounting.validation import IntArray
 
 RATES = [1e-4, 0.01, 0.1, 0.4, 0.9]
 NOISES = [0.3, 0.65, 1.0, 2.0, 12.0, 50.0]

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import gdp_to_delta, gdp_to_epsilon
-from accounting.mechanisms import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports import pld
-from accounting.reports.losses import LatticeLoss, loss, step_loss
+from accounting.reports.losses import (
+    SMALLEST_STEP,
+    LatticeLoss,
+    StepLoss,
+    loss,
+    outcome_range,
+    step_loss,
+)
 from accounting.reports.pld import PldReport
 from accounting.reports.transforms import LossTransforms
 
@@ -83,6 +90,33 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
             assert below * (1.0 - losses.error) <= exact
 
 
+@settings(max_examples=60)
+@given(
+    st.floats(-17.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(-8.0, 2.1).map(lambda x: 10.0**x),
+    st.sampled_from([4.0, 8.0, 16.0, 37.5]),
+    st.floats(0.0, 1.0),
+)
+def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_at_least(
+    rate: float, ratio: float, cut: float, part: float
+) -> None:
+    largest = max(abs(loss(ratio, rate, np.array(outcome_range(ratio, rate, cut)))))
+    exponent = math.log2(largest * SMALLEST_STEP)
+    exponent = math.ceil(exponent + part * (1.0 - exponent))
+    losses = step_loss(ratio, rate, 2.0 ** min(exponent, 1), cut)
+    for masses in (losses.above.log_removed, losses.above.log_added):
+        assert math.fsum(np.exp(masses)) + losses.outside >= 1.0 - losses.error
+    if losses.below is not None:
+        for masses in (losses.below.log_removed, losses.below.log_added):
+            assert math.fsum(np.exp(masses)) <= 1.0 + losses.error
+
+
+@pytest.mark.parametrize("step", [2.0**-60, 4.0, 2.0**-1000])
+def test_lattices_that_cannot_tell_losses_apart_or_overflow_are_refused(step: float) -> None:
+    with pytest.raises(ValueError, match="lattice"):
+        step_loss(20.0, 1e-15, step, 37.5)
+
+
 @pytest.mark.parametrize(("ratio", "rate", "step"), [(1.0, 0.01, 2.0**-10), (1.0, 1.0, 2.0**-6)])
 def test_mean_loss_moves_by_the_square_of_the_step_where_rounding_up_moves_it_by_half_of_it(
     ratio: float, rate: float, step: float
@@ -110,6 +144,7 @@ def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bo
     lattice = losses.above if upper else losses.below
     assert lattice is not None
     table = LossTransforms(2, step, 2**11, 2.0, added, upper)
+    table.widen(2**10)
     table.fill(1, losses)
     composition = table.compose(np.array([[0.0, float(power)]]), 2**10)
     indices = -lattice.indices if added else lattice.indices
@@ -125,6 +160,34 @@ def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bo
         found = float(composition.delta(np.array([at]), np.zeros(1, dtype=np.int64))[0])
         assert found == pytest.approx(direct, rel=1e-8)
         assert found >= direct * (1.0 - 1e-13) if upper else found <= direct * (1.0 + 1e-13)
+
+
+@pytest.mark.parametrize("reach", [8, 64, 2**9, 2**10])
+def test_frequencies_that_are_left_out_are_in_the_bound(reach: int) -> None:
+    # A loss of few nodes: its transform does not decay, and its last frequency is the largest.
+    masses, step = np.log([0.5, 0.25, 0.25]), 2.0**-5
+    lattice = LatticeLoss(0.0, np.array([-40, 8, 2**10]), masses, masses)
+    losses = StepLoss(lattice, lattice, 40.0, 0.0, 0.0)
+    bounds = []
+    for upper in (False, True):
+        table = LossTransforms(1, step, 2**11, 0.01, False, upper)
+        table.widen(2**10)
+        table.fill(0, losses)
+        found = table.compose(np.ones((1, 1)), reach).delta(np.array([-3]), np.zeros(1, np.int64))
+        bounds.append(float(found[0]))
+    exact = lattice_delta(lattice, step, -3 * step, added=False)
+    assert bounds[0] <= exact <= bounds[1]
+    if reach == 2**10:
+        assert bounds[1] <= 1.01 * exact + 2.0 * math.exp(-0.01 * step * 2**11)
+
+
+@pytest.mark.parametrize("users", [1, 20])
+def test_a_second_call_makes_no_tables(monkeypatch: pytest.MonkeyPatch, users: int) -> None:
+    counts = np.random.default_rng(5).integers(0, [3000, 300, 30], (users, 3))
+    report = PldReport(PoissonGaussian(1.0, 0.02), np.array([0.2, 0.5, 1.0]))
+    first = report.epsilon(counts, DELTA)
+    monkeypatch.setattr(LossTransforms, "fill", None)
+    np.testing.assert_array_equal(report.epsilon(counts, DELTA).upper, first.upper)
 
 
 @settings(max_examples=40)

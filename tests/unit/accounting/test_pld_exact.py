@@ -127,6 +127,41 @@ def test_the_interval_does_not_widen_with_the_number_of_steps(steps: int) -> Non
     assert bounds.upper[0] <= bounds.lower[0] * 1.002
 
 
+def total_variation_up(ratio: float, rate: float, steps: int) -> float:
+    """Above delta at epsilon 0, by closed forms: the sum of the steps', and chi squared."""
+    one = rate * math.erf(ratio / math.sqrt(8.0))
+    log_chi = steps * math.log1p(rate * rate * math.expm1(min(ratio * ratio, 700.0)))
+    return min(steps * one, 0.5 * math.sqrt(math.expm1(min(log_chi, 10.0))))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps"),
+    [
+        (PoissonGaussian(0.5640967641203588, 1.2077818275488336e-08), 2176141669575),
+        (PoissonGaussian(0.04050237510066314, 1.6849489561803855e-13), 4339),
+    ],
+)
+def test_lower_bound_of_steps_below_the_rounding_of_one_is_not_above_the_truth(
+    mechanism: PoissonGaussian, steps: int
+) -> None:
+    bounds = PldReport(mechanism, np.ones(1)).delta(np.array([[steps]]), 0.0)
+    truth = total_variation_up(1.0 / mechanism.noise_stddev, mechanism.sampling_rate, steps)
+    assert bounds.lower[0] <= truth < 0.05
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(-17.0, -5.0).map(lambda x: 10.0**x),
+    st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
+    st.floats(0.0, 13.0).map(lambda x: int(10.0**x)),
+)
+def test_lower_bound_is_never_above_total_variation_at_the_smallest_rates(
+    rate: float, ratio: float, steps: int
+) -> None:
+    bounds = report(rate, [ratio]).delta(np.array([[steps]]), 0.0)
+    assert bounds.lower[0] <= total_variation_up(ratio, rate, steps) * (1.0 + 1e-12)
+
+
 @pytest.mark.parametrize("delta", [1e-4, 1e-8, 1e-15])
 def test_upper_bound_is_finite_and_below_that_of_renyi_accounting(delta: float) -> None:
     mechanism, norms = PoissonGaussian(1.2, 0.02), np.linspace(0.1, 1.0, 10)

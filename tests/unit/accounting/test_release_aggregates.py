@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting import Gaussian, InvalidInput, ZcdpFilter, charge_units, zcdp_budget, zcdp_cost
+from accounting.exact.validation import FloatArray
 from accounting.release import (
     ContinualCounter,
     mean_norms,
@@ -21,7 +22,6 @@ from accounting.release import (
     release_quantiles,
 )
 from accounting.release.exact_noise import ExactNoise
-from accounting.validation import FloatArray
 
 DECILES = [0.1, 0.3, 0.5, 0.7, 0.9]
 # Yu et al., Table 2: individual epsilons of two training runs; mean, then quantiles.

@@ -19,10 +19,10 @@ from accounting import (
     gdp_cost,
     zcdp_cost,
 )
+from accounting.exact.validation import FloatArray
 from accounting.release import ContinualCounter
 from accounting.release.counter import COUNTER_METHODS, CounterMethod
 from accounting.release.exact_noise import ExactNoise
-from accounting.validation import FloatArray
 
 METHODS = pytest.mark.parametrize("method", COUNTER_METHODS)
 

@@ -20,9 +20,9 @@ from accounting import (
     release_mean,
     release_quantiles,
 )
+from accounting.exact.validation import IntArray
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
-from accounting.validation import IntArray
 
 FALSE_POSITIVES = 1e-6
 

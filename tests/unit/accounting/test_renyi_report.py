@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import InvalidInput, renyi_cost, renyi_to_delta, renyi_to_epsilon, zcdp_to_epsilon
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.exact.validation import IntArray
 from accounting.reports import DEFAULT_ORDERS, NormGrid, RenyiReport
-from accounting.validation import IntArray
 
 GRID = NormGrid(1.0, 20)
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]

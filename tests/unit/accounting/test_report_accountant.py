@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 from typing import Any
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from accounting import InvalidInput
-from accounting.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports import METHODS, Method, NormGrid, RenyiReport, ReportAccountant
 
 GRID = NormGrid(1.0, 10)
@@ -112,21 +113,65 @@ def test_orders_given_are_the_orders_used() -> None:
 
 def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
     values = accountant(MECHANISMS[0]).epsilon(COUNTS, 1e-5, "renyi")
-    for derived in (values * 2.0, np.sqrt(values), values > 1.0, values + values):
+    for derived in (values * 2.0, np.sqrt(values), values > 1.0, values + values, np.copy(values)):
         assert type(derived) is np.ndarray
-    assert isinstance(values.max(), float)
-    with pytest.raises(AttributeError, match="only the array that the accountant returned"):
-        _ = values[:2].bounds
+    for number in (values.max(), values[2], values[()].sum()):
+        assert type(number) is np.float64
     with pytest.raises(ValueError, match="read-only"):
         values[0] = 0.0
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        values.setflags(write=True)
+    with pytest.raises(ValueError, match="read-only"):
+        values.bounds.lower[0] = 5.0
 
 
-def test_a_report_survives_pickling_with_its_bounds() -> None:
-    values = accountant(MECHANISMS[0]).epsilon(COUNTS, 1e-5, "renyi")
-    copy = pickle.loads(pickle.dumps(values))
-    np.testing.assert_array_equal(copy, values)
-    np.testing.assert_array_equal(copy.bounds.upper, values.bounds.upper)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(values[:2])), values[:2])
+PARTS = [
+    np.s_[:2],
+    np.s_[::-1],
+    np.s_[[4, 1, 1]],
+    np.s_[...],
+    np.s_[np.arange(7) % 2 == 1],
+    np.s_[:, None],
+    np.s_[:0],
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=repr)
+def test_parts_of_a_report_have_the_bounds_of_their_users(part: Any) -> None:
+    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
+    some = values[part]
+    for column, whole in zip(some.bounds, values.bounds, strict=True):
+        np.testing.assert_array_equal(column, whole[part])
+    np.testing.assert_array_equal(some, some.bounds.upper)
+    for column, whole in zip(some[:1].bounds, values.bounds, strict=True):
+        np.testing.assert_array_equal(column, whole[part][:1])
+
+
+def test_copies_of_a_report_have_its_bounds() -> None:
+    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
+    whole = (values.copy(), copy.copy(values), copy.deepcopy(values))
+    for again in (*whole, pickle.loads(pickle.dumps(values))):
+        assert again is not values
+        np.testing.assert_array_equal(again, values)
+        for column, other in zip(again.bounds, values.bounds, strict=True):
+            np.testing.assert_array_equal(column, other)
+    part = pickle.loads(pickle.dumps(values[3:]))
+    np.testing.assert_array_equal(part.bounds.lower, values.bounds.lower[3:])
+
+
+def test_other_arrays_made_of_a_report_have_no_bounds() -> None:
+    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
+    again = values.view()
+    again.shape = (1, 7)
+    for other in (values.reshape(7, 1), values.view(), values.repeat(2), again):
+        with pytest.raises(AttributeError, match="its parts and copies"):
+            _ = other.bounds
+        assert not hasattr(other[:1], "bounds")
+    assert not hasattr(pickle.loads(pickle.dumps(again)), "bounds")
+    assert not hasattr(copy.copy(again), "bounds")
+    values.shape = (7, 1)
+    assert not hasattr(values, "bounds")
+    assert not hasattr(copy.copy(values), "bounds")
 
 
 # -------------------------------------------------------------------------------------- wrong input
@@ -170,7 +215,7 @@ def test_mechanisms_without_a_loss_distribution_are_reported_by_renyi_alone(
     mechanism: Mechanism,
 ) -> None:
     reports = accountant(mechanism)
-    assert (np.delete(reports.epsilon(COUNTS, 1e-5, "renyi"), 3) > 0.0).all()
+    assert (np.delete(reports.epsilon(COUNTS, 1e-5), 3) > 0.0).all()
     for method in ("pld", "saddlepoint"):
         with pytest.raises(InvalidInput, match="method"):
             reports.epsilon(COUNTS, 1e-5, method)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
-from accounting.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports.bounds import Bounds
 from accounting.reports.cumulants import DIRECTIONS, Direction, SampledLoss
 from accounting.reports.loss_columns import CumulantTable, LossColumns

@@ -38,11 +38,9 @@ from accounting import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.validation import (
-    DOWN,
-    UP,
+from accounting.exact.rounding import DOWN, UP, Toward
+from accounting.exact.validation import (
     Number,
-    Toward,
     as_float_array,
     exact_number,
     nonnegative_finite,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import wide
+from accounting.exact import wide
 
 words = st.one_of(
     st.integers(0, 2**64 - 1),

@@ -89,7 +89,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
         monkeypatch.setattr(f"streams.topics.clients.{client}", unavailable)
-    monkeypatch.setattr("streams.sdk.connecting.sleep", lambda _: None)
+    monkeypatch.setattr("streams.sdk.kafka_connection.sleep", lambda _: None)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
 
 

@@ -27,7 +27,7 @@ from streams.demo.table import (
 )
 from streams.demo.training import Settings as TrainingSettings
 from streams.demo.training import train_privately
-from tests.unit.demo.in_memory import InMemoryRun
+from tests.unit.sdk.partitions import in_memory_run
 
 SETTINGS = Settings(epsilon=1.0, delta=1e-5, norm_budget=4)
 DAYS = 60
@@ -45,7 +45,7 @@ def purchases() -> Purchases:
 
 @pytest.fixture(scope="module")
 def monitored(purchases: Purchases) -> MonitoringResult:
-    run = InMemoryRun(SETTINGS.rho)
+    run = in_memory_run(SETTINGS.rho)[1]
     return monitor_daily(run, purchases, SETTINGS, seed=1, progress=lambda done, total: None)
 
 
@@ -87,7 +87,7 @@ def test_the_bias_is_named_for_every_year(purchases: Purchases) -> None:
     admitted[:31] = 4
     of_two_years = replace(
         monitor_daily(
-            InMemoryRun(SETTINGS.rho),
+            in_memory_run(SETTINGS.rho)[1],
             purchases,
             SETTINGS,
             seed=1,
@@ -115,7 +115,7 @@ def test_plots_and_table_of_both_demos_are_made(
     settings = TrainingSettings(3.0, 1e-5, worst_case_steps=4, steps=16, learning_rate=10.0)
     trainings = [
         train_privately(
-            InMemoryRun(settings.rho, clip=True),
+            in_memory_run(settings.rho, on_exhaustion="clip")[1],
             load_digits(),
             settings,
             seed=seed,

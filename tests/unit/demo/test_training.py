@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from accounting import Gaussian, zcdp_cost
+from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.images import CLASSES, FEATURE_NORM, Images, load_digits
 from streams.demo.training import (
     CLIP_NORM,
     DIGITS,
     MNIST,
     Settings,
-    clipped_gradient,
     descend,
-    gradient_norms,
     probabilities,
     train_privately,
     worst_case_steps,
 )
-from tests.unit.demo.in_memory import InMemoryRun
+from streams.sdk.run import Run
+from tests.unit.sdk.partitions import in_memory_run
 
 SMALL = Settings(3.0, 1e-5, worst_case_steps=6, steps=20, learning_rate=10.0)
 
@@ -29,6 +29,10 @@ SMALL = Settings(3.0, 1e-5, worst_case_steps=6, steps=20, learning_rate=10.0)
 @pytest.fixture(scope="module")
 def digits() -> Images:
     return load_digits()
+
+
+def clipping_run(settings: Settings) -> Run:
+    return in_memory_run(settings.rho, on_exhaustion="clip")[1]
 
 
 def _residuals(images: Images, seed: int) -> np.ndarray:
@@ -41,10 +45,14 @@ def test_probabilities_sum_to_one_and_do_not_overflow() -> None:
     np.testing.assert_allclose(rows, [[1.0, 0.0], [0.5, 0.5]])
 
 
+def _norms(images: Images, residuals: np.ndarray) -> np.ndarray:
+    return norm_products(row_norms(residuals), row_norms(images.train))
+
+
 def test_gradient_norm_is_that_of_the_explicit_gradient_of_each_user(digits: Images) -> None:
     residuals = _residuals(digits, 0)
     explicit = digits.train[:, :, None] * residuals[:, None, :]
-    norms = gradient_norms(residuals, np.linalg.norm(digits.train, axis=1))
+    norms = _norms(digits, residuals)
     np.testing.assert_allclose(norms, np.linalg.norm(explicit, axis=(1, 2)), rtol=1e-11)
 
 
@@ -63,8 +71,8 @@ def test_explicit_gradient_is_the_derivative_of_the_loss(digits: Images) -> None
 
 def test_no_gradient_is_longer_than_the_clip_norm(digits: Images) -> None:
     assert np.linalg.norm(digits.train, axis=1).max() <= FEATURE_NORM * (1 + 1e-12)
-    norms = gradient_norms(1e3 * _residuals(digits, 2), np.linalg.norm(digits.train, axis=1))
-    assert norms.max() == CLIP_NORM
+    for seed in range(5):
+        assert _norms(digits, _residuals(digits, seed)).max() <= CLIP_NORM * (1 + 1e-12)
     worst = np.zeros(CLASSES)
     worst[0], worst[1] = 1.0, -1.0
     assert np.linalg.norm(worst) * FEATURE_NORM == pytest.approx(CLIP_NORM)
@@ -72,11 +80,11 @@ def test_no_gradient_is_longer_than_the_clip_norm(digits: Images) -> None:
 
 def test_clipped_gradient_sums_gradients_scaled_to_the_granted_norms(digits: Images) -> None:
     residuals = _residuals(digits, 3)
-    norms = gradient_norms(residuals, np.linalg.norm(digits.train, axis=1))
+    norms = _norms(digits, residuals)
     granted = norms * np.random.default_rng(4).choice([0.0, 0.4, 1.0], len(norms))
     explicit = digits.train[:, :, None] * residuals[:, None, :]
     expected = np.tensordot(granted / norms, explicit, 1)
-    actual = clipped_gradient(digits.train, residuals, norms, granted)
+    actual = digits.train.T @ (residuals * clip_factors(norms, granted)[:, None])
     np.testing.assert_allclose(actual, expected, atol=1e-10)
 
 
@@ -102,7 +110,7 @@ def test_the_worst_case_of_equal_steps_pays_for_all_of_them(settings: Settings) 
 
 
 def test_the_worst_case_of_equal_steps_is_a_training_of_its_own(digits: Images) -> None:
-    run = InMemoryRun(SMALL.rho, clip=True)
+    run = clipping_run(SMALL)
     result = train_privately(run, digits, SMALL, seed=5, progress=lambda done, total: None)
     equal = descend(
         digits,
@@ -117,7 +125,7 @@ def test_the_worst_case_of_equal_steps_is_a_training_of_its_own(digits: Images) 
 def test_nobody_is_clipped_before_k0_so_both_trainings_are_the_same_until_then(
     digits: Images,
 ) -> None:
-    run = InMemoryRun(SMALL.rho, clip=True)
+    run = clipping_run(SMALL)
     result = train_privately(run, digits, SMALL, seed=5, progress=lambda done, total: None)
     k0, n = result.k0, len(digits.train)
     worst = descend(
@@ -134,7 +142,7 @@ def test_nobody_is_clipped_before_k0_so_both_trainings_are_the_same_until_then(
 
 def test_users_run_out_at_different_steps_and_never_overspend(digits: Images) -> None:
     settings = replace(SMALL, steps=40)
-    run = InMemoryRun(settings.rho, clip=True)
+    service, run = in_memory_run(settings.rho, on_exhaustion="clip")
     result = train_privately(run, digits, settings, seed=6, progress=lambda done, total: None)
     trace = result.trace
     assert (np.diff(trace.active) <= 0).all()
@@ -142,14 +150,15 @@ def test_users_run_out_at_different_steps_and_never_overspend(digits: Images) ->
     assert trace.halted.sum() > 0
     np.testing.assert_array_equal(trace.admitted + trace.halted, len(digits.train))
     assert trace.spent.max() <= settings.rho * (1 + 1e-12)
-    charged = np.array([run.units[user] for user in range(len(digits.train))]) * 2.0**-44
+    spent = service.spent()
+    charged = np.array([spent[user] for user in range(len(digits.train))])
     np.testing.assert_allclose(trace.spent, charged, rtol=1e-9, atol=1e-9)
 
 
 def test_the_same_seed_gives_the_same_training(digits: Images) -> None:
     traces = [
         train_privately(
-            InMemoryRun(SMALL.rho, clip=True),
+            clipping_run(SMALL),
             digits,
             SMALL,
             seed=seed,
@@ -163,7 +172,7 @@ def test_the_same_seed_gives_the_same_training(digits: Images) -> None:
 
 def test_progress_comes_to_its_end(digits: Images) -> None:
     seen: list[tuple[int, int]] = []
-    run = InMemoryRun(SMALL.rho, clip=True)
+    run = clipping_run(SMALL)
     train_privately(
         run, digits, SMALL, seed=1, progress=lambda done, total: seen.append((done, total))
     )

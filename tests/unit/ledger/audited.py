@@ -1,10 +1,10 @@
-"""A log that is folded twice: by a ledger, and by the auditor of the pipeline tests."""
+"""A log that is applied twice: by a ledger, and by the auditor of the pipeline tests."""
 
 from types import SimpleNamespace
 
 from streams.ledger.ledger import Channel
 from tests.audit.auditor import Auditor, compare, compare_chain, granted_norms
-from tests.unit.ledger.ledgers import Log, replayed
+from tests.unit.ledger.ledgers import Log, rebuilt
 
 
 class AuditedLog(Log):
@@ -33,7 +33,7 @@ class AuditedLog(Log):
     def audit(self) -> None:
         """State, answers, rejects, checkpoints and chain; the state as a new owner has it, too."""
         here = self.ledger.partition
-        again = replayed(self.deltas, self.ledger.partitions, here)
+        again = rebuilt(self.changes, self.ledger.partitions, here)
         for ledger in (self.ledger, again):
             compare(self.auditor, SimpleNamespace(records=self.published), {here: ledger})
         compare_chain(self.auditor, here, self.ledger.chain)

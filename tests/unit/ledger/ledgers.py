@@ -3,8 +3,8 @@
 import msgspec
 import numpy as np
 
-from accounting.units import budget_units
-from streams.ledger.ledger import Channel, Delta, Ledger
+from accounting.exact.units import budget_units
+from streams.ledger.ledger import Changes, Channel, Ledger
 from streams.schemas import (
     Charge,
     CloseRun,
@@ -21,14 +21,14 @@ from streams.wire.packing import pack_norms, unpack_bits
 
 
 class Log:
-    """A log that is folded as it grows; its requests are of one version unless they say another."""
+    """A log, applied as it grows; its requests are of one version unless they say another."""
 
     def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
         self.v = v
         self.ledger = Ledger(partition, partitions)
         self.records: list[bytes] = []
         self.outputs: list[list] = []
-        self.deltas: list[bytes] = []
+        self.changes: list[bytes] = []
 
     @property
     def any_ids(self) -> dict[str, str]:
@@ -37,14 +37,17 @@ class Log:
 
     def send(self, record) -> list:
         value = record if isinstance(record, bytes | None) else encode(record)
-        outputs = self.ledger.apply(len(self.records), value)
+        outputs = self.apply(value)
         self.records.append(value)
         self.outputs.append(outputs)
-        self.deltas.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.take_changes()))
         return outputs
 
+    def apply(self, value: bytes | None) -> list:
+        return self.ledger.apply(len(self.records), value)
+
     def hand_over(self, ledger: Ledger) -> None:
-        """Go on with the ledger of another owner, who knows where the chain of the log stands."""
+        """Go on with the ledger of another owner, who knows the chain of the log."""
         ledger.chain = self.ledger.chain
         self.ledger = ledger
 
@@ -110,9 +113,9 @@ def exhausted(decision: Decision) -> list[bool]:
     return unpack_bits(decision.exhausted, decision.users).tolist()
 
 
-def replayed(deltas: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
-    """A ledger that an owner before has left as deltas."""
+def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:
+    """A ledger that an owner before has left as changes."""
     ledger = Ledger(partition, partitions)
-    for delta in deltas:
-        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    for one in changes:
+        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
     return ledger

@@ -1,4 +1,4 @@
-"""Whatever stands in whichever field of whichever request: ledger and auditor say the same of it.
+"""Whatever is in whichever field of whichever request: ledger and auditor say the same of it.
 
 Nothing but a good request changes anything, and a good one is still applied after each bad one.
 """
@@ -113,7 +113,7 @@ class Judge:
 
     def _state(self) -> tuple[Any, ...]:
         ledger = self.log.ledger
-        return ledger.summary(), ledger.unfolded(), ledger.runs.copy(), self.log.spent()
+        return ledger.summary(), ledger.uncompacted(), dict(ledger.runs), self.log.spent()
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_what_is_written_does_not_depend_on_the_seed(monkeypatch):
         monkeypatch.setattr(_SlotTable.__init__, "__defaults__", (seed,))
         logs.append(random_log(3))
     assert logs[0].outputs == logs[1].outputs
-    assert logs[0].deltas == logs[1].deltas
+    assert logs[0].changes == logs[1].changes
 
 
 def test_a_mixed_list_is_entered_at_once():

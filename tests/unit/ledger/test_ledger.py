@@ -1,4 +1,4 @@
-"""The fold of one partition: what a record does, what it must not do, and that it can be redone.
+"""One partition: what a record does, what it must not do, and that it can be done again.
 
 In both versions of the wire, and with the auditor of the pipeline tests looking on.
 """
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger.accounts import PAGE_USERS
-from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
+from streams.ledger.columns import PAGE_ROWS
+from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.schemas import (
     Charge,
     Decision,
@@ -25,7 +25,7 @@ from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import pack_norms
 from streams.wire.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, replayed
+from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
     assert rejected.reason is reason
     assert rejected.record == log.records[-1]
     assert state_of(log.ledger) == before
-    assert log.deltas[-1] == encode(Ledger(0, 1).take_changes())
+    assert log.changes[-1] == encode(Ledger(0, 1).take_changes())
     assert isinstance(log.charge(**good), Decision)
 
 
@@ -239,45 +239,45 @@ def test_the_auditor_agrees_about_random_logs(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_replay_gives_the_same_bytes(seed):
+def test_applying_a_log_again_gives_the_same_bytes(seed):
     log = random_log(seed)
     again = Log()
     for record in log.records:
         again.send(record)
     assert again.outputs == log.outputs
-    assert again.deltas == log.deltas
+    assert again.changes == log.changes
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_deltas_rebuild_the_state(seed):
+def test_changes_rebuild_the_state(seed):
     log = random_log(seed)
-    assert state_of(replayed(log.deltas)) == state_of(log.ledger)
+    assert state_of(rebuilt(log.changes)) == state_of(log.ledger)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_fold_that_stops_anywhere_changes_nothing(seed):
-    """Fold while the log grows, stop at a random field, trim only if the fold was complete."""
+def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
+    """Compact while the log grows, stop at a random page, drop only what a whole one covers."""
     rng = random.Random(seed)
     source = random_log(seed)
     ledger = Ledger(0, 1)
-    folded: dict[str, bytes] = {}
-    deltas: list[bytes] = []
+    pages: dict[str, bytes] = {}
+    changes: list[bytes] = []
     pending: list[str] = []
     covered = 0
     for offset, record in enumerate(source.records):
         ledger.apply(offset, record)
-        deltas.append(encode(ledger.take_changes()))
+        changes.append(encode(ledger.take_changes()))
         if not pending and rng.random() < 0.1:
-            pending, covered = ledger.unfolded(), len(deltas)
+            pending, covered = ledger.uncompacted(), len(changes)
         elif pending:
             name = pending.pop(0)
-            folded[name] = ledger.fold(name)
+            pages[name] = ledger.take_page(name)
             if not pending:
-                del deltas[:covered]
+                del changes[:covered]
     taken_over = Ledger(0, 1)
-    taken_over.load(folded)
-    for delta in deltas:
-        taken_over.replay(msgspec.msgpack.decode(delta, type=Delta))
+    taken_over.load(pages)
+    for one in changes:
+        taken_over.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert state_of(taken_over) == state_of(source.ledger)
     follow_up = encode(
         Charge(
@@ -302,7 +302,7 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     for offset, record in enumerate(source.records[:half]):
         before.apply(offset, record)
     before.take_changes()
-    pages = {name: before.fold(name) for name in before.unfolded()}
+    pages = {name: before.take_page(name) for name in before.uncompacted()}
     changes = []
     for offset, record in enumerate(source.records[half:-1], start=half):
         before.apply(offset, record)
@@ -316,20 +316,20 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     assert after.chain == before.chain == source.ledger.chain
 
 
-def test_a_fold_over_many_pages_survives_users_that_arrive_meanwhile(new_log):
+def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log):
     log = new_log()
     log.create(budget=1.0)
     log.open()
-    ids = np.arange(3 * PAGE_USERS)
+    ids = np.arange(3 * PAGE_ROWS)
     half = len(ids) // 2
     log.charge(0, ids[:half].tobytes(), np.full(half, 0.5))
-    names = log.ledger.unfolded()
-    folded = {names[0]: log.ledger.fold(names[0]), names[1]: log.ledger.fold(names[1])}
+    names = log.ledger.uncompacted()
+    pages = {names[0]: log.ledger.take_page(names[0]), names[1]: log.ledger.take_page(names[1])}
     log.charge(1, ids[half:].tobytes(), np.full(len(ids) - half, 0.5))
-    for name in names[2:]:  # the second page of users is now fuller than the deltas know
-        folded[name] = log.ledger.fold(name)
+    for name in names[2:]:  # the second page of users is now fuller than the changes know
+        pages[name] = log.ledger.take_page(name)
     ledger = Ledger(0, 1)
-    ledger.load(folded)
-    for delta in log.deltas[3:]:
-        ledger.replay(msgspec.msgpack.decode(delta, type=Delta))
+    ledger.load(pages)
+    for one in log.changes[3:]:
+        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert state_of(ledger)[0] == state_of(log.ledger)[0]

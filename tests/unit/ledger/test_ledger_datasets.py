@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from streams.ledger.ledger import Channel, Delta, LayoutMismatch, Ledger
+from streams.ledger.ledger import Changes, Channel, LayoutMismatch, Ledger
 from streams.schemas import (
     CreateDataset,
     DatasetCreated,
@@ -16,16 +16,16 @@ from streams.schemas import (
     Reason,
     encode,
 )
-from tests.unit.ledger.ledgers import Log, admitted, replayed
+from tests.unit.ledger.ledgers import Log, admitted, rebuilt
 
 COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
 
 
-def folded(ledger: Ledger) -> Ledger:
-    """A ledger that loads what this one folds, after the deltas before were dropped."""
-    fields = {name: ledger.fold(name) for name in ledger.unfolded()}
+def compacted(ledger: Ledger) -> Ledger:
+    """A ledger that loads the pages of this one, after the changes before were dropped."""
+    pages = {name: ledger.take_page(name) for name in ledger.uncompacted()}
     loaded = Ledger(ledger.partition, ledger.partitions)
-    loaded.load({name: value for name, value in fields.items() if value is not None})
+    loaded.load({name: value for name, value in pages.items() if value is not None})
     return loaded
 
 
@@ -92,7 +92,7 @@ def test_ids_of_another_kind_are_refused_and_change_nothing(
         else:
             assert answer.reason is Reason.MIXED_USERS
             assert "two budgets" in answer.detail
-        log.hand_over(replayed(log.deltas))  # the kind is known to whoever comes after
+        log.hand_over(rebuilt(log.changes))  # the kind is known to whoever comes after
     assert list(log.spent()) == list(dict.fromkeys(users_charged))
 
 
@@ -182,27 +182,27 @@ def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log_of_2):
     for _ in range(2):
         assert log.withdraw().reason is Reason.DATASET_IN_USE
         log.close()
-    assert replayed(log.deltas).apply(99, log.records[-2])[0].channel is Channel.REJECTS
+    assert rebuilt(log.changes).apply(99, log.records[-2])[0].channel is Channel.REJECTS
 
 
-def test_a_withdrawn_dataset_is_gone_from_deltas_and_fields(new_log_of_2):
+def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log_of_2):
     log = new_log_of_2()
     log.create()
     log.create("other", budget=2.0)
-    fields = {name: log.ledger.fold(name) for name in log.ledger.unfolded()}
+    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
     log.withdraw()
-    assert log.ledger.unfolded() == ["policy:d"]
-    assert log.ledger.fold("policy:d") is None
-    assert log.ledger.unfolded() == []
+    assert log.ledger.uncompacted() == ["policy:d"]
+    assert log.ledger.take_page("policy:d") is None
+    assert log.ledger.uncompacted() == []
     behind = Ledger(0, 1)
-    behind.load(fields)
-    behind.replay(msgspec.msgpack.decode(log.deltas[-1], type=Delta))
-    assert list(behind.datasets) == list(replayed(log.deltas).datasets) == ["other"]
-    assert behind.unfolded() == ["policy:d"]
+    behind.load(pages)
+    behind.put_back(msgspec.msgpack.decode(log.changes[-1], type=Changes))
+    assert list(behind.datasets) == list(rebuilt(log.changes).datasets) == ["other"]
+    assert behind.uncompacted() == ["policy:d"]
 
 
-def test_pages_may_be_newer_than_the_deltas_of_a_dataset_that_was_created_twice(new_log_of_2):
-    """A fold that stopped before the deltas were dropped; they are replayed over its pages."""
+def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log_of_2):
+    """A compaction that stopped before changes were dropped; they are put back over its pages."""
     log = new_log_of_2()
     log.create(budget=8.0)
     log.withdraw()
@@ -210,9 +210,9 @@ def test_pages_may_be_newer_than_the_deltas_of_a_dataset_that_was_created_twice(
     log.open()
     log.charge(0, [1, 2], [1.0, 5.0])
     ahead = Ledger(0, 1)
-    ahead.load({name: log.ledger.fold(name) for name in log.ledger.unfolded()})
-    for delta in log.deltas:
-        ahead.replay(msgspec.msgpack.decode(delta, type=Delta))
+    ahead.load({name: log.ledger.take_page(name) for name in log.ledger.uncompacted()})
+    for one in log.changes:
+        ahead.put_back(msgspec.msgpack.decode(one, type=Changes))
     log.hand_over(ahead)
     assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
 
@@ -234,7 +234,7 @@ def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log_of
     batch = Ledger(0, 1)
     for offset, record in enumerate(records):
         batch.apply(offset, record)
-    after = replayed([encode(batch.take_changes())])
+    after = rebuilt([encode(batch.take_changes())])
     assert list(after.datasets) == ["d"]
     assert after.datasets["d"].policy == log.ledger.datasets["d"].policy
     assert after.summary() == batch.summary() == log.ledger.summary()
@@ -251,7 +251,7 @@ def policy_for(partitions: int, name: str = "d") -> Policy:
 
 def everything(ledger: Ledger) -> tuple:
     """All that a record might have changed."""
-    return ledger.chain, ledger.summary(), ledger.unfolded(), ledger.unwritten_bytes
+    return ledger.chain, ledger.summary(), ledger.uncompacted(), ledger.unwritten_bytes
 
 
 @pytest.mark.parametrize("v", [1, 2])
@@ -292,7 +292,7 @@ def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(ne
     log.create()
     log.withdraw()
     wrong = encode(CreateDataset(request="t", policy=policy_for(2)))
-    for ledger in (replayed(log.deltas), folded(log.ledger)):
+    for ledger in (rebuilt(log.changes), compacted(log.ledger)):
         (output,) = ledger.apply(2, wrong)
         assert output.channel is Channel.REJECTS
     log.send(wrong)
@@ -310,8 +310,8 @@ def test_the_auditor_stops_where_the_ledger_stops(new_log_of_2):
 def test_state_of_another_number_of_partitions_is_not_loaded():
     log = Log()
     log.create()
-    delta = msgspec.msgpack.decode(log.deltas[0], type=Delta)
+    changes = msgspec.msgpack.decode(log.changes[0], type=Changes)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).replay(delta)
+        Ledger(0, 2).put_back(changes)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).load({"partitions": log.ledger.fold("partitions")})
+        Ledger(0, 2).load({"partitions": log.ledger.take_page("partitions")})

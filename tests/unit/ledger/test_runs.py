@@ -6,7 +6,7 @@ import pytest
 from streams.ledger.ledger import Ledger
 from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened, decode_request
 from streams.wire.packing import charge_digest
-from tests.unit.ledger.ledgers import Log, replayed
+from tests.unit.ledger.ledgers import Log, rebuilt
 
 
 @pytest.fixture
@@ -123,13 +123,13 @@ def test_only_the_current_attempt_can_close_a_run(log, change, reason, is_closed
 def test_closed_runs_cost_bytes_and_stay_closed_for_later_owners(log):
     log.open()
     log.charge(0, list(range(1000)), [1.0] * 1000)
-    open_bytes = len(log.ledger.fold("run:d/r"))
+    open_bytes = len(log.ledger.take_page("run:d/r"))
     log.close()
-    fields = {name: log.ledger.fold(name) for name in log.ledger.unfolded()}
-    assert len(fields["run:d/r"]) < 64 < open_bytes
+    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    assert len(pages["run:d/r"]) < 64 < open_bytes
     loaded = Ledger(0, 1)
-    loaded.load(fields)
-    for ledger in (loaded, replayed(log.deltas)):
+    loaded.load(pages)
+    for ledger in (loaded, rebuilt(log.changes)):
         assert ledger.runs == log.ledger.runs
         assert ledger.summary() == log.ledger.summary()
 

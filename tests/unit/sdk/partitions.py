@@ -1,127 +1,153 @@
-"""The service without Kafka and Redis: one ledger a partition, and answers that can be lost."""
+"""The service in memory, with what can go wrong between it and a client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import numpy as np
 
-from streams.ledger.ledger import Channel, Ledger
-from streams.schemas import Answer, Decision, Policy, Reason, Rejected, Request, decode_answer
-from streams.sdk.asking import Deadline
-from streams.sdk.datasets import create, policy_from, withdraw
+from streams.ledger.ledger import Channel, Ledger, Output
+from streams.schemas import (
+    Answer,
+    Charge,
+    Decision,
+    Policy,
+    Reason,
+    Rejected,
+    Request,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from streams.sdk.client import Turnstile
+from streams.sdk.connection import Waiting
 from streams.sdk.errors import RequestRejected, refusal_of
-from streams.sdk.opening import close_run, open_run
-from streams.sdk.replies import Waiting
+from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.run import Run
-from streams.sdk.witness import Witness
-
-NOW = Deadline.after(0.0)
+from streams.wire.packing import unpack_norms, unpack_users
 
 
-class Partitions:
-    """Answers requests as the workers would, at once.
+class Partitions(MemoryConnection):
+    """What does not answer at once does not answer: nothing here waits.
 
     Attributes:
+        turnstile: a client of it.
         logs: what was published, by partition.
         rejects: why something was refused, each time.
         deaf: partitions that nothing reaches.
         mute: partitions whose answers are lost.
+        late: partitions whose answers come when somebody has published again.
         heard: what is read from `halts` while a charge waits, when a worker has decided this.
         before_result: called when requests were published and answers have not been looked at.
     """
 
     def __init__(self, count: int = 3) -> None:
-        self.ledgers = [Ledger(partition, count) for partition in range(count)]
+        super().__init__(count, timeout=0.0)
+        self.turnstile = Turnstile(connection=self)
         self.logs: list[list[bytes]] = [[] for _ in range(count)]
         self.rejects: list[Reason] = []
         self.deaf: set[int] = set()
         self.mute: set[int] = set()
+        self.late: set[int] = set()
+        self._held: list[tuple[int, Sequence[Output]]] = []
         self.heard: Callable[[Decision], list[Decision]] = lambda decision: [decision]
         self.before_result: Callable[[], object] = lambda: None
-        self._witnesses: dict[tuple[str, str], Witness] = {}
-
-    @property
-    def partitions(self) -> int:
-        return len(self.ledgers)
-
-    def deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.after(0.0)
-
-    def ask(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer]:
-        replies = self._exchange(requests, Waiting(frozenset(requests)))
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
-
-    def survey(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
-    ) -> dict[int, Answer | RequestRejected]:
-        return self._exchange(requests, Waiting(frozenset(requests), to_the_end=True))
-
-    def watch(self, dataset: str, run: str) -> Witness:
-        return self._witnesses.setdefault((dataset, run), Witness(dataset, run))
 
     def create(self, name: str = "d", **policy: object) -> Policy:
-        """As ``Turnstile.create_dataset``; a budget of 1 unless something else is said."""
-        nothing = dict.fromkeys(("epsilon", "delta", "budget", "orders", "odometer_step"))
-        defaults = {"measure": "zcdp", "on_exhaustion": "halt", "user_ids": None, "budget": 1.0}
-        arguments = {**nothing, **defaults, **policy}
-        return create(self, policy_from(name, partitions=self.partitions, **arguments), NOW)
+        """A budget of 1 unless something else is said."""
+        return self.turnstile.create_dataset(name, **{"budget": 1.0, **policy})
 
     def withdraw(self, name: str = "d") -> None:
-        """As ``Turnstile.withdraw_dataset``."""
-        withdraw(self, name, NOW)
+        self.turnstile.withdraw_dataset(name)
 
     def open(self, name: str = "r", dataset: str = "d", released: int | None = None) -> Run:
-        """As ``Turnstile.run``."""
-        return open_run(self, dataset, name, released=released, deadline=NOW)
+        return self.turnstile.run(dataset, name, released=released)
 
-    def close(self, name: str = "r", dataset: str = "d") -> bool:
-        """As ``Turnstile.close_run``."""
-        return close_run(self, dataset, name, NOW)
+    def close_run(self, name: str = "r", dataset: str = "d") -> bool:
+        return self.turnstile.close_run(dataset, name)
+
+    def add_partitions(self, count: int) -> None:
+        """As an operator must not."""
+        first, self.partitions = self.partitions, self.partitions + count
+        self.ledgers += [Ledger(p, self.partitions) for p in range(first, self.partitions)]
+        self.logs += [[] for _ in range(count)]
+        self._offsets += [0] * count
 
     def hear(self, decision: Decision) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
-        self.watch(decision.dataset, decision.run).see(decision)
+        self._hear(Channel.HALTS, decision.partition, encode(decision))
 
     def publish(self, partition: int, record: bytes | Request) -> Answer | RequestRejected:
         """Have one record applied, whoever sends it."""
-        value = record if isinstance(record, bytes) else msgspec.msgpack.encode(record)
-        log = self.logs[partition]
-        log.append(value)
-        output = self.ledgers[partition].apply(len(log) - 1, value)[0]
+        value = record if isinstance(record, bytes) else encode(record)
+        output = self._apply(partition, value)[0]
         if output.channel is Channel.REJECTS:
-            rejected = msgspec.msgpack.decode(output.value, type=Rejected)
-            self.rejects.append(rejected.reason)
-            return refusal_of(rejected)
+            return refusal_of(msgspec.msgpack.decode(output.value, type=Rejected))
         return decode_answer(output.value)
 
-    def spent(self, dataset: str = "d") -> dict[int | str, float]:
-        """What every user has spent, as a part of one unit of the measure."""
-        spent: dict[int | str, float] = {}
+    def spent_units(self, dataset: str = "d") -> dict[int | str, int]:
+        """What every user has spent, in units, of one budget."""
+        spent: dict[int | str, int] = {}
         for ledger in self.ledgers:
             if dataset in ledger.datasets:
                 users, units = ledger.datasets[dataset].spent_units()
                 ids: Iterable[int | str] = users if isinstance(users, list) else users.tolist()
-                spent |= dict(zip(ids, (units / 2**44).tolist(), strict=True))
+                spent |= dict(zip(ids, units.reshape(-1).tolist(), strict=True))
         return spent
 
-    def _exchange(
-        self, requests: Mapping[int, bytes], waiting: Waiting
-    ) -> dict[int, Answer | RequestRejected]:
-        if not requests:
-            return {}
-        for partition, record in requests.items():
-            if partition in self.deaf:
-                continue
-            reply = self.publish(partition, record)
-            if partition not in self.mute:
-                if isinstance(reply, Decision):
-                    for decision in self.heard(reply):
-                        self.hear(decision)
-                        waiting.reply(partition, decision)
-                else:
-                    waiting.reply(partition, reply)
+    def spent(self, dataset: str = "d") -> dict[int | str, float]:
+        """What every user has spent, as a part of one unit of the measure."""
+        return {user: units / 2**44 for user, units in self.spent_units(dataset).items()}
+
+    def charged(self) -> list[dict[int | str, float]]:
+        """The users of every charge that was published, of all partitions, with their norms."""
+        records = [decode_request(value) for log in self.logs for value in log]
+        return [
+            dict(
+                zip(
+                    np.asarray(unpack_users(record.users), dtype=object).tolist(),
+                    unpack_norms(record.norms).tolist(),
+                    strict=True,
+                )
+            )
+            for record in records
+            if isinstance(record, Charge)
+        ]
+
+    def _publish(self, waiting: Waiting) -> None:
+        held, self._held = self._held, []
+        for partition, outputs in held:
+            self._say(partition, outputs)
+        reached = {p: sent for p, sent in waiting.requests.items() if p not in self.deaf}
+        super()._publish(Waiting(reached))
         self.before_result()
-        return waiting.result(NOW)
+
+    def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
+        self.logs[partition].append(request)
+        outputs = super()._apply(partition, request)
+        for output in outputs:
+            if output.channel is Channel.REJECTS:
+                self.rejects.append(msgspec.msgpack.decode(output.value, type=Rejected).reason)
+        return outputs
+
+    def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
+        if partition in self.late:
+            self._held.append((partition, outputs))
+        elif partition not in self.mute:
+            self._say(partition, outputs)
+
+    def _say(self, partition: int, outputs: Sequence[Output]) -> None:
+        answer = None if outputs[0].channel is Channel.REJECTS else decode_answer(outputs[0].value)
+        if isinstance(answer, Decision):
+            for decision in self.heard(answer):
+                self.hear(decision)
+        else:
+            super()._answer(partition, outputs)
+
+
+def in_memory_run(budget: float, **policy: object) -> tuple[Partitions, Run]:
+    """A run of a new dataset whose users may have ids of both kinds, in one partition."""
+    service = Partitions(1)
+    service.create(budget=budget, user_ids="mixed", **policy)
+    return service, service.open()

@@ -15,9 +15,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from streams.sdk.arguments import check_distinct, read_contributions, read_norms
+from streams.queries.answerer import read_contributions
 from streams.sdk.columns import read_users
 from streams.sdk.errors import InvalidRequest
+from streams.sdk.steps import check_distinct, read_norms
 
 
 class Colour(IntEnum):

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.ledger.ledger import Ledger
 from streams.schemas import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
-from streams.sdk.asking import Deadline
+from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
@@ -19,7 +18,7 @@ from streams.sdk.errors import (
     RequestRejected,
     RunIsClosed,
 )
-from tests.unit.sdk.partitions import NOW, Partitions
+from tests.unit.sdk.partitions import Partitions
 
 
 def policy(partitions: int = 3, budget: int = 2**44) -> Policy:
@@ -194,8 +193,7 @@ def test_a_dataset_that_does_not_exist_is_refused() -> None:
 def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     service = Partitions(2)
     service.create()
-    service.ledgers += [Ledger(2, 4), Ledger(3, 4)]
-    service.logs += [[], []]
+    service.add_partitions(2)
     with pytest.raises(PartitionsDisagree, match="Partitions were added"):
         service.open()
     with pytest.raises(RequestRejected):
@@ -223,24 +221,24 @@ def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> 
     setattr(service, lost, set())
     with pytest.raises(RunIsClosed):
         service.open()  # which says nothing of the others
-    assert service.close()
+    assert service.close_run()
     assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
-    assert service.close(), "again is fine"
+    assert service.close_run(), "again is fine"
 
 
 def test_only_a_run_that_there_is_can_be_closed() -> None:
     service = Partitions()
     with pytest.raises(RequestRejected, match="unknown-dataset"):
-        service.close()
+        service.close_run()
     service.create()
-    assert not service.close("typo")
+    assert not service.close_run("typo")
     assert not any(ledger.runs["d", "typo"].closed for ledger in service.ledgers)
 
 
 @pytest.mark.parametrize("name", ["", "with space", "new\nline", "x" * 129, "-first"])
 @pytest.mark.parametrize(
     "call",
-    [Partitions.open, lambda s, n: s.open("r", n), Partitions.withdraw, Partitions.close],
+    [Partitions.open, lambda s, n: s.open("r", n), Partitions.withdraw, Partitions.close_run],
 )
 def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
     name: str, call: Callable[[Partitions, str], object]
@@ -257,4 +255,3 @@ def test_released_must_be_a_step(released: Any) -> None:
     service.create()
     with pytest.raises(InvalidRequest, match="released"):
         service.open(released=released)
-    assert NOW.left() == 0.0

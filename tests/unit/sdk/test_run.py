@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from streams.schemas import Charge, Decision, Reason, decode_request
+from streams.sdk.decisions import REMEMBERED_STEPS
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -25,7 +26,6 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.run import Run
-from streams.sdk.witness import REMEMBERED_STEPS
 from streams.wire.packing import pack_bits
 from tests.unit.sdk.partitions import Partitions
 
@@ -234,6 +234,33 @@ def test_a_step_that_is_handed_back_is_not_charged_with_other_content() -> None:
     assert (run.step, run.interrupted) == (1, False)
     charge(run)
     assert_charged(service, times=2)
+
+
+def test_a_refusal_that_comes_late_is_not_taken_for_one_of_the_right_content() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    service.late = {1, 2}
+    with pytest.raises(StepContentChanged):
+        charge(run, NORMS / 2)
+    service.late = set()
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
+
+
+def test_a_decision_that_comes_late_is_not_taken_for_a_forged_one_of_other_content() -> None:
+    service, run = opened()
+    charge(run)
+    run = service.open(released=-1)
+    service.late = {0, 1, 2}
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    service.late, service.deaf = set(), {0, 1, 2}  # what is asked now is answered later still
+    with pytest.raises(StepContentChanged):
+        charge(run, NORMS / 2)
+    service.deaf = set()
+    assert charge(run).step == 0
+    assert_charged(service, times=1)
 
 
 @pytest.mark.parametrize("reached", PLACES, ids=str)

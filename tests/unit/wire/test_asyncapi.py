@@ -20,7 +20,7 @@ import yaml
 from streams import schemas
 from streams.config import Config
 from streams.ledger.ledger import Channel, Ledger
-from streams.ledger.writes import most_written
+from streams.ledger.limits import most_written
 from streams.schemas import MAX_REQUEST_BYTES, decode_answer, decode_request, encode
 from streams.topics.topics import SETTINGS
 from tests.readme import TOP

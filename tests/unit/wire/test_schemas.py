@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.units import MAX_BUDGET_UNITS
+from accounting.exact.units import MAX_BUDGET_UNITS
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     OLDEST,

@@ -1,6 +1,6 @@
 """Whatever comes in, what a worker publishes about it fits in its topic.
 
-A record that the broker refuses would end the worker, and the next one, for ever: it stands in the
+A record that the broker refuses would end the worker, and the next one, for ever: it is in the
 outbox.
 """
 

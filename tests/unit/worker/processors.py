@@ -1,19 +1,21 @@
-"""A processor without Kafka and Redis: what it takes, writes and publishes is kept in lists."""
+"""A processor in a world of memory, in which every effect can be held up and is remembered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from streams.ledger.ledger import Channel, Ledger, Output
-from streams.store.holding import Backlog
-from streams.store.layout import LAYOUT, Meta
-from streams.store.port import Verdict
-from streams.store.snapshot import Snapshot
-from streams.wire.chain import Chain
-from streams.worker.log_reader import Missing
+from streams.ledger.ledger import Channel, Ledger
+from streams.store.holding import Holding
+from streams.store.layout import fields_of_nothing
+from streams.store.memory_store import MemoryStore
+from streams.store.port import Commit, Exchange, Guard, Verdict
+from streams.store.snapshot import Snapshot, verified
+from streams.wire.chain import NO_TOPIC
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
+from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
 from streams.worker.stops import Stops
 
@@ -30,99 +32,75 @@ class Record:
         self.applied = True
 
 
-@dataclass
-class Commit:
-    """One atomic write."""
-
-    first: int
-    next: int
-    chain: Chain
-    changes: bytes
-    parcels: Mapping[str, bytes]
-    published: list[str]
+class Ended(BaseException):
+    """The worker has ended; no ``except Exception`` stops it."""
 
 
 @dataclass
-class Books:
-    """Stands for what is held in Redis."""
+class Ends:
+    """Stands for the end of the process: from then on every effect is refused."""
 
-    partition: int = 0
-    owner: str = "me"
-    version: int = 1
-    backlog: Backlog = field(default_factory=lambda: Backlog(0, 0))
-    commits: list[Commit] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
-    pages: list[Mapping[str, bytes | None]] = field(default_factory=list)
-    dropped: list[tuple[Backlog, int]] = field(default_factory=list)
-    stop: tuple[str, str, str] | None = None
-    may_commit: asyncio.Event | None = None
+    why: str = ""
 
-    async def commit(self, *arguments: Any) -> Verdict:
-        if self.may_commit:
-            await self.may_commit.wait()
-        *rest, published = arguments
-        self.commits.append(Commit(*rest, list(published)))
-        self.version += 1
-        return Verdict.OK
+    def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
+        self.why = self.why or why
+        raise Ended(why)
 
-    async def forget(self, published: Sequence[str]) -> Verdict:
+    def refuse(self) -> None:
+        if self.why:
+            raise Ended(self.why)
+
+
+@dataclass
+class Gate:
+    """What is done to the world passes here, and waits here for as long as a test wants."""
+
+    ends: Ends
+    passed: list[object] = field(default_factory=list)
+    waiting: dict[object, list[asyncio.Future[None]]] = field(default_factory=dict)
+
+    def hold(self, *effects: object) -> None:
+        """Let these effects wait, each until its future in ``waiting`` is done."""
+        self.waiting |= {effect: [] for effect in effects}
+
+    async def __call__(self, effect: object) -> None:
+        if effect in self.waiting:
+            future = asyncio.get_running_loop().create_future()
+            self.waiting[effect].append(future)
+            await future
+        self.ends.refuse()
+        self.passed.append(effect)
+
+
+class Store(MemoryStore):
+    """A store that remembers what was written."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(clock=lambda: 0.0)
+        self.commits: list[Commit] = []
+        self.exchanges: list[Exchange] = []
+        self.forgotten: list[str] = []
+        self._gate = gate
+
+    @property
+    def stop(self) -> str | None:
+        """Why nothing is decided, if so."""
+        return self.contents(0).stopped.get("reason")
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        await self._gate("store.commit")
+        self.commits.append(commit)
+        return await super().commit(guard, commit)
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        await self._gate("store.compact")
+        self.exchanges.append(exchange)
+        return await super().compact(guard, exchange)
+
+    async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
+        await self._gate("store.forget")
         self.forgotten += published
-        return Verdict.OK
-
-    async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
-        self.pages.append(pages)
-        return Verdict.OK
-
-    async def drop(self, covered: Backlog, since: int) -> Verdict:
-        self.dropped.append((covered, since))
-        return Verdict.OK
-
-    async def keep_stop(self, reason: str, problem: str, remedy: str) -> None:
-        self.stop = reason, problem, remedy
-
-
-@dataclass
-class Broker:
-    """Stands for both producers; confirms what it is told to confirm."""
-
-    answers: list[Output] = field(default_factory=list)
-    checkpoints: list[Output] = field(default_factory=list)
-    confirmations: dict[str, list[asyncio.Future[None]]] = field(
-        default_factory=lambda: {"answers": [], "checkpoints": []}
-    )
-    confirms: bool = True
-    error: Exception | None = None
-
-    async def publish(self, partition: int, outputs: Sequence[Output]) -> list[Any]:
-        assert all(output.channel is not Channel.ODOMETER for output in outputs)
-        self.answers += outputs
-        return [self._confirmation("answers")]
-
-    def _confirmation(self, kind: str) -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        self.confirmations[kind].append(future)
-        if self.confirms:
-            future.set_result(None)
-        return future
-
-
-@dataclass
-class OdometerBroker:
-    """The odometer's side of it."""
-
-    broker: Broker
-    stopped: bool = False
-
-    async def publish(self, outputs: Sequence[Output]) -> Any:
-        assert all(output.channel is Channel.ODOMETER for output in outputs)
-        self.broker.checkpoints += outputs
-        return self.broker._confirmation("checkpoints")
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    async def stop(self) -> None:
-        self.stopped = True
+        return await super().forget(guard, published)
 
 
 @dataclass
@@ -130,9 +108,10 @@ class Bench:
     """A processor, and all that surrounds it."""
 
     processor: Processor
-    books: Books
-    broker: Broker
-    asked: list[tuple[int, int]]
+    store: Store
+    broker: MemoryBroker
+    gate: Gate
+    ends: Ends
 
     async def arrive(self, *records: Record) -> None:
         for record in records:
@@ -142,50 +121,72 @@ class Bench:
         """Let the processor work until something is so."""
         async with asyncio.timeout(20):
             while not condition():
+                self.ends.refuse()
                 await asyncio.sleep(0)
 
+    def answers(self) -> list[bytes | None]:
+        """What was published of those that go out at once."""
+        return [
+            *self.broker.outputs(Channel.HALTS, 0).values,
+            *self.broker.outputs(Channel.REJECTS, 0).values,
+        ]
 
-def snapshot(next_offset: int = 0, outbox: Sequence[tuple[str, bytes]] = ()) -> Snapshot:
-    """An empty state that has been applied up to an offset."""
-    meta = Meta(
-        layout=LAYOUT,
-        topic="00" * 16,
-        partitions=1,
-        owner="me",
-        version=1,
-        next=next_offset,
-        chain=Ledger(0, 1).chain,
-        since=next_offset,
-        changes=0,
-        pages=0,
-        digest=0,
-        outbox=len(outbox),
+    def checkpoints(self) -> list[bytes | None]:
+        return self.broker.outputs(Channel.ODOMETER, 0).values
+
+
+def log_with(missing: Missing, offsets: int = 10) -> MemoryBroker:
+    """A broker whose log has the same at each offset."""
+    broker = MemoryBroker(1)
+    log = broker.norms(0)
+    for _ in range(offsets):
+        log.append(b"a record") if missing is Missing.RECORDS else log.mark()
+    if missing is Missing.HOLE:
+        log.remove(0, offsets)
+    return broker
+
+
+def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -> Snapshot:
+    """An empty state that has been applied up to an offset, as its owner loads it."""
+    kept = store.contents(0)
+    kept.outbox = dict(outbox)
+    kept.meta = {
+        **fields_of_nothing(NO_TOPIC, 0, 1),
+        "owner": "me",
+        "version": "1",
+        "outbox": str(len(outbox)),
+        "next": str(next_offset),
+        "since": str(next_offset),
+    }
+    return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+
+
+def world_of(owner: str, store: Store, client: MemoryClient, ends: Ends) -> World:
+    return World(
+        owner=owner,
+        prefix="t.",
+        store=store,
+        topics=client,
+        read_log=client.read_log,
+        publisher=client,
+        checkpoints_of=client.checkpoints_of,
+        end=ends,
     )
-    return Snapshot(meta, {}, [], 0, list(outbox), {})
 
 
 def bench(
     ledger: Ledger | None = None,
-    kept: Snapshot | None = None,
+    next_offset: int = 0,
+    outbox: Sequence[tuple[str, bytes]] = (),
     missing: Missing = Missing.HOLE,
-    books: Books | None = None,
-    broker: Broker | None = None,
 ) -> Bench:
-    """A processor that was not started."""
-    books, broker = books or Books(), broker or Broker()
-    asked: list[tuple[int, int]] = []
-
-    async def proof(first: int, end: int) -> Missing:
-        asked.append((first, end))
-        return missing
-
-    processor = Processor(
-        ledger or Ledger(0, 1),
-        kept or snapshot(),
-        books,  # type: ignore[arg-type]
-        broker,
-        OdometerBroker(broker),
-        proof,
-        Stops("t.", 0, 0),
-    )
-    return Bench(processor, books, broker, asked)
+    """A processor that was not started, of a partition that has got as far as ``next_offset``."""
+    ends = Ends()
+    gate = Gate(ends)
+    store = Store(gate)
+    broker = log_with(missing)
+    world = world_of("me", store, MemoryClient(broker, gate), ends)
+    snapshot = owned(store, next_offset, outbox)
+    holding = Holding(store, 0, world.owner, snapshot)
+    processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Stops("t.", 0, 0))
+    return Bench(processor, store, broker, gate, ends)

@@ -1,43 +1,54 @@
-"""A batch that fails ends the process before anybody else sees the memory it left behind."""
+"""A batch that fails ends the worker before anybody else sees the memory it left behind."""
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
 
-from streams.worker.exits import EXIT_RESTART
-
-SCENARIO = """
-import asyncio
-
 from streams.ledger.ledger import Ledger
-from tests.unit.worker.processors import Books, Record, bench
+from streams.worker.exits import EXIT_RESTART
+from tests.unit.worker.processors import Ended, Record, bench
 
 
 class HalfApplied(Ledger):
     def apply(self, offset, value):
         raise MemoryError("in the middle of a batch")
 
-    def unfolded(self):
+    def uncompacted(self):
         return ["run:d/r"]
 
-    def fold(self, name):
+    def take_page(self, name):
         return b"not committed"
 
 
-class Told(Books):
-    async def compact(self, *arguments):
-        print("uncommitted state was written", flush=True)
-        return await super().compact(*arguments)
+def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
+    async def scenario():
+        made = bench(HalfApplied(0, 1))
+        made.processor.start()
+        await made.processor.intake.arrive(Record(0))
+        await made.until(made.processor._lock.locked)
+        with pytest.raises(Ended):
+            await made.processor.compact()  # has to wait for the batch
+        assert "in the middle of a batch" in made.ends.why
+        assert (made.store.exchanges, made.store.commits) == ([], [])
+
+    asyncio.run(scenario())
+
+
+AT_ONCE = """
+import asyncio
+
+from streams.worker.exits import end_process
 
 
 async def main():
-    processor = bench(HalfApplied(0, 1), books=Told()).processor
-    processor.start()
-    await processor.intake.arrive(Record(0))
-    while not processor._lock.locked():
+    asyncio.get_running_loop().call_soon(print, "another task ran")
+    try:
+        end_process("a reason", ValueError("a cause"))
+    finally:
+        print("it cleaned up", flush=True)
         await asyncio.sleep(0)
-    await processor.compact()  # has to wait for the batch
 
 
 asyncio.run(main())
@@ -45,9 +56,10 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
+def test_a_process_that_ends_does_nothing_more_than_say_why() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", SCENARIO], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "in the middle of a batch" in ended.stderr
+    assert "worker ends: a reason" in ended.stderr
+    assert "a cause" in ended.stderr
     assert (ended.returncode, ended.stdout) == (EXIT_RESTART, "")

@@ -7,20 +7,26 @@ import pytest
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.schemas import encode
 from streams.worker import processor as batch_loop
-from streams.worker.log_reader import Missing
+from streams.worker.memory_broker import Effect
 from streams.worker.outbox import parcels_of
+from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
-from tests.unit.worker.processors import Books, Broker, Record, bench, snapshot
+from tests.unit.worker.processors import Record, bench
 
 
 class Writes(Ledger):
     """A ledger whose records write as many bytes as their value says."""
 
+    unwritten_bytes = 0
+
     def apply(self, offset, value):
-        outputs = super().apply(offset, None)
-        self._unwritten += int(value)
-        return outputs
+        self.unwritten_bytes += int(value)
+        return super().apply(offset, None)
+
+    def take_changes(self):
+        self.unwritten_bytes = 0
+        return super().take_changes()
 
 
 def run(scenario) -> None:
@@ -34,7 +40,7 @@ def test_a_batch_ends_when_it_would_write_too_much():
         made.processor.start()
         await made.arrive(*(Record(offset, half) for offset in range(7)))
         await made.until(lambda: made.processor.next == 7)
-        assert all(commit.next - commit.first <= 2 for commit in made.books.commits)
+        assert all(commit.next - commit.first <= 2 for commit in made.store.commits)
 
     run(scenario)
 
@@ -48,7 +54,7 @@ def test_a_commit_carries_the_chain_up_to_its_last_record():
             await made.arrive(record)
             await made.until(lambda offset=offset: made.processor.next == offset + 1)
             assert record.applied
-        for commit in made.books.commits:
+        for commit in made.store.commits:
             assert commit.chain.last == commit.next - 1
             assert commit.chain.ends_with(b"%d" % commit.chain.last)
 
@@ -61,9 +67,9 @@ def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_fol
         made.processor.start()
         await made.arrive(Record(0), Record(3))
         await made.until(lambda: made.processor.next == 4)
-        assert made.asked == [(1, 3)]
+        assert made.gate.passed.count(Effect.READ) == 1
         reached = 0
-        for commit in made.books.commits:
+        for commit in made.store.commits:
             assert commit.first == reached
             reached = commit.next
         assert reached == 4
@@ -76,14 +82,14 @@ def test_a_hole_stops_the_partition_and_the_stop_is_kept():
         made = bench(missing=Missing.HOLE)
         made.processor.start()
         await made.arrive(Record(0), Record(3))
-        await made.until(lambda: made.books.stop)
-        assert made.books.stop[0] == StopReason.HOLE
+        await made.until(lambda: made.store.stop)
+        assert made.store.stop == StopReason.HOLE
         assert made.processor.state is State.STOPPED
         await made.arrive(Record(1), Record(2), Record(3))
         await made.processor.compact()
         await made.processor.pass_tail(9)
         assert made.processor.next == 1
-        assert made.books.pages == made.books.dropped == []
+        assert made.store.exchanges == []
         assert not made.processor.can_resume
 
     run(scenario)
@@ -100,9 +106,9 @@ def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
         made = bench(OfTwo(0, 1))
         await made.arrive(Record(0), Record(1))
         made.processor.start()
-        await made.until(lambda: made.books.stop)
-        assert made.books.stop[0] == StopReason.OTHER_PARTITIONS
-        assert made.books.commits == []
+        await made.until(lambda: made.store.stop)
+        assert made.store.stop == StopReason.OTHER_PARTITIONS
+        assert made.store.commits == []
 
     run(scenario)
 
@@ -110,13 +116,13 @@ def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
 @pytest.mark.parametrize("missing", Missing)
 def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
     async def scenario():
-        made = bench(missing=missing, kept=snapshot(5))
+        made = bench(missing=missing, next_offset=5)
         await made.processor.pass_tail(8)
         passed = missing is Missing.NOTHING_TO_APPLY
         assert made.processor.next == (8 if passed else 5)
-        assert [(c.first, c.next) for c in made.books.commits] == ([(5, 8)] if passed else [])
+        assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
         await made.processor.pass_tail(5)
-        assert made.asked == [(5, 8)]
+        assert made.gate.passed.count(Effect.READ) == 1
 
     run(scenario)
 
@@ -126,7 +132,7 @@ def test_records_that_wait_are_no_end_to_be_passed():
         made = bench(missing=Missing.NOTHING_TO_APPLY)
         await made.arrive(Record(0))
         await made.processor.pass_tail(1)
-        assert made.asked == []
+        assert made.gate.passed == []
 
     run(scenario)
 
@@ -161,14 +167,14 @@ def test_outputs_are_kept_in_parcels_of_a_size(monkeypatch):
 def test_what_the_owner_before_kept_is_published_before_anything_newer():
     async def scenario():
         kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
-        made = bench(kept=snapshot(9, kept))
+        made = bench(next_offset=9, outbox=kept)
         await made.arrive(Record(9))
         made.processor.start()
         await made.until(lambda: made.processor.next == 10)
-        values = [output.value for output in made.broker.answers]
-        assert values[:2] == [b"first answer", b"second answer"]
-        assert len(values) == 3
-        assert made.broker.checkpoints == [OUTPUTS[0], OUTPUTS[2]]
+        await made.until(lambda: len(made.answers()) == 3)
+        assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
+        assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
+        await made.until(lambda: made.checkpoints() == [b"first checkpoint", b"second checkpoint"])
 
     run(scenario)
 
@@ -176,15 +182,16 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
 def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
     async def scenario():
         kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
-        made = bench(kept=snapshot(9, kept), broker=Broker(confirms=False))
+        made = bench(next_offset=9, outbox=kept)
+        made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()
-        await made.until(lambda: made.broker.checkpoints)
-        made.broker.confirmations["answers"][0].set_result(None)
-        await made.until(lambda: made.books.forgotten)
-        assert made.books.forgotten == ["0/0"]
-        made.broker.confirmations["checkpoints"][0].set_result(None)
-        await made.until(lambda: len(made.books.forgotten) > 1)
-        assert made.books.forgotten == ["0/0", "0/1"]
+        await made.until(lambda: made.checkpoints())
+        made.gate.waiting.pop(Effect.HEAR)[0].set_result(None)
+        await made.until(lambda: made.store.forgotten)
+        assert made.store.forgotten == ["0/0"]
+        made.gate.waiting[Effect.COMMIT][0].set_result(None)
+        await made.until(lambda: len(made.store.forgotten) > 1)
+        assert made.store.forgotten == ["0/0", "0/1"]
 
     run(scenario)
 
@@ -196,29 +203,28 @@ def test_many_checkpoints_that_wait_hold_up_no_answer():
             return OUTPUTS
 
     async def scenario():
-        made = bench(Raises(0, 1), broker=Broker())
-        made.broker.confirms = False
+        made = bench(Raises(0, 1))
+        made.gate.hold(Effect.BEGIN)
         made.processor.start()
         for offset in range(30):
             await made.arrive(Record(offset))
             await made.until(lambda offset=offset: made.processor.next == offset + 1)
-            for confirmation in made.broker.confirmations["answers"]:
-                if not confirmation.done():
-                    confirmation.set_result(None)
-        assert len(made.broker.answers) == 60
+        await made.until(lambda: len(made.answers()) == 60)
+        assert made.checkpoints() == []
 
     run(scenario)
 
 
 def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
     async def scenario():
-        made = bench(broker=Broker(confirms=False))
+        made = bench()
+        made.gate.hold(Effect.HEAR)
         made.processor.start()
         await made.arrive(Record(0))
-        await made.until(lambda: made.broker.answers)
+        await made.until(lambda: made.gate.waiting[Effect.HEAR])
         suspended = asyncio.create_task(made.processor.suspend())
         await made.until(lambda: made.processor.state is State.SUSPENDED)
-        made.broker.confirmations["answers"][0].set_exception(OSError("fenced"))
+        made.gate.waiting[Effect.HEAR][0].set_exception(NotSent("fenced"))
         await suspended
         assert not made.processor.can_resume
 
@@ -227,23 +233,29 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
 
 def test_a_compaction_drops_only_changes_that_were_there_when_it_began():
     class Dirty(Ledger):
-        def unfolded(self):
+        def uncompacted(self):
             return ["run:d/a", "policy:gone"]
 
-        def fold(self, name):
+        def take_page(self, name):
             return None if name == "policy:gone" else encode(name)
 
     async def scenario():
-        books = Books()
-        made = bench(Dirty(0, 1), books=books, kept=snapshot(3))
-        books.backlog = began = books.backlog + type(books.backlog)(2, 20)
+        made = bench(Dirty(0, 1))
+        made.processor.start()
+        await made.arrive(Record(0), Record(1))
+        await made.until(lambda: made.processor.next == 2)
+        covered = made.processor.holding.backlog
+        made.gate.hold("store.compact")
         running = asyncio.create_task(made.processor.compact())
-        await made.until(lambda: books.pages)
-        books.backlog += type(began)(1, 10)
-        made.processor.next = 4
+        await made.until(lambda: made.gate.waiting["store.compact"])
+        await made.arrive(Record(2))
+        await made.until(lambda: made.processor._lock._waiters)
+        made.gate.waiting.pop("store.compact")[0].set_result(None)
         await running
-        assert books.pages == [{"run:d/a": encode("run:d/a")}, {"policy:gone": None}]
-        assert books.dropped == [(began, 3)]
+        assert made.processor.next == 3
+        run, gone, dropped = made.store.exchanges
+        assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
+        assert (dropped.dropped, dropped.since) == (covered.entries, 2)
 
     run(scenario)
 
@@ -254,7 +266,9 @@ def test_a_stop_is_told_once_and_outlasts_a_rebalance():
         stop = Stop(StopReason.TOPICS, "retention is 5 s", "change it")
         made.processor.start()
         await made.processor.halt(stop)
-        assert made.books.stop == (stop.reason, stop.problem, stop.remedy)
+        told = made.store.contents(0).stopped
+        assert (told["reason"], told["problem"]) == (stop.reason, stop.problem)
+        assert told["remedy"] == stop.remedy
         await made.processor.suspend()
         assert made.processor.state is State.STOPPED
         assert not made.processor.can_resume

@@ -1,0 +1,85 @@
+"""What the conversions share: which levels are computed, on which side they are rounded.
+
+A level is one number that says how much was spent: rho, mu, or a Rényi divergence at an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected
+from accounting.exact.validation import (
+    FloatArray,
+    nonnegative_array,
+    nonnegative_finite,
+    renyi_orders,
+)
+
+# Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
+SUM_ERROR: Final = 2.0**-49
+_EXP_ERROR: Final = 2.0**-50  # of exp itself
+# Smaller levels are rounded up to the first and larger ones taken for infinite; a larger epsilon
+# counts as the third. All are on the safe side, and nothing between them overflows.
+_SMALLEST_LEVEL: Final = 1e-100
+LARGEST_LEVEL: Final = 1e100
+_LARGEST_EPSILON: Final = 1e25
+BISECTIONS: Final = 80
+
+
+def target_epsilon(epsilon: float) -> float:
+    """Return a checked epsilon, rounded down, as far as it is told from larger ones."""
+    return min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
+
+
+def renyi_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return (orders, shape (k,); divergences, shape (k,) or (n, k)), checked."""
+    alphas = renyi_orders("orders", orders)
+    divergences = nonnegative_array("rdp", rdp)
+    if divergences.ndim not in (1, 2) or divergences.shape[-1] != alphas.size:
+        k = alphas.size
+        raise InvalidInput("rdp", divergences.shape, f"one column per order: ({k},) or (n, {k})")
+    return alphas, divergences
+
+
+def known_levels(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return (the levels that are neither 0 nor infinite, flat; all levels)."""
+    levels = nonnegative_array(argument, values)
+    usable = levels[(levels > 0.0) & (levels < LARGEST_LEVEL)]
+    return np.maximum(usable, _SMALLEST_LEVEL), levels
+
+
+def restored(levels: FloatArray, results: FloatArray, infinite: float) -> FloatArray:
+    """Return results in the shape of `levels`: 0 costs nothing, infinity gives `infinite`."""
+    everywhere = np.where(levels > 0.0, infinite, 0.0)
+    everywhere[(levels > 0.0) & (levels < LARGEST_LEVEL)] = results
+    return everywhere[()]
+
+
+def probability_up(log_delta: FloatArray) -> FloatArray:
+    """Return exp(log_delta) rounded up, between the smallest float64 and 1."""
+    with np.errstate(under="ignore"):
+        delta = np.exp(np.minimum(log_delta, 0.0)) * (1.0 + _EXP_ERROR) + np.nextafter(0.0, 1.0)
+    return np.asarray(np.minimum(delta, 1.0))[()]
+
+
+def rising_root(
+    function: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray
+) -> FloatArray:
+    """Return where an increasing function crosses 0, from below; `low` if it does not."""
+    ends = np.minimum(low, high), np.maximum(low, high)
+    with np.errstate(over="ignore", under="ignore"):
+        return bisected(lambda middle: function(middle) < 0.0, *ends, BISECTIONS)[0]
+
+
+def shaved(budget: float, holds: Callable[[float], bool]) -> float:
+    """Return `budget`, reduced by as many powers of two as it takes to hold on conversion back."""
+    for bits in range(50, 0, -1):
+        smaller = budget * (1.0 - 2.0**-bits)
+        if holds(smaller):
+            return smaller
+    return 0.0

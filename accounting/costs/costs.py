@@ -1,0 +1,149 @@
+"""The cost of one step for each user, rounded up.
+
+Neighbouring datasets differ by adding or removing one user; both directions are covered. All
+costs are deterministic functions of the norm, so a user who is left out (norm 0) costs nothing.
+
+    mechanism         rho (zCDP)           mu squared (GDP)    Rényi divergence at order a
+    Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
+    PoissonGaussian   -                    -                   `accounting.costs.sampled_gaussian`
+    Laplace           (c / scale)^2 / 2    -                   a rho  (bound)
+    PureDP            eps^2 / 2            -                   a rho  (bound)
+
+Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
+eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound. PoissonGaussian: computed
+with exp and log, so that another machine may find a cost that differs in its last digits; all
+other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
+
+Here costs are float64, in the unit of the measure, for whoever adds them up; what is charged is
+whole units (`accounting.measures.charge_units`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.mechanisms import (
+    Gaussian,
+    Mechanism,
+    PoissonGaussian,
+    gaussian_stddev,
+    known,
+    noise_scale,
+)
+from accounting.costs.order_units import units_at_orders
+from accounting.costs.quadratic import ZCDP
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.exact.products import product_up, square_ratio_up
+from accounting.exact.rounding import UP, moved
+from accounting.exact.units import cost_units
+from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi_orders
+
+
+def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
+    """Return rho of each user, in nats: the smallest float64 >= the formula above.
+
+    Args:
+        mechanism: the step; says what the norms measure.
+        norms: shape (n,), finite, >= 0.
+
+    Returns:
+        Shape (n,).
+
+    Raises:
+        InvalidInput: for other norms, another mechanism, or `PoissonGaussian`.
+    """
+    scale = noise_scale(mechanism)
+    return _half_square_ratio_up(norm_vector("norms", norms), scale)
+
+
+def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
+    """Return mu squared of each user: the smallest float64 >= c^2 / s^2 (Koskela et al. App. C.2).
+
+    Args:
+        mechanism: a `Gaussian` step.
+        norms: shape (n,), finite, >= 0.
+
+    Returns:
+        Shape (n,).
+
+    Raises:
+        InvalidInput: for other norms or another mechanism.
+    """
+    stddev = gaussian_stddev(mechanism)
+    return square_ratio_up(norm_vector("norms", norms), stddev)
+
+
+def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
+    """Return the Rényi divergence of each user at each order, in nats.
+
+    For `Laplace` and `PureDP` this is the bound a eps^2 / 2. For `PoissonGaussian` it is
+    `poisson_gaussian_divergence` in the direction "remove", the larger one, which is above the
+    exact value by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`.
+
+    Args:
+        mechanism: the step; says what the norms measure.
+        norms: shape (n,), finite, >= 0.
+        orders: shape (k,), > 1, at most 2**40.
+
+    Returns:
+        Shape (n, k). Each entry is the smallest float64 >= order times `zcdp_cost`.
+
+    Raises:
+        InvalidInput: for other norms, orders or mechanisms.
+    """
+    alphas = renyi_orders("orders", orders)
+    mechanism = _simplified(known(mechanism))
+    if isinstance(mechanism, PoissonGaussian):
+        return poisson_gaussian_divergence(mechanism, norms, alphas)
+    rho = zcdp_cost(mechanism, norms)
+    costs = np.empty((rho.size, alphas.size))
+    for column, order in enumerate(alphas.tolist()):
+        costs[:, column] = product_up(order, rho)
+    return costs
+
+
+def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> IntArray:
+    """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly.
+
+    For `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
+
+    Args:
+        mechanism: the step; says what the norms measure.
+        norms: shape (n,), finite, >= 0.
+        orders: shape (k,), > 1, at most 2**40.
+
+    Returns:
+        Units of Rényi divergence, shape (n, k); they saturate at `MAX_COST_UNITS`.
+
+    Raises:
+        InvalidInput: for other norms, orders or mechanisms.
+    """
+    mechanism = _simplified(known(mechanism))
+    if isinstance(mechanism, PoissonGaussian):
+        return cost_units(renyi_cost(mechanism, norms, orders))
+    charges = ZCDP.units(mechanism, norms)
+    return units_at_orders(charges, renyi_orders("orders", orders))
+
+
+def _simplified(mechanism: Mechanism) -> Mechanism:
+    """Return `Gaussian` for a sample of everybody, else the mechanism itself."""
+    if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
+        return Gaussian(mechanism.noise_stddev)
+    return mechanism
+
+
+def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:
+    """Return the smallest float64 >= (norm / scale)^2 / 2.
+
+    Halving a float64 is exact, except that odd multiples of the smallest one need rounding, and
+    that the square may be above the largest float64 though its half is not.
+    """
+    squares = square_ratio_up(norms, scale)
+    halves = 0.5 * squares
+    halves = moved(halves, halves + halves < squares, UP)
+    above = np.isinf(squares)
+    if above.any():
+        with np.errstate(over="ignore"):
+            halves[above] = 2.0 * square_ratio_up(0.5 * norms[above], scale)
+    return halves

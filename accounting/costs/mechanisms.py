@@ -1,0 +1,128 @@
+"""The mechanisms whose cost is known: what was run on the data in one step.
+
+Neighbouring datasets differ by adding or removing one user. "Norm" is that user's contribution
+to the released sum in this step, in the norm that the mechanism names. Parameters that float64
+cannot hold are rounded to where the step costs more: noise down, sampling rates up
+(`accounting.exact.validation`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
+from accounting.exact.validation import positive_finite, sampling_probability
+
+# Which way two neighbours differ: the user is removed from the data, or added.
+Direction: TypeAlias = Literal["remove", "add"]
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A sum released with Gaussian noise; norms are L2 (Feldman and Zrnic, Ex. 2.7).
+
+    For a Lipschitz analysis with constant L in this user's data (Ex. 2.8) the norm is L times the
+    distance.
+
+    Attributes:
+        noise_stddev: standard deviation of the noise in each coordinate, absolute, in the units of
+            the norms (not multiplied by a clip bound). Finite, > 0.
+    """
+
+    noise_stddev: float
+
+    def __post_init__(self) -> None:
+        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        object.__setattr__(self, "noise_stddev", noise)
+
+
+@dataclass(frozen=True)
+class PoissonGaussian:
+    """A sum over a Poisson sample, released with Gaussian noise; norms are L2.
+
+    Every enrolled user is charged at every step, sampled or not (Yu et al., Alg. 1). The cost is a
+    curve over Rényi orders that no rho or mu describes: only `renyi_cost` and the measure renyi
+    take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what `Gaussian` costs.
+
+    Attributes:
+        noise_stddev: as for `Gaussian`.
+        sampling_rate: the probability, in [0, 1], with which each user is in the sample,
+            independently of everything else.
+    """
+
+    noise_stddev: float
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        object.__setattr__(self, "noise_stddev", noise)
+        rate = sampling_probability("sampling_rate", self.sampling_rate)
+        object.__setattr__(self, "sampling_rate", rate)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A sum released with Laplace noise; norms are L1. A norm c is (c / scale)-DP for its user.
+
+    Attributes:
+        scale: the scale of the noise in each coordinate, in the units of the norms. Finite, > 0.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", positive_finite("scale", self.scale, DOWN))
+
+
+@dataclass(frozen=True)
+class PureDP:
+    """Any eps-DP mechanism; the "norm" of a user is eps itself, in nats."""
+
+
+Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
+
+
+def known(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism if it is one of these, else raise `InvalidInput`."""
+    if not isinstance(mechanism, Mechanism):
+        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+        raise InvalidInput("mechanism", mechanism, allowed)
+    return mechanism
+
+
+def noise_scale(mechanism: Mechanism) -> float:
+    """Return s such that rho of a user with norm c is c^2 / (2 s^2).
+
+    The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`. Raises
+    `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
+    """
+    match known(mechanism):
+        case Gaussian(noise_stddev):
+            return noise_stddev
+        case Laplace(scale):
+            return scale
+        case PureDP():
+            return 1.0
+        case PoissonGaussian():
+            raise InvalidInput(
+                "mechanism",
+                mechanism,
+                "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
+                "account such steps in renyi",
+            )
+
+
+def gaussian_stddev(mechanism: Mechanism) -> float:
+    """Return s such that mu of a user with norm c is c / s; only `Gaussian` has one."""
+    gaussian = known(mechanism)
+    if not isinstance(gaussian, Gaussian):
+        raise InvalidInput(
+            "mechanism",
+            mechanism,
+            "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
+            "account such steps in zcdp, renyi or approx-dp, Poisson-sampled ones in renyi",
+        )
+    return gaussian.noise_stddev

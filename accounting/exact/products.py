@@ -1,0 +1,284 @@
+"""Squares of ratios, and products, rounded up to the next float64 or whole number, exactly.
+
+Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
+are the same on every machine. A product is its rounded value and its rounding error
+(`accounting.exact.error_free`); the error decides the direction. Where the error is too small to be
+sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
+decide (`accounting.exact.wide`), all at once: no value takes longer than another, whatever unit it
+is in by mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.exact import wide
+from accounting.exact.error_free import (
+    MANTISSA_BITS,
+    mantissas,
+    split,
+    split_one,
+    two_product_error,
+)
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, UP, moved
+from accounting.exact.validation import (
+    FloatArray,
+    IntArray,
+    nonnegative_array,
+    positive_finite,
+)
+
+_BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
+# Inside these limits no product, and no rounding error of a product, overflows or underflows.
+_SQUARE_LIMITS: Final = (2.0**-600, 2.0**600)
+_PLAIN_EXPONENTS: Final = 100  # of the divisor, below which it needs no scaling
+_PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
+# The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
+_UNSURE: Final = 2.0**-96
+_INTERVAL: Final = 2.0**-50
+_RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
+_FEW: Final = 128  # decided one by one sooner than as arrays
+
+_Result = TypeVar("_Result", FloatArray, IntArray)
+
+
+def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
+    """Return the smallest float64 >= (c / s)**2, where the right side is exact.
+
+    c > 0 never gives 0: what would underflow is rounded up to the smallest positive float64. What
+    is above the largest float64 gives infinity.
+
+    Args:
+        c: finite, >= 0, any shape.
+        s: finite, > 0.
+
+    Raises:
+        InvalidInput: outside these ranges.
+    """
+    scale = positive_finite("s", s, DOWN)
+    values = _finite_values("c", c)
+    return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
+
+
+def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
+    """Return min(ceil((c / s)**2 * 2**bits), limit) in exact arithmetic, as int64.
+
+    Args:
+        c: as in `square_ratio_up`.
+        s: as in `square_ratio_up`.
+        bits: the exponent.
+        limit: a power of two from 2**53 to 2**62.
+    """
+    scale = positive_finite("s", s, DOWN)
+    values = _finite_values("c", c)
+
+    def ceilings(block: FloatArray) -> IntArray:
+        return _ceiling_block(block, scale, bits, limit)
+
+    ratio = _power_over_square(scale, bits)
+    if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
+        return _in_blocks(values, ceilings, np.int64)
+    # Four roundings are within a relative 2**-51. Where both ends of an interval that is wider
+    # than that, and than their own roundings, have one ceiling, it is the exact one.
+    with np.errstate(over="ignore", under="ignore"):
+        square = values * values
+        tiny = square < _SQUARE_LIMITS[0]
+        low = square * ratio
+        high = low * (1.0 + _INTERVAL)
+        low *= 1.0 - _INTERVAL
+    for end in (low, high):
+        np.minimum(end, float(limit), out=end)
+        np.ceil(end, out=end)
+    whole: IntArray = low.astype(np.int64)
+    unsure = low != high
+    unsure |= tiny
+    if unsure.any():
+        left = values[unsure]
+        if left.size <= _FEW:
+            whole[unsure] = [_one_ceiling(value, scale, bits, limit) for value in left.tolist()]
+        else:
+            whole[unsure] = _in_blocks(left, ceilings, np.int64)
+    return whole
+
+
+def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
+    """Return the smallest float64 >= a * m, where the right side is exact.
+
+    Args:
+        a: finite, > 0.
+        m: >= 0, infinity allowed, any shape.
+
+    Raises:
+        InvalidInput: outside these ranges.
+    """
+    factor = positive_finite("a", a, UP)
+    values = nonnegative_array("m", m)
+    return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
+
+
+def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
+    """Return `square_ratio_ceil` of one number, in integers of any length."""
+    (top, bottom), (divisor_top, divisor_bottom) = (
+        value.as_integer_ratio(),
+        scale.as_integer_ratio(),
+    )
+    dividend, divisor = (top * divisor_bottom) ** 2 << bits, (bottom * divisor_top) ** 2
+    return min(-(-dividend // divisor), limit)
+
+
+def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
+    array = nonnegative_array(argument, values)
+    if array.size and array.max() == math.inf:
+        raise InvalidInput(argument, math.inf, "finite throughout")
+    return array
+
+
+def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
+    """Return `square_ratio_up` for one flat block."""
+    scale_given = scale
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        x = c
+        exponent = math.frexp(scale)[1]
+        if abs(exponent) > _PLAIN_EXPONENTS:
+            # Scaling both by the same power of two is exact and leaves the ratio as it is.
+            x, scale = np.ldexp(c, -exponent), math.ldexp(scale, -exponent)
+        divisor = scale * scale
+        high, low = split_one(scale)
+        divisor_error = ((high * high - divisor) + 2.0 * high * low) + low * low
+        square = x * x
+        square_error = two_product_error(square, *(2 * split(x)))
+
+        # One step of long division: c^2 / s^2 = quotient + correction, up to a relative 2**-100.
+        quotient = square / divisor
+        back = quotient * divisor
+        residual = square - back
+        residual -= two_product_error(back, *split(quotient), *split_one(divisor))
+        residual += square_error
+        residual -= quotient * divisor_error
+        residual /= divisor
+        nearest = quotient + residual
+        rest = residual - (nearest - quotient)
+
+        unsure = np.abs(rest) <= _UNSURE * nearest
+        if divisor_error == 0.0:
+            # Without error terms the residual is the remainder of the division, which is exact.
+            unsure &= square_error != 0.0
+        unsure |= square < _SQUARE_LIMITS[0]
+        unsure |= square > _SQUARE_LIMITS[1]
+        up: FloatArray = (nearest.view(np.int64) + (rest > 0.0)).view(np.float64)
+    if unsure.any():
+        unsure &= c != 0.0
+        up[unsure] = _exact_square_ratios(c[unsure], scale_given)
+    return up
+
+
+def _ceiling_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` for one flat block."""
+    # Rounding up to float64 and then to an integer is one rounding up while integers are exact.
+    scaled = _square_ratio_block(c, scale)
+    np.minimum(scaled, math.ldexp(float(limit), -bits), out=scaled)
+    np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
+    np.ceil(scaled, out=scaled)
+    whole: IntArray = scaled.astype(np.int64)
+    large = np.flatnonzero((scaled > 2.0**MANTISSA_BITS) & (scaled < limit))
+    if large.size:
+        whole[large] = _whole_ceilings(c[large], scale, bits, limit)
+    return whole
+
+
+def _product_block(factor: float, m: FloatArray) -> FloatArray:
+    """Return `product_up` for one flat block."""
+    factor_given = factor
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exponent = math.frexp(factor)[1]
+        scaled = abs(exponent) > _PLAIN_EXPONENTS
+        if scaled:
+            factor = math.ldexp(factor, -exponent)
+        product = factor * m
+        error = two_product_error(product, *split_one(factor), *split(m))
+        up: FloatArray = (product.view(np.int64) + (error > 0.0)).view(np.float64)
+        outside = (m < _PRODUCT_LIMITS[0]) | (m > _PRODUCT_LIMITS[1])
+        if scaled:
+            up = np.ldexp(up, exponent)
+            outside |= up < _PRODUCT_LIMITS[0]
+    if outside.any():
+        up[outside] = m[outside]  # 0 and infinity stay what they are
+        outside &= (m != 0.0) & (m != math.inf)
+        up[outside] = _exact_products(factor_given, m[outside])
+    return up
+
+
+def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
+    """Return `square_ratio_up` for a flat array of numbers above 0."""
+    tops, exponents = mantissas(c)
+    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
+    root = tops.astype(np.float64) / bottoms.astype(np.float64)
+    square = root * root
+    # As many digits as a mantissa has, or one more where rounding leaves open which of the two.
+    digits = 51 + np.searchsorted([-2.0, -1.0, -0.5, -0.25], -square * (1.0 - _INTERVAL))
+    quotient = wide.quotient_up(
+        wide.shifted_left(wide.product(tops, tops), digits.astype(np.uint64)),
+        wide.product(bottoms, bottoms),
+        np.ldexp(square, digits).astype(np.int64),
+    )
+    quotient += (quotient > 2**MANTISSA_BITS) & (quotient % 2 == 1)
+    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
+
+
+def _whole_ceilings(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` of a flat array, for results above 2**53 and up to `limit`."""
+    tops, exponents = mantissas(c)
+    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
+    shift = 2 * (exponents - divisor_exponents) + bits
+    root = tops.astype(np.float64) / bottoms.astype(np.float64)
+    # The square of the root lies between 1/4 and 4, so that the shift is not negative.
+    return wide.quotient_up(
+        wide.shifted_left(wide.product(tops, tops), shift.astype(np.uint64)),
+        wide.product(bottoms, bottoms),
+        np.ldexp(root * root, shift).astype(np.int64),
+    )
+
+
+def _exact_products(factor: float, m: FloatArray) -> FloatArray:
+    """Return `product_up` for a flat array of finite numbers above 0."""
+    left, left_exponents = mantissas(m)
+    right, right_exponents = mantissas(np.full_like(m, factor))
+    product = wide.product(left, right)
+    surplus = 52 + (product.high >= 2**41)  # digits that a mantissa has no room for
+    digits = wide.shifted_right_up(product, surplus.astype(np.uint64))
+    return _scaled_up(digits, left_exponents + right_exponents + surplus)
+
+
+def _scaled_up(digits: npt.NDArray[np.integer], exponents: IntArray) -> FloatArray:
+    """Return the smallest float64 >= digits 2**exponents; `digits` are exact in float64."""
+    exact = digits.astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = np.ldexp(exact, exponents)
+        lost = np.ldexp(scaled, -exponents) < exact  # among subnormal numbers
+        return moved(scaled, lost, UP)
+
+
+def _power_over_square(scale: float, bits: int) -> float:
+    """Return 2**bits / scale**2, to a relative 2**-52; 0 or infinity far from 1."""
+    square = scale * scale
+    if not _SQUARE_LIMITS[0] < square < _SQUARE_LIMITS[1]:
+        return 0.0 if square > 1.0 else math.inf
+    return math.ldexp(1.0, bits) / square
+
+
+def _in_blocks(
+    values: FloatArray, kernel: Callable[[FloatArray], _Result], kind: type[np.generic]
+) -> _Result:
+    """Apply an elementwise kernel to flat blocks of `values`; the result has their shape."""
+    flat = values.reshape(-1)
+    results = np.empty(flat.size, dtype=kind)
+    for start in range(0, flat.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        results[block] = kernel(flat[block])
+    return cast(_Result, results.reshape(values.shape))

@@ -1,0 +1,66 @@
+"""Directed rounding: the float64 next to a number, on the side that is asked for.
+
+Python and numpy convert to the nearest float64. Where that is on the wrong side of the number, as
+an exact comparison tells, its neighbour is the one wanted. So "up" is the smallest float64 at or
+above the number, and "down" the largest at or below it.
+
+What costs a user something goes up, what allows something goes down (`accounting.exact.validation`
+lists which is which).
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Toward: TypeAlias = Literal["up", "down"]
+UP: Final = "up"
+DOWN: Final = "down"
+
+_Float = TypeVar("_Float", bound=np.floating[Any])
+_ENDS: Final = {UP: math.inf, DOWN: -math.inf}
+
+
+def float_toward(number: int | float | Fraction | Decimal | np.longdouble, toward: Toward) -> float:
+    """Return the float64 next to `number`, up or down; numbers beyond the range count as such.
+
+    NaN gives NaN. Raises `ValueError` for a signalling one.
+    """
+    try:
+        nearest = float(number)
+    except OverflowError:
+        nearest = math.inf if number > 0 else -math.inf
+    if math.isnan(nearest):
+        return nearest
+    # Python compares an integer or a fraction with a float exactly, numpy its own types.
+    held: Any = Decimal(nearest) if isinstance(number, Decimal) else nearest
+    wrong = held < number if toward == UP else held > number
+    return math.nextafter(nearest, _ENDS[toward]) if wrong else nearest
+
+
+def floats_toward(whole: npt.NDArray[np.int64], toward: Toward) -> npt.NDArray[np.float64]:
+    """Return whole numbers as float64, up or down; |whole| <= 2**62, any shape."""
+    nearest = whole.astype(np.float64)
+    back = nearest.astype(np.int64)
+    return moved(nearest, back < whole if toward == UP else back > whole, toward)
+
+
+def moved(
+    nearest: npt.NDArray[_Float], wrong: npt.NDArray[np.bool_], toward: Toward
+) -> npt.NDArray[_Float]:
+    """Return `nearest`, but its neighbour up or down where it is `wrong`; arrays of one shape."""
+    end = nearest.dtype.type(_ENDS[toward])
+    return np.where(wrong, np.nextafter(nearest, end), nearest)
+
+
+def root_up(square: Fraction) -> float:
+    """Return the smallest float64 >= the square root of `square`, for 0 < `square` < 2**1000."""
+    root = math.sqrt(float(square)) * (1.0 - 2.0**-50)
+    while Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    return root

@@ -1,0 +1,217 @@
+"""What a budget is counted in: one row a measure, `MEASURES`.
+
+    name        a budget is      counted in     steps it covers             guarantee
+    renyi       nats per order   nats           all                         FZ Thm 4.3, 4.5, Rem 4.4
+    zcdp        rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Remark 4.4
+    gdp         mu               mu squared     Gaussian                    K Thm 11, 12
+    approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
+
+FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
+differ by adding or removing one user.
+
+A row knows all in which measures differ: whoever keeps accounts asks the row, and never for its
+name. Costs are rounded up, budgets down, and what is said of a spend up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.conversions import gdp_budget, renyi_budgets, zcdp_budget
+from accounting.costs.costs import renyi_units
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.quadratic import GDP, ZCDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.units import budget_units, from_units
+from accounting.exact.validation import FloatArray, IntArray, Number, exact_number
+from accounting.rules.budget_filter import BudgetFilter
+from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+
+MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row. Only its methods are for callers; the last three fields are theirs.
+
+    Attributes:
+        name: as users and records write it.
+        unit: what a budget is a number of, in words.
+        mechanisms: the kinds of step that the measure can charge.
+        per_order: whether there is one budget, and one column of state, per Rényi order.
+        power: of `unit`, in which budgets and costs are counted: 2 for mu, else 1.
+        cost: units of a step, from a mechanism and norms (and orders).
+        rule: the filter, from (orders and) budgets in units.
+        largest: budgets in `unit`, from epsilon and delta (and orders).
+    """
+
+    name: MeasureName
+    unit: str
+    mechanisms: tuple[type[Mechanism], ...]
+    per_order: bool
+    power: int
+    cost: Callable[..., IntArray]
+    rule: Callable[..., BudgetFilter]
+    largest: Callable[..., FloatArray | float]
+
+    def covers(self, mechanism: Mechanism) -> bool:
+        """Return whether the measure can charge such a step."""
+        return isinstance(mechanism, self.mechanisms)
+
+    def charge_units(
+        self, mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike | None = None
+    ) -> IntArray:
+        """Return what a step charges each user; see the function of this name."""
+        return self.cost(mechanism, norms, *self._checked(orders))
+
+    def filter_of(
+        self, budgets: Sequence[int], orders: npt.ArrayLike | None = None
+    ) -> BudgetFilter:
+        """Return the filter with these budgets.
+
+        Args:
+            budgets: in units: one, or one per order.
+            orders: shape (k,), given if there is one budget per order.
+
+        Raises:
+            InvalidInput: for other budgets or orders.
+        """
+        checked = self._checked(orders)
+        if self.per_order:
+            return self.rule(*checked, budgets)
+        if len(budgets) != 1:
+            raise InvalidInput("budgets", budgets, f"one alone, for the measure {self.name}")
+        return self.rule(budgets[0])
+
+    def budgets_for(
+        self, epsilon: float, delta: float, orders: npt.ArrayLike | None = None
+    ) -> FloatArray:
+        """Return the largest budgets that imply (epsilon, delta), rounded down.
+
+        Args:
+            epsilon: finite, >= 0.
+            delta: strictly between 0 and 1.
+            orders: shape (k,), given if there is one budget per order.
+
+        Returns:
+            In `unit`, shape (1,), or (k,): each implies (epsilon, delta) by itself.
+
+        Raises:
+            InvalidInput: for other arguments.
+        """
+        return np.atleast_1d(self.largest(epsilon, delta, *self._checked(orders)))
+
+    def budget_units(self, budget: Number) -> int:
+        """Return a budget in whole units, rounded down; nothing is rounded before that.
+
+        Args:
+            budget: in `unit`. A `Fraction` or a `Decimal` counts as what it is.
+
+        Raises:
+            InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
+        """
+        return budget_units(exact_number("budget", budget) ** self.power)
+
+    def stated(self, units: npt.ArrayLike) -> FloatArray:
+        """Return what was spent, or a bound on it, in `unit`: never less, and of the same shape.
+
+        Args:
+            units: int64, 0 to `MAX_COST_UNITS`.
+        """
+        counted = from_units(units)
+        if self.power == 1:
+            return counted
+        return np.where(counted > 0.0, np.nextafter(np.sqrt(counted), np.inf), 0.0)
+
+    def _checked(self, orders: npt.ArrayLike | None) -> tuple[npt.ArrayLike, ...]:
+        """Return the arguments that the row's functions take for the orders: one, or none."""
+        if (orders is not None) != self.per_order:
+            raise InvalidInput("orders", orders, "given for the measure renyi, and for no other")
+        return () if orders is None else (orders,)
+
+
+_UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
+_ROWS: Final = (
+    Measure(
+        name="renyi",
+        unit="nats per order",
+        mechanisms=(*_UNSAMPLED, PoissonGaussian),
+        per_order=True,
+        power=1,
+        cost=renyi_units,
+        rule=RenyiFilter.from_units,
+        largest=renyi_budgets,
+    ),
+    Measure(
+        name="zcdp",
+        unit="rho",
+        mechanisms=_UNSAMPLED,
+        per_order=False,
+        power=1,
+        cost=ZCDP.units,
+        rule=ZcdpFilter.from_units,
+        largest=zcdp_budget,
+    ),
+    Measure(
+        name="gdp",
+        unit="mu",
+        mechanisms=(Gaussian,),
+        per_order=False,
+        power=2,
+        cost=GDP.units,
+        rule=GdpFilter.from_units,
+        largest=gdp_budget,
+    ),
+    Measure(
+        name="approx-dp",
+        unit="rho",
+        mechanisms=_UNSAMPLED,
+        per_order=False,
+        power=1,
+        cost=ZCDP.units,
+        rule=ApproxDPFilter.from_units,
+        largest=zcdp_budget,
+    ),
+)
+MEASURES: Final[Mapping[MeasureName, Measure]] = MappingProxyType({row.name: row for row in _ROWS})
+
+
+def charge_units(
+    measure: MeasureName,
+    mechanism: Mechanism,
+    norms: npt.ArrayLike,
+    orders: npt.ArrayLike | None = None,
+) -> IntArray:
+    """Return what a step charges each user, in units of the measure (`accounting.exact.units`).
+
+    - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44). An (epsilon, delta) budget is spent in zCDP
+      (Feldman and Zrnic Thm 4.9).
+    - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
+    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a. For `PoissonGaussian`, at rates
+      below 1, `renyi_cost` in units, rounded up.
+
+    All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
+
+    Args:
+        measure: a key of `MEASURES`.
+        mechanism: the step; says what the norms measure.
+        norms: shape (n,), finite, >= 0.
+        orders: shape (k,), for "renyi" and no other.
+
+    Returns:
+        Shape (n,), or (n, k) for "renyi". Charges saturate at `MAX_COST_UNITS`, which no budget
+        admits.
+
+    Raises:
+        InvalidInput: for other norms or orders, an unknown measure, or a mechanism that the
+            measure does not cover.
+    """
+    if not isinstance(measure, str) or measure not in MEASURES:
+        raise InvalidInput("measure", measure, f"one of {', '.join(MEASURES)}")
+    return MEASURES[measure].charge_units(mechanism, norms, orders)

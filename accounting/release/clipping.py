@@ -1,0 +1,145 @@
+"""Clipping contributions to granted norms: what comes out is never longer than what was charged.
+
+A filter charges each user for a norm. That charge is right only if the contribution that is summed
+has at most this norm as an exact number, whatever floating point made of it on the way. So norms
+are rounded up, factors down, and what is too small to be rounded in proportion becomes 0. A step
+of a trainer or a query, whose neighbouring datasets differ by one user:
+
+    norms = row_norms(rows)                             # before the charge
+    decision = run.charge(users, norms, ...)
+    total = clip_rows(rows, decision.granted).sum(axis=0)
+    total += noise                                      # as charged, drawn once
+
+Whoever is not admitted is granted 0, and comes out as 0. Sums are taken in float64: to sum in
+float32, charge the norms of the float32 rows and clip to `round_to(granted, np.float32, "down")`
+with a margin of your own for the rounding of that type.
+
+Where rows are never written out, as the gradients x r^T of a linear layer, `norm_products` bounds
+their norms and `clip_factors` says by what to multiply one factor of each.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN
+from accounting.exact.validation import (
+    FloatArray,
+    as_float_array,
+    nonnegative_array,
+    norm_vector,
+)
+
+_ULP: Final = 2.0**-52
+_IN_PROPORTION: Final = 2.0**-1021
+"""From here on numbers are rounded in proportion to their size, also one power of two below."""
+
+
+def row_norms(rows: npt.ArrayLike) -> FloatArray:
+    """Return L2 norms (n,) of numbers (n,), exactly, or of vectors (n, d), rounded up.
+
+    At most a relative (d + 6) 2**-52 above the exact norm, or twice the smallest number.
+
+    Raises:
+        InvalidInput: for rows that are not finite or whose norm is no float64.
+    """
+    array = _checked_rows(rows)
+    if array.ndim == 1:
+        return np.asarray(np.abs(array))
+    # Scaled by the largest entry: squares neither overflow nor, if they matter, vanish.
+    largest = np.abs(array).max(axis=1, initial=0.0)
+    scaled = array / np.where(largest > 0.0, largest, 1.0)[:, np.newaxis]
+    root = np.sqrt(np.square(scaled).sum(axis=1))
+    # d entries, d squares, d - 1 sums and a root: a relative (d / 2 + 4) 2**-53 at most.
+    with np.errstate(over="ignore"):
+        norms = _above(largest * (root * (1.0 + (array.shape[1] + 4) * _ULP)))
+    return _finite("rows", norms)
+
+
+def norm_products(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """Return a b, rounded up: the norms of outer products of vectors with the norms a and b, (n,).
+
+    Raises:
+        InvalidInput: for what is no norm, or a product that is no float64.
+    """
+    left, right = norm_vector("a", a), norm_vector("b", b)
+    if left.shape != right.shape:
+        raise InvalidInput("b", right.shape, f"of shape {left.shape}, as a is")
+    with np.errstate(over="ignore", under="ignore"):
+        product = left * right
+    return _finite("a, b", np.where((left > 0.0) & (right > 0.0), _above(product, True), 0.0))
+
+
+def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
+    """Return by what to multiply each contribution, (n,): 1 if its norm is granted, else less.
+
+    A contribution whose exact norm is at most `norms`, multiplied entry by entry by its factor and
+    rounded to float64, has an exact norm of at most `granted`: if no entry of the product is below
+    2**-1021, or those that are count as 0 (as in `clip_rows`).
+
+    Args:
+        norms: shape (n,), finite; rounded up.
+        granted: shape (n,), >= 0, infinity included; rounded down.
+
+    Raises:
+        InvalidInput: for what is no norm.
+    """
+    lengths = norm_vector("norms", norms)
+    limits = nonnegative_array("granted", granted, DOWN)
+    if limits.shape != lengths.shape:
+        raise InvalidInput("granted", limits.shape, f"of shape {lengths.shape}, as norms are")
+    factors = np.ones_like(lengths)
+    longer = np.flatnonzero(lengths > limits)
+    # Three roundings, each up by a relative 2**-53 at most: of the quotient, of this product, of
+    # the entries.
+    with np.errstate(under="ignore"):
+        shorter = limits[longer] / lengths[longer] * (1.0 - 4.0 * _ULP)
+    factors[longer] = np.where(shorter < _IN_PROPORTION, 0.0, shorter)
+    return factors
+
+
+def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
+    """Return rows (n,) or (n, d), each scaled down to a norm of at most what is granted, (n,).
+
+    The norm of what comes out, computed exactly, is never above `granted`. Rows whose norm, as
+    `row_norms` rounds it up, is granted stay as they are.
+
+    Args:
+        rows: finite contributions.
+        granted: shape (n,), >= 0, infinity included; rounded down.
+
+    Raises:
+        InvalidInput: for other arguments, or rows whose norm is no float64.
+    """
+    array = _checked_rows(rows)
+    factors = clip_factors(row_norms(array), granted)
+    clipped = np.flatnonzero(factors < 1.0)
+    by = factors[clipped]
+    with np.errstate(under="ignore"):
+        scaled = array[clipped] * (by if array.ndim == 1 else by[:, np.newaxis])
+    result = array.copy()
+    result[clipped] = np.where(np.abs(scaled) < _IN_PROPORTION, 0.0, scaled)
+    return result
+
+
+def _checked_rows(rows: npt.ArrayLike) -> FloatArray:
+    array = as_float_array("rows", rows)
+    if array.ndim not in (1, 2):
+        raise InvalidInput("rows", array.shape, "numbers (n,) or vectors (n, d)")
+    return _finite("rows", array)
+
+
+def _finite(argument: str, values: FloatArray) -> FloatArray:
+    if not bool(np.isfinite(values).all()):
+        bad = values[~np.isfinite(values)].flat[0]
+        raise InvalidInput(argument, float(bad), "finite throughout, norms included")
+    return values
+
+
+def _above(values: FloatArray, zeros_too: bool = False) -> FloatArray:
+    """Return the next numbers up: among the smallest a relative margin is nothing."""
+    return np.where((values > 0.0) | zeros_too, np.nextafter(values, np.inf), 0.0)

@@ -1,0 +1,189 @@
+"""Noise for a given guarantee, and the guarantee of a given noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
+from accounting.costs.costs import gdp_cost
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import product_up
+from accounting.exact.rounding import UP
+from accounting.exact.validation import (
+    IntArray,
+    nonnegative_finite,
+    positive_finite,
+    probability,
+    real_number,
+    user_count,
+    whole_number,
+)
+from accounting.reports.accountant import ReportAccountant
+from accounting.reports.bounds import Bounds
+from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.losses import LARGEST_RATIO
+from accounting.reports.pld import PldReport
+from accounting.reports.saddlepoint import SaddlePointReport
+
+# Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
+_FINENESS: Final = 2**13
+_LARGEST_OCTAVES: Final = 60
+_MAX_STEPS: Final = 10**9
+
+
+def epsilon_of(
+    noise_stddev: float,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    clip_norm: float = 1.0,
+) -> float:
+    """Return the epsilon at `delta` of `steps` equal steps, rounded up: DP-SGD in one call.
+
+    Each step is Gaussian, on a Poisson sample of rate `sampling_rate`, from 0 to 1, for a user
+    whose norm is `clip_norm` in every step; neighbours add or remove one user. `noise_stddev` is
+    absolute, in the units of the norm: the noise multiplier times `clip_norm`. `steps`: from 0 to
+    2**46; 0 < `delta` < 1. In nats; infinite where the report can say nothing. Raises
+    `InvalidInput` for other arguments.
+
+    At rate 1 exact but for rounding; below, the upper bound of `ReportAccountant`, whose intervals
+    and other histories are the way to more than this. As with `noise_for_epsilon`, a fixed number
+    of steps is what this is about; a filter or an odometer is another matter.
+    """
+    mechanism = PoissonGaussian(noise_stddev, sampling_rate)
+    count = whole_number("steps", steps, 0, MAX_COUNT)
+    tail, norm = probability("delta", delta), positive_finite("clip_norm", clip_norm, UP)
+    if count == 0 or mechanism.sampling_rate == 0.0:
+        return 0.0
+    if mechanism.sampling_rate == 1.0:
+        squares = product_up(float(count), gdp_cost(Gaussian(mechanism.noise_stddev), [norm]))
+        return gdp_to_epsilon(math.nextafter(math.sqrt(float(squares[0])), math.inf), tail)
+    accountant = ReportAccountant(mechanism, NormGrid(norm, 1))
+    return float(accountant.epsilon(np.array([count]), tail))
+
+
+def noise_for_epsilon(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sampling_rate: float = 1.0,
+    clip_norm: float = 1.0,
+) -> float:
+    """Return the least noise stddev at which the composition of all steps is (epsilon, delta)-DP.
+
+    For `steps` Gaussian steps, each on a Poisson sample of rate `sampling_rate`, of a user whose
+    norm is `clip_norm` in every step; neighbours add or remove one user. The standard deviation is
+    absolute, in the units of the norm. `epsilon`: finite, >= 0; 0 < `delta` < 1; `steps`: from 1 to
+    10**9; `sampling_rate`: in (0, 1]; `clip_norm`: finite, > 0. Raises `InvalidInput` outside.
+
+    Rounded up: without sampling to what `gdp_budget` allows, exact but for rounding; with sampling
+    by at most 1e-4 of itself, to what the upper bound by saddle points or by loss distributions
+    confirms, which is not below clip_norm / 128. The privacy loss of a fixed number of steps is
+    what this is about: a filter or an odometer is another matter.
+    """
+    target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
+    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
+    rate = real_number("sampling_rate", sampling_rate, UP)
+    if not 1 <= count <= _MAX_STEPS:
+        raise InvalidInput("steps", steps, "from 1 to 10**9")
+    if not 0.0 < rate <= 1.0:
+        raise InvalidInput("sampling_rate", sampling_rate, "greater than 0 and at most 1")
+    if rate == 1.0:
+        return _gaussian_noise(target, tail, math.sqrt(count) * norm * (1.0 + 2.0**-50))
+    # Multiples of the norm; the points tried are the same for every target.
+    counts = np.array([[count]], dtype=np.int64)
+
+    def multiplier(point: int) -> float:
+        return (
+            math.ldexp(2.0 ** (point % _FINENESS / _FINENESS), point // _FINENESS) / LARGEST_RATIO
+        )
+
+    def enough(point: int) -> bool:
+        composed = _SampledSteps(PoissonGaussian(multiplier(point), rate), 1.0, counts)
+        return composed.epsilon_is_within(target, tail)
+
+    start = _central_limit(gdp_budget(target, tail), rate, count)
+    low, high = _bracket(enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS))
+    if high > _LARGEST_OCTAVES * _FINENESS:
+        raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    # Checked back both ways, with the norm as given.
+    for point in range(high, high + _FINENESS):
+        noise = multiplier(point) * norm * (1.0 + 2.0**-50)
+        if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
+            raise InvalidInput(
+                "clip_norm", clip_norm, "of a size that its noise is a finite number"
+            )
+        checked = _SampledSteps(PoissonGaussian(noise, rate), norm, counts)
+        if checked.epsilon_is_within(target, tail) and checked.delta_is_within(tail, target):
+            return noise
+    raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
+
+
+class _SampledSteps:
+    """Equal sampled steps: the saddle point decides in most cases, at once for any number of steps.
+
+    Where its interval does not, for few steps, the loss distribution does.
+    """
+
+    def __init__(self, mechanism: PoissonGaussian, norm: float, counts: IntArray) -> None:
+        self._mechanism, self._norms, self._counts = mechanism, np.array([norm]), counts
+
+    def epsilon_is_within(self, epsilon: float, delta: float) -> bool:
+        """Return whether an upper bound of epsilon at `delta` is at most `epsilon`."""
+        return self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
+
+    def delta_is_within(self, delta: float, epsilon: float) -> bool:
+        """Return whether an upper bound of delta at `epsilon` is at most `delta`."""
+        return self._within(delta, lambda report: report.delta(self._counts, epsilon))
+
+    def _within(self, most: float, ask: Callable[[SaddlePointReport | PldReport], Bounds]) -> bool:
+        lower, _, upper = ask(SaddlePointReport(self._mechanism, self._norms))
+        if upper[0] <= most or lower[0] > most:
+            return bool(upper[0] <= most)
+        return bool(ask(PldReport(self._mechanism, self._norms)).upper[0] <= most)
+
+
+def _central_limit(mu: float, rate: float, steps: int) -> float:
+    """Return roughly the noise at which `steps` of a norm of 1 are mu-GDP (Bu et al. 2020)."""
+    growth = (mu / rate) * (mu / rate) / steps
+    noise = 1.0 / math.sqrt(math.log1p(growth)) if growth > 0.0 else math.inf
+    return min(max(noise, 1.0 / LARGEST_RATIO), 2.0**_LARGEST_OCTAVES)
+
+
+def _bracket(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
+    """Return (low, high): enough at `high` and not at `low`; or 0 and 0, or a `high` too large."""
+    stride, last = 2, _LARGEST_OCTAVES * _FINENESS
+    start = min(max(start, 0), last)
+    low = high = start
+    if enough(start):
+        while low > 0:
+            low = max(high - stride, 0)
+            if not enough(low):
+                return low, high
+            high, stride = low, 4 * stride
+        return 0, 0
+    while high < last:
+        high = min(low + stride, last)
+        if enough(high):
+            return low, high
+        low, stride = high, 4 * stride
+    return last, last + 1
+
+
+def _gaussian_noise(epsilon: float, delta: float, norm: float) -> float:
+    """Return the noise at which a Gaussian mechanism of this norm is (epsilon, delta)-DP."""
+    noise = norm / gdp_budget(epsilon, delta)
+    for _ in range(100):
+        mu = norm / noise * (1.0 + 2.0**-50)
+        if gdp_to_epsilon(mu, delta) <= epsilon and gdp_to_delta(mu, epsilon) <= delta:
+            return noise
+        noise *= 1.0 + 2.0**-45
+    raise InvalidInput("epsilon", epsilon, "large enough for a finite noise")

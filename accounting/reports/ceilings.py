@@ -1,0 +1,92 @@
+"""Upper bounds of delta in the add direction, without a lattice: most users need no more there.
+
+Adding a user is below removing one in most histories. The loss is bounded, by -log(1 - q) a step,
+and delta falls to 0 on the way to their sum, faster than any lattice could follow.
+
+Outcomes between two places are split over them so that their masses under both distributions are
+kept ("connect the dots", Doroshenko et al. 2022): what results dominates the step. Its cumulants
+bound delta by Chernoff, at any tilt.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtr
+
+from accounting.exact.validation import FloatArray
+from accounting.reports.losses import loss
+from accounting.reports.transforms import log_largest_weight
+
+_REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
+_PLACES: Final = np.linspace(-_REACH, _REACH, int(2 * _REACH / _SPACING) + 1)
+# Masses under N(0, 1) that are known to rounding end here.
+_FAR: Final = 30.0
+_TILTS: Final = 2.0 ** np.arange(-24.0, 40.25, 0.5)
+_LOG_WEIGHT: Final = np.array([log_largest_weight(tilt) for tilt in _TILTS.tolist()])
+_ROUNDING: Final = 2.0**-48
+_LARGE: Final = 30.0
+
+
+class AddedCeilings:
+    """Chernoff's bounds for sampled Gaussian steps; a level's cumulants are computed when needed.
+
+    `ratios`: norms over noise, shape (levels,), > 0; 0 < `sampling_rate` < 1.
+    """
+
+    def __init__(self, ratios: FloatArray, rates: FloatArray) -> None:
+        self._ratios, self._rates = ratios, rates
+        self._cumulants = np.full((ratios.size, _TILTS.size), np.nan)
+        self._largest = -np.log1p(-rates) * (1.0 + 2.0**-50)
+
+    def delta(self, counts: FloatArray, epsilon: FloatArray) -> FloatArray:
+        """Return upper bounds of delta at `epsilon`, shape (n,); `counts`: (n, levels)."""
+        used = np.flatnonzero(counts.any(axis=0))
+        for level in used[np.isnan(self._cumulants[used, 0])].tolist():
+            self._cumulants[level] = _cumulants(
+                float(self._ratios[level]), float(self._rates[level])
+            )
+        sums = counts[:, used] @ self._cumulants[used]
+        sums *= 1.0 + (used.size + 4.0) * 2.0**-52
+        log_bound = sums + _LOG_WEIGHT - np.multiply.outer(epsilon, _TILTS * (1.0 - 2.0**-50))
+        with np.errstate(under="ignore"):
+            bound = np.exp(np.minimum(log_bound.min(axis=1), 1.0))
+        bound += counts.sum(axis=1) * (2.0 * float(ndtr(-_REACH)))
+        bound = bound * (1.0 + 2.0**-40) + np.nextafter(0.0, 1.0)
+        over = counts @ self._largest * (1.0 + (counts.shape[1] + 4.0) * 2.0**-52)
+        return np.where(epsilon >= over, 0.0, np.minimum(bound, 1.0))
+
+
+def _cumulants(ratio: float, rate: float) -> FloatArray:
+    """Return upper bounds of log E exp(t L) at the tilts t, shape (tilts,); L the added loss."""
+    x = _PLACES
+    without, sampled = _between(x), _between(x - ratio)
+    exponent = ratio * x[:-1] - 0.5 * ratio * ratio
+    width = ratio * np.diff(x)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        right = (sampled * np.exp(-exponent) - without) / np.expm1(width)
+        # The larger loss is on the left: what is not known goes there.
+        right -= without * (8.0 + np.abs(exponent)) * (1.0 + 1.0 / width) * _ROUNDING
+        known = (right > 0.0) & (right < without) & (x[1:] < _FAR)
+    right = np.where(known, right, 0.0)
+    mass = np.zeros(x.size)
+    mass[:-1] += without - right
+    mass[1:] += right
+    y = np.multiply.outer(_TILTS, -loss(ratio, rate, x))
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        risen = np.expm1(np.minimum(y, _LARGE))
+        near = risen @ mass + _ROUNDING * (np.abs(risen) @ mass)
+        exponents = y + np.log(mass)
+        top = exponents.max(axis=1)
+        far = top + np.log(np.exp(exponents - top[:, np.newaxis]).sum(axis=1))
+        near = np.log1p(np.maximum(near, -0.5))
+    cumulants = np.where(y.max(axis=1) > _LARGE, far, near)
+    return np.asarray(cumulants + _ROUNDING * (np.abs(cumulants) + np.abs(top)))
+
+
+def _between(x: FloatArray) -> FloatArray:
+    """Return the masses under N(0, 1) between neighbouring places."""
+    left, right = x[:-1], x[1:]
+    lower, upper = np.where(left > 0.0, -right, left), np.where(left > 0.0, -left, right)
+    return np.asarray(np.maximum(ndtr(upper) - ndtr(lower), 0.0))

@@ -1,0 +1,202 @@
+"""Individual privacy filters: who is admitted to a step, and with what norm.
+
+A filter is an immutable rule. Its state is an int64 array of spent units
+(`accounting.exact.units`), one row per user, that the caller owns: shape (n,), or (n, k) for a
+filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
+order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken as the numbers they
+are, and the last unit is decided on these numbers: a cost of exactly the budget is admitted
+(`accounting.rules.admission` has the rule and why it holds). A budget of 0 admits the steps that
+cost nothing. Neighbouring datasets differ by adding or removing one user.
+
+    filter          budget            guarantee when every step's users are the admitted ones
+    RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
+    ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
+    GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
+    ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
+    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rules.rogers`
+
+FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
+is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
+may be admitted to a later, cheaper one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.conversions import zcdp_budget
+from accounting.costs.costs import renyi_units
+from accounting.costs.mechanisms import Mechanism, PoissonGaussian
+from accounting.costs.order_units import units_within_orders
+from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
+from accounting.exact.errors import InvalidInput
+from accounting.exact.roots import bisected_floats
+from accounting.exact.units import split_budget
+from accounting.exact.validation import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    exact_numbers,
+    renyi_orders,
+    user_count,
+)
+from accounting.rules.admission import PaysFromRest, Positions
+from accounting.rules.budget_filter import BudgetFilter
+
+_GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
+
+
+class _OneBudgetFilter(BudgetFilter):
+    """A filter whose state has shape (n,), and whose costs are those of `cost`."""
+
+    cost: ClassVar[QuadraticCost]
+
+    @classmethod
+    def from_units(cls, budget: int) -> Self:
+        """Return the filter with a budget in units, 0 to `MAX_BUDGET_UNITS`."""
+        return cls.__new__(cls)._set([budget])
+
+    def _set_budget(self, units: int, rest: Fraction) -> None:
+        self._set([units], [rest])
+
+    def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
+        return self.cost.units(mechanism, norms)
+
+    def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest:
+        def pays(edge: Positions) -> BoolArray:
+            distinct, position = np.unique(norms[edge], return_inverse=True)
+            decided = []
+            for norm in distinct.tolist():
+                cost = self.cost.exact_units(mechanism, norm)
+                decided.append(cost - math.ceil(cost) + 1 <= self.budget_rests[0])
+            return np.array(decided, dtype=np.bool_)[position]
+
+        return pays
+
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        granted = self.cost.norms_within(mechanism, self._left(spent))
+        return granted, self._all_left(spent)
+
+
+class ZcdpFilter(_OneBudgetFilter):
+    """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP."""
+
+    measure = "zcdp"
+    cost = ZCDP
+
+    def __init__(self, rho: float) -> None:
+        self._set_budget(*split_budget("rho", rho))
+
+
+class GdpFilter(_OneBudgetFilter):
+    """Admit while the sum of mu squared is at most the budget's square (K Thm 11, 12): mu-GDP.
+
+    Costs and what remains are in mu squared. Only for Gaussian steps; not for subsampled ones.
+    """
+
+    measure = "gdp"
+    cost = GDP
+
+    def __init__(self, mu: float) -> None:
+        self._set_budget(*split_budget("mu", mu, power=2))
+
+
+class ApproxDPFilter(_OneBudgetFilter):
+    """Admit while the sum of rho is at most B*, which implies (epsilon, delta)-DP (FZ Thm 4.9).
+
+    B* is `zcdp_budget(epsilon, delta)`; a pure eps-DP step costs rho = eps^2 / 2, a Gaussian one
+    its own rho. Costs and what remains are in nats of rho. `InvalidInput` is raised if B* is
+    less than one unit.
+    """
+
+    measure = "approx-dp"
+    cost = ZCDP
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
+
+
+@dataclass(frozen=True, init=False)
+class RenyiFilter(BudgetFilter):
+    """Admit while the sum of Rényi divergences is at most the budget at every order.
+
+    The state and the costs have shape (n, k). Costs that are numbers are decided exactly at each
+    order; those of norms in whole units, in which a charge is rounded up twice.
+
+    Args:
+        orders: k orders, > 1, at most 2**40, all different.
+        budgets: k budgets in nats, >= 0.
+    """
+
+    measure = "renyi"
+    orders: tuple[float, ...]
+
+    def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
+        parts = [split_budget("budgets", budget) for budget in exact_numbers("budgets", budgets)]
+        self._set_orders(orders, [units for units, _ in parts], [rest for _, rest in parts])
+
+    @classmethod
+    def from_units(cls, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
+        """Return the filter with budgets in units, 0 to `MAX_BUDGET_UNITS`, one per order."""
+        return cls.__new__(cls)._set_orders(orders, budgets)
+
+    def initial_state(self, n: int) -> IntArray:
+        """Return the state of n users who have spent nothing, shape (n, k)."""
+        return np.zeros((user_count("n", n), len(self.orders)), dtype=np.int64)
+
+    def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
+        return renyi_units(mechanism, norms, self.orders)
+
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        rows = np.arange(norms.size)
+        left, all_left = self._left(spent), self._all_left(spent)
+        if isinstance(mechanism, PoissonGaussian):
+            granted, tightest = self._largest_within(mechanism, norms, left)
+        else:
+            payable = units_within_orders(left, np.array(self.orders))
+            tightest = payable.argmin(axis=1)
+            granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
+        charges = self._charge(mechanism, granted)
+        charges[rows, tightest] = all_left[rows, tightest]
+        # Whoever has less than a unit left at some order is granted nothing, and pays that.
+        empty = left == 0
+        return granted, np.where(
+            empty.any(axis=1)[:, np.newaxis], np.where(empty, all_left, 0), charges
+        )
+
+    def _largest_within(
+        self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Return (norms that fit, the first order that a little larger ones exceed).
+
+        Rounding makes costs monotone in the norm only up to the last digits, on which bisection
+        does not depend.
+        """
+
+        def fits(tried: FloatArray, rows: IntArray) -> BoolArray:
+            return np.asarray((self._charge(mechanism, tried) <= left[rows]).all(axis=1))
+
+        # Norm 0 costs nothing and fits, even where nothing is left.
+        ends = np.where((left == 0).any(axis=1), 0.0, norms)
+        granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
+        return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
+
+    def _set_orders(
+        self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()
+    ) -> Self:
+        alphas = renyi_orders("orders", orders)
+        if not isinstance(budgets, (Sequence, np.ndarray)) or len(budgets) != alphas.size:
+            raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
+        object.__setattr__(self, "orders", tuple(alphas.tolist()))
+        return self._set(budgets, rests)

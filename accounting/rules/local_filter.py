@@ -1,0 +1,137 @@
+"""A privacy filter on the user's own device, alone (Feldman and Zrnic, Remark 4.6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import cast
+
+import numpy as np
+
+from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
+from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import UP
+from accounting.exact.units import MAX_BUDGET_UNITS
+from accounting.exact.validation import IntArray, norm_vector, real_number, whole_number
+from accounting.rules.budget_filter import BudgetFilter
+from accounting.rules.rogers import RogersFilter
+
+
+class LocalFilter:
+    """One user's filter: a rule, and what this user has spent. No service is asked.
+
+        device = LocalFilter(ZcdpFilter(rho=1.0), spent=stored)
+        if device.admit(Gaussian(4.0), norm):
+            store(device.spent)     # first make the charge last,
+            send(answer)            # then answer
+
+    Unlike the rule, this object changes: an admitted or granted step is charged at once, and never
+    given back. Write `spent` to lasting storage before anything is sent. A device that fails in
+    between has then paid for an answer that nobody has seen, which costs utility and no privacy;
+    the other way round the charge would be lost.
+
+    Whether a device answers is visible, and a charge may depend on private data. The guarantee
+    covers what is sent if a step that is denied is answered as it would be without this user's
+    data: with the noise alone. Silence is as good only when all charges follow from what is public.
+    Neighbouring datasets differ by adding or removing this user's data.
+
+    Args:
+        rule: any filter of this package.
+        spent: nothing at first, later what `spent` gave.
+    """
+
+    __slots__ = ("_rule", "_state")
+
+    def __init__(
+        self, rule: BudgetFilter | RogersFilter, spent: Sequence[int] | None = None
+    ) -> None:
+        if not isinstance(rule, (BudgetFilter, RogersFilter)):
+            raise InvalidInput("rule", rule, "a filter, such as ZcdpFilter(1.0)")
+        self._rule = rule
+        self._state = rule.initial_state(1)
+        if spent is not None:
+            self._state = _restored(self._state.shape, spent)
+            try:
+                rule.exhausted(self._state)
+            except InvalidInput as error:
+                raise InvalidInput("spent", spent, error.allowed) from None
+
+    def __repr__(self) -> str:
+        return f"LocalFilter({self._rule!r}, spent={self.spent})"
+
+    @property
+    def rule(self) -> BudgetFilter | RogersFilter:
+        """The filter this device runs."""
+        return self._rule
+
+    @property
+    def spent(self) -> list[int]:
+        """What is spent, as plain integers to store: units of 2**-44, one per budget."""
+        return self._state.reshape(-1).tolist()
+
+    @property
+    def remaining(self) -> float | list[float]:
+        """What is left, rounded down: one number, or one per order. See `remaining` of the rule."""
+        left = self._rule.remaining(self._state)[0]
+        return cast("float | list[float]", left.tolist())
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left, at some order at least."""
+        return bool(self._rule.exhausted(self._state)[0])
+
+    def admit(self, mechanism: Mechanism, norm: float) -> bool:
+        """Charge a step and return True if its whole cost fits; else change nothing, return False.
+
+        The charge is the same, to the unit, as that of the rule over many users.
+
+        Args:
+            mechanism: the step; says what the norm measures.
+            norm: of this user's contribution, finite, >= 0.
+        """
+        if isinstance(self._rule, BudgetFilter):
+            self._state, admitted = self._rule.admit_norms(self._state, mechanism, [norm])
+        else:
+            charge = self._rule.cost_units([_pure_epsilon(mechanism, norm)])
+            self._state, admitted = self._rule.admit_units(self._state, charge)
+        return bool(admitted[0])
+
+    def admit_cost(self, cost: float | Sequence[float]) -> bool:
+        """As `admit`, for a cost in the unit of the rule, >= 0; one number, or one per order."""
+        self._state, admitted = self._rule.admit(self._state, [cost])
+        return bool(admitted[0])
+
+    def grant(self, mechanism: Mechanism, norm: float, clip_norm: float | None = None) -> float:
+        """Charge a step and return the norm to clip to: budget-aware clipping, FZ Alg. 7.
+
+        The least of `norm`, `clip_norm` (> 0) and what the remainder pays for; 0 if that is
+        nothing.
+
+        Raises:
+            InvalidInput: for a rule that grants no norms.
+        """
+        if not isinstance(self._rule, BudgetFilter):
+            raise InvalidInput("rule", self._rule, "one that grants norms; use admit")
+        self._state, granted = self._rule.grant(self._state, mechanism, [norm], clip_norm)
+        return float(granted[0])
+
+
+def _restored(shape: tuple[int, ...], spent: Sequence[int]) -> IntArray:
+    """Return `spent` as a state of this shape; the rule checks its range."""
+    if not isinstance(spent, Sequence):
+        raise InvalidInput("spent", spent, "a list of whole numbers, as stored")
+    numbers = [whole_number("spent", number, 0, MAX_BUDGET_UNITS) for number in spent]
+    if len(numbers) != math.prod(shape):
+        raise InvalidInput("spent", len(numbers), f"{math.prod(shape)} numbers for this rule")
+    return np.array(numbers, dtype=np.int64).reshape(shape)
+
+
+def _pure_epsilon(mechanism: Mechanism, norm: float) -> float:
+    """Return the smallest float64 >= eps of a pure DP step."""
+    number = float(norm_vector("norms", [norm])[0])
+    if isinstance(mechanism, PureDP):
+        return number
+    if not isinstance(mechanism, Laplace):
+        raise InvalidInput("mechanism", mechanism, "pure DP for this rule: PureDP or Laplace")
+    return real_number("norm", Fraction(number) / Fraction(mechanism.scale), UP)

@@ -1,0 +1,196 @@
+"""What is checked of one charge before anything changes: its mechanism, its users, its norms.
+
+Every function raises ``Rejection`` for what it finds. Users are an int64 array, or a list that
+holds at least one string.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
+
+from accounting import Mechanism
+from streams.ledger.index import UNKNOWN
+from streams.ledger.policies import mechanism_of, user_ids_of
+from streams.normal_form import first_irregular, normal_form
+from streams.schemas import Charge, Policy, Reason, Rejection, User
+from streams.wire.packing import unpack_norms, unpack_users
+from streams.wire.partitioner import partitions_of
+
+
+def check_charge(
+    charge: Charge, policy: Policy, first: User | None
+) -> tuple[NDArray[np.int64] | list[User], NDArray[np.float64], Mechanism]:
+    """Check what can be told without knowing the users.
+
+    Args:
+        charge: one step in one partition.
+        policy: of the dataset.
+        first: its first user in this partition, if it has one.
+
+    Returns:
+        The users, their norms and the mechanism.
+
+    Raises:
+        Rejection: LENGTH_MISMATCH to NORM_ABOVE_CLIP, the first that applies.
+    """
+    users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
+    if len(norms) != len(users):
+        raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
+    mechanism = mechanism_of(charge.mechanism, charge.scale, policy)
+    check_kinds(policy, first, users, charge.v)
+    check_norms(norms, charge.clip_norm)
+    return users, norms, mechanism
+
+
+def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) -> None:
+    """Whether no user that is known appears twice.
+
+    Args:
+        users: of the charge.
+        slots: of these users; UNKNOWN for those never seen.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
+    repeated = ordered[1:] == ordered[:-1]
+    if not repeated.any():
+        return
+    twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
+    if len(twice):
+        first = int(np.flatnonzero(np.isin(slots, twice))[0])
+        detail = f"user {plain(users[first])!r} stands twice in one step"
+        raise Rejection(Reason.DUPLICATE_USER, detail)
+
+
+def check_new_users(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
+    """Check users that were never seen; those seen before were checked when they came.
+
+    Raises:
+        Rejection: DUPLICATE_USER or WRONG_PARTITION.
+    """
+    check_distinct(users)
+    check_homes(users, partition, partitions)
+
+
+def check_kinds(
+    policy: Policy, first: User | None, users: NDArray[np.int64] | list[User], version: int
+) -> None:
+    """Whether these ids are of the kinds that the dataset has.
+
+    Args:
+        policy: of the dataset.
+        first: its first user in this partition, if it has one.
+        users: of the charge.
+        version: of the charge.
+
+    Raises:
+        Rejection: MIXED_USERS.
+    """
+    if isinstance(users, list):
+        _check_names(policy, users, version)
+    allowed = user_ids_of(policy)
+    if allowed == "mixed" or not len(users):
+        return
+    kind = _kind(users[0] if first is None else first) if allowed == "one-kind" else allowed
+    if isinstance(users, list):
+        strange = next((user for user in users if _kind(user) != kind), None)
+    else:
+        strange = None if kind == "integer" else plain(users[0])
+    if strange is not None:
+        detail = (
+            f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
+            f"are of kind {kind} (user_ids: {allowed}): one person must not have two budgets"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
+
+
+def _check_names(policy: Policy, users: list[User], version: int) -> None:
+    """Names as they are and names in normal form do not meet in one dataset."""
+    if policy.user_ids is UNSET and version >= 2:
+        detail = (
+            f"dataset {policy.dataset!r} was created by version 1, which takes string ids as they "
+            "are and not in normal form: charge them in version 1"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
+    irregular = first_irregular(users) if policy.user_ids is not UNSET and version < 2 else None
+    if irregular is not None:
+        detail = (
+            f"user {irregular!a} is not in normal form, as those of dataset "
+            f"{policy.dataset!r} are; it would be {normal_form(irregular)!a}"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
+
+
+def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
+    """Whether all are finite, not negative and at most ``clip_norm``, which has to be that too.
+
+    Raises:
+        Rejection: INVALID_NORM or NORM_ABOVE_CLIP.
+    """
+    if clip_norm is not None and not (0 <= clip_norm < np.inf):
+        raise Rejection(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
+    if not len(norms):
+        return
+    largest = norms.max()
+    if not (norms.min() >= 0 and largest < np.inf):  # NaN propagates through both
+        position = int(np.flatnonzero(~((norms >= 0) & (norms < np.inf)))[0])
+        norm = norms[position].item()
+        detail = f"norm {norm} at position {position} is not a finite number >= 0"
+        raise Rejection(Reason.INVALID_NORM, detail)
+    if clip_norm is not None and largest > clip_norm:
+        position = int(norms.argmax())
+        detail = (
+            f"norm {norms[position].item()} at position {position} is above clip_norm {clip_norm}: "
+            "clip the contribution before it is charged"
+        )
+        raise Rejection(Reason.NORM_ABOVE_CLIP, detail)
+
+
+def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
+    """Whether no user appears twice.
+
+    Integers are sorted, not hashed: what they hash to is known, so they could be made to collide.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    if isinstance(users, np.ndarray):
+        ordered = np.sort(users)
+        twice = bool((ordered[1:] == ordered[:-1]).any())
+    else:
+        names = [user for user in users if isinstance(user, str)]
+        check_distinct(np.array([u for u in users if not isinstance(u, str)], dtype=np.int64))
+        twice = len(set(names)) != len(names)
+    if twice:
+        raise Rejection(Reason.DUPLICATE_USER, "a user stands twice in one step")
+
+
+def check_homes(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
+    """Whether all users live in this one of so many partitions.
+
+    Raises:
+        Rejection: WRONG_PARTITION.
+    """
+    homes = partitions_of(users, partitions)
+    strangers = np.flatnonzero(homes != partition)
+    if len(strangers):
+        first = int(strangers[0])
+        detail = (
+            f"user {plain(users[first])!r} lives in partition {int(homes[first])} "
+            f"of {partitions}, not in {partition}"
+        )
+        raise Rejection(Reason.WRONG_PARTITION, detail)
+
+
+def _kind(user: User) -> Literal["integer", "string"]:
+    return "string" if isinstance(user, str) else "integer"
+
+
+def plain(user: User | np.int64) -> User:
+    """An id as texts quote it, which must not depend on how numpy writes its own numbers."""
+    return user.item() if isinstance(user, np.int64) else user

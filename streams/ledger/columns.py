@@ -1,0 +1,177 @@
+"""Numbers of users as a struct of arrays: one row a user, columns of int64.
+
+A subclass names its columns, one line each, and that line is all a new one takes:
+
+    class Balances(Columns):
+        spent: Annotated[Numbers, PER_ORDER]
+        rungs: Annotated[Numbers, Column(initial=1)]
+
+Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
+names: state that was stored before there was a column has its initial value in every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias, get_type_hints
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = NDArray[np.int64]
+
+_PAGE_BITS = 12
+PAGE_ROWS = 1 << _PAGE_BITS
+"""Rows in one page of state."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column is.
+
+    Attributes:
+        initial: what it says of a user of whom nothing is known.
+        per_order: a number for each order of the dataset; else one.
+    """
+
+    initial: int = 0
+    per_order: bool = False
+
+
+PER_ORDER = Column(per_order=True)
+
+
+class RowChanges(msgspec.Struct, frozen=True, array_like=True):
+    """New values of some rows, not increments: setting them twice is harmless."""
+
+    slots: bytes  # uint32, little-endian
+    values: dict[str, bytes]  # column -> int64, little-endian, (n,) or (n, orders)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.slots) + sum(map(len, self.values.values()))
+
+
+class Columns:
+    """The rows of all users of one dataset in one partition, by slot."""
+
+    _columns: ClassVar[dict[str, Column]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._columns = {
+            name: column
+            for name, hint in get_type_hints(cls, include_extras=True).items()
+            for column in getattr(hint, "__metadata__", ())
+            if isinstance(column, Column)
+        }
+
+    def __init__(self, orders: int | None = None) -> None:
+        """Make columns without rows.
+
+        Args:
+            orders: how many numbers a column has that is ``per_order``; None if only one, in rows
+                without an axis for it.
+        """
+        self._orders = () if orders is None else (orders,)
+        self._room = 0
+        self._changed_pages = np.zeros(0, dtype=np.bool_)
+        for name, column in self._columns.items():
+            setattr(self, name, self._initial(column, 0))
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many rows, which are as they are initially."""
+        if count <= self._room:
+            return
+        more = max(count, 2 * self._room) - self._room
+        for name, column in self._columns.items():
+            grown = np.concatenate([getattr(self, name), self._initial(column, more)])
+            setattr(self, name, grown)
+        self._room += more
+        pages = np.zeros(-(-self._room // PAGE_ROWS), dtype=np.bool_)
+        pages[: len(self._changed_pages)] = self._changed_pages
+        self._changed_pages = pages
+
+    def touch(self, slots: Numbers) -> None:
+        """The pages of these rows are not what they were."""
+        self._changed_pages[slots >> _PAGE_BITS] = True
+
+    def write(self, slots: Numbers, *, touched: bool = False, **values: Numbers) -> RowChanges:
+        """Set columns in rows.
+
+        Args:
+            slots: of the rows, distinct.
+            touched: whether all of them were written just before, which saves to say it again.
+            values: column -> its numbers in these rows.
+
+        Returns:
+            What says so.
+        """
+        if not len(slots):
+            return RowChanges(b"", dict.fromkeys(values, b""))
+        packed = {}
+        for name, numbers in values.items():
+            getattr(self, name)[slots] = numbers
+            packed[name] = _pack(numbers)
+        if not touched:
+            self.touch(slots)
+        return RowChanges(slots.astype("<u4").tobytes(), packed)
+
+    def put_back(self, changes: RowChanges) -> None:
+        """Set what ``write`` has set before."""
+        slots = slots_of(changes)
+        for name, packed in changes.values.items():
+            getattr(self, name)[slots] = self.unpack(name, packed)
+        self.touch(slots)
+
+    def changed_pages(self) -> list[int]:
+        """The numbers of the pages that changed since they were last taken."""
+        numbers: list[int] = np.flatnonzero(self._changed_pages).tolist()
+        return numbers
+
+    def take_page(self, number: int, count: int) -> dict[str, bytes]:
+        """The rows of a page as they are now; from here on it counts as written.
+
+        Args:
+            number: of the page.
+            count: of all rows that are of a user.
+        """
+        self._changed_pages[number] = False
+        rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
+        return {name: _pack(getattr(self, name)[rows]) for name in self._columns}
+
+    def load_page(self, number: int, page: dict[str, bytes]) -> None:
+        """Put the rows of a page back, for which there is room."""
+        start = number * PAGE_ROWS
+        for name, packed in page.items():
+            rows = self.unpack(name, packed)
+            getattr(self, name)[start : start + len(rows)] = rows
+        self._changed_pages[number] = False
+
+    def unpack(self, name: str, packed: bytes) -> Numbers:
+        """Rows of one column."""
+        shape = self._orders if self._columns[name].per_order else ()
+        return np.frombuffer(packed, dtype="<i8").reshape(-1, *shape)
+
+    def _initial(self, column: Column, count: int) -> Numbers:
+        shape = self._orders if column.per_order else ()
+        return np.full((count, *shape), column.initial, dtype=np.int64)
+
+
+def slots_of(changes: RowChanges) -> Numbers:
+    """The slots of the rows that changed."""
+    return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
+
+
+def joined(parts: Sequence[RowChanges]) -> RowChanges:
+    """Changes of the same columns in different rows as one."""
+    if len(parts) == 1:
+        return parts[0]
+    values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
+    return RowChanges(b"".join(part.slots for part in parts), values)
+
+
+def _pack(numbers: Numbers) -> bytes:
+    return numbers.astype("<i8", copy=False).tobytes()

@@ -1,0 +1,117 @@
+"""How much a charge may make a worker write, told from counts, so that it can be refused before.
+
+A charge writes what it changes (kept in Redis) and what is answered (kept in Redis until it is
+published). What it can come to follows from how many users it has, the bytes of those ids that are
+strings, the length of the dataset's name and the number of orders. A user takes most when it is
+new, its odometer rises and its norm is clipped:
+
+    9, or 3 + id                  its id, among those that are new
+    4 + 8 orders                  its slot, and what it has spent
+    12 + 8 orders                 its slot, base and rungs
+    1                             two bits of the decision, which is published and kept
+    24                            its position and its granted norm, there
+    110 + 2 names + 9 orders      its checkpoint, whose key names the dataset too
+    29, or 5 + 7 id               its id there; in the key, which is JSON, a byte may take six
+
+Halted, it takes less: its id in the decision instead of all that is charged.
+"""
+
+from __future__ import annotations
+
+from streams.schemas import (
+    MAX_CHARGE_USERS,
+    MAX_WRITE_BYTES,
+    Charge,
+    Reason,
+    Rejection,
+    Users,
+)
+
+_FIXED = 4096  # names, tokens, headers
+_PER_USER = 200
+_PER_ORDER = 25
+_PER_ID_BYTE = 8
+_LARGEST_VALUE = 2**29 - 1  # in Redis
+
+
+def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
+    """An upper bound of the bytes of changes and answers together.
+
+    Args:
+        users: how many the charge has.
+        id_bytes: of the ids that are strings, in UTF-8.
+        name: of the dataset.
+        orders: of its policy; 1 for a measure without orders.
+    """
+    per_user = _PER_USER + 2 * len(name) + _PER_ORDER * orders
+    return _FIXED + users * per_user + _PER_ID_BYTE * id_bytes
+
+
+def check_size(charge: Charge, orders: int) -> None:
+    """Refuse a charge of too many users, or that might write more than ``MAX_WRITE_BYTES``.
+
+    Version 1 has no such limit but that of Redis; see ``check_values``.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    users = _count(charge.users)
+    if users > MAX_CHARGE_USERS:
+        detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
+        raise Rejection(Reason.TOO_LARGE, detail)
+    if charge.v < 2:
+        return
+    written = most_written(users, id_bytes(charge.users), charge.dataset, orders)
+    if written > MAX_WRITE_BYTES:
+        detail = (
+            f"{users} users at {orders} orders may write {written} bytes, more than "
+            f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def fits_by_counts(charge: Charge, orders: int) -> bool:
+    """Whether all that a charge can write fits in one value of Redis."""
+    ids = id_bytes(charge.users)
+    return most_written(_count(charge.users), ids, charge.dataset, orders) <= _LARGEST_VALUE
+
+
+def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None:
+    """Refuse a charge of version 1 that could never be written.
+
+    Args:
+        charge: one for which ``fits_by_counts`` is not true.
+        orders: of the dataset's policy.
+        charged: how many users would have spent more.
+        raised: how many odometers would have risen.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    users, ids = _count(charge.users), id_bytes(charge.users)
+    decision = 22 * users + ids
+    changes = 9 * users + ids + charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + decision
+    per_checkpoint = 139 + 2 * len(charge.dataset) + 9 * orders
+    answers = raised * per_checkpoint + 7 * ids + decision
+    if _FIXED + max(changes, answers) > _LARGEST_VALUE:
+        detail = (
+            f"{users} users at {orders} orders write {changes} bytes of changes and {answers} of "
+            f"answers; Redis keeps at most {_LARGEST_VALUE} in one value: charge fewer users a step"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def ids_written(users: Users) -> int:
+    """At most what a list of ids takes."""
+    return len(users) if isinstance(users, bytes) else 9 * len(users) + id_bytes(users)
+
+
+def id_bytes(users: Users) -> int:
+    """The bytes of those ids that are strings, in UTF-8."""
+    if isinstance(users, bytes):
+        return 0
+    return sum(len(user.encode()) for user in users if isinstance(user, str))
+
+
+def _count(users: Users) -> int:
+    return len(users) // 8 if isinstance(users, bytes) else len(users)

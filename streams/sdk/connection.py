@@ -1,0 +1,319 @@
+"""What the SDK needs of the service: to publish requests and to hear what the partitions answer.
+
+``KafkaConnection`` reaches workers, ``MemoryConnection`` ledgers in this process. Both publish in a
+way of their own; who waits for which answer, and who watches which run, is here once for both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic, sleep
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from streams.ledger.outputs import Channel
+from streams.schemas import (
+    Answer,
+    Charge,
+    Decision,
+    Rejected,
+    Rejection,
+    Request,
+    decode_answer,
+    decode_request,
+)
+from streams.sdk.decisions import Witness
+from streams.sdk.errors import (
+    DecisionTimeout,
+    InvalidRequest,
+    RequestRejected,
+    Unusable,
+    refusal_of,
+)
+from streams.sdk.followers import UNREADABLE, Followed, Reading
+
+logger = logging.getLogger("turnstile.sdk")
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Until when to wait, over all the questions that a call asks.
+
+    Attributes:
+        seconds: how long that was when the call began.
+        at: when it is over, by the monotonic clock.
+    """
+
+    seconds: float
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """A deadline so many seconds from now.
+
+        Raises:
+            InvalidRequest: nothing that can be waited for.
+        """
+        if not 0 <= seconds <= threading.TIMEOUT_MAX:
+            raise InvalidRequest(f"timeout is {seconds}; it must be finite seconds, at least 0")
+        return cls(seconds, monotonic() + seconds)
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return max(0.0, self.at - monotonic())
+
+
+class Waiting:
+    """Requests that were sent to some partitions, and what they reply.
+
+    Args:
+        requests: by partition.
+        to_the_end: wait for all of them, even if one refuses.
+    """
+
+    def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
+        self.requests = requests
+        self._to_the_end = to_the_end
+        self._replies: dict[int, Answer | RequestRejected] = {}
+        self._failure: Exception | None = None
+        self._done = threading.Event()
+
+    def result(self, deadline: Deadline) -> dict[int, Answer | RequestRejected]:
+        """The reply of every partition.
+
+        Raises:
+            RequestRejected: of the first partition that refused, unless all are waited for.
+            DecisionTimeout: some did not reply in time.
+            Exception: whatever else ended the wait.
+        """
+        self._done.wait(deadline.left())
+        if self._failure is not None:
+            raise self._failure
+        missing = sorted(self.requests.keys() - self._replies.keys())
+        if missing:
+            raise DecisionTimeout(
+                f"no answer from partitions {missing} within {deadline.seconds:g} s. Ask exactly "
+                "the same again: it is decided once. Until then release nothing. If it goes on, "
+                "`turnstile status` says whether workers are running"
+            )
+        return self._replies
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error; the first one counts."""
+        self._failure = self._failure or error
+        self._done.set()
+
+    def answer(self, answer: Answer) -> None:
+        """Take what one partition says; its first reply counts."""
+        self._reply(answer.partition, answer)
+
+    def refuse(self, rejected: Rejected) -> None:
+        """Take a refusal, if it is one of what was sent, and of nothing sent before it."""
+        if self.requests.get(rejected.partition) == rejected.record:
+            refusal = refusal_of(rejected)
+            self._reply(rejected.partition, refusal)
+            if not self._to_the_end:
+                self.fail(refusal)
+
+    def _reply(self, partition: int, reply: Answer | RequestRejected) -> None:
+        if partition in self.requests:
+            self._replies.setdefault(partition, reply)
+        if self._replies.keys() == self.requests.keys():
+            self._done.set()
+
+
+class Connection(ABC):
+    """Publishes requests, and hands each answer to whoever waits for it.
+
+    Usable from any thread of the process that opened it.
+
+    Args:
+        partitions: P, how many there are.
+        timeout: seconds that a call waits if it does not say how long.
+    """
+
+    def __init__(self, partitions: int, timeout: float) -> None:
+        self.partitions = partitions
+        self._timeout = timeout
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._waiting: dict[Hashable, Waiting] = {}
+        self._witnesses: WeakValueDictionary[tuple[str, str], Witness] = WeakValueDictionary()
+        self._broken: Exception | None = None
+
+    @abstractmethod
+    def check_partitions(self) -> None:
+        """Check that P is what it was.
+
+        Raises:
+            PartitionsDisagree: it is not.
+            ServiceUnavailable: no broker, or no topics.
+        """
+
+    @abstractmethod
+    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
+        """What was published on a channel.
+
+        Raises:
+            ServiceUnavailable: no broker, or no topics.
+            Unusable: this was closed.
+        """
+
+    @abstractmethod
+    def _publish(self, waiting: Waiting) -> None:
+        """Send each partition its request; what comes back of them goes to ``_hear``."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Give back what was opened; called once, in the process that opened it."""
+
+    def close(self) -> None:
+        """Disconnect; doing it again is fine."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if os.getpid() == self._process:  # else the connections belong to the parent process
+            self._disconnect()
+
+    def check_usable(self) -> None:
+        """Refuse who may not use this.
+
+        Raises:
+            Unusable: it was closed, or opened in another process.
+        """
+        if self._closed.is_set():
+            raise Unusable("this Turnstile is closed: open another one")
+        if os.getpid() != self._process:
+            raise Unusable(
+                f"this Turnstile was opened in process {self._process}: open one in each process"
+            )
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """From now; None means the usual time.
+
+        Raises:
+            InvalidRequest: nothing that can be waited for.
+            Unusable: as ``check_usable``.
+        """
+        self.check_usable()
+        return Deadline.after(self._timeout if timeout is None else timeout)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, to give way to others."""
+        sleep(seconds)
+
+    def new_token(self) -> str:
+        """A string that nobody else uses, by which an answer is recognised."""
+        return uuid4().hex
+
+    def ask(
+        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Answer]:
+        """Send each partition its request; the answers by partition.
+
+        Raises:
+            RequestRejected: of the partition that refused first; others may have agreed.
+            DecisionTimeout: not all answered in time.
+        """
+        replies = self._exchange(key, Waiting(requests), deadline)
+        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
+
+    def survey(
+        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Answer | RequestRejected]:
+        """The same, but waits for every partition, whether it agrees or refuses.
+
+        Raises:
+            DecisionTimeout: not all answered in time.
+        """
+        return self._exchange(key, Waiting(requests, to_the_end=True), deadline)
+
+    def watch(self, dataset: str, run: str) -> Witness:
+        """Who sees every decision of this run, for as long as somebody holds it."""
+        with self._lock:
+            witness = self._witnesses.get((dataset, run)) or Witness(dataset, run)
+            self._witnesses[dataset, run] = witness
+            return witness
+
+    def _exchange(
+        self, key: Hashable, waiting: Waiting, deadline: Deadline
+    ) -> dict[int, Answer | RequestRejected]:
+        self.check_usable()
+        if not waiting.requests:
+            return {}
+        with self._lock:
+            self._waiting[key] = waiting
+            if self._broken is not None:
+                waiting.fail(self._broken)
+        try:
+            self._publish(waiting)
+            return waiting.result(deadline)
+        finally:
+            with self._lock:
+                self._waiting.pop(key, None)
+
+    def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
+        """Take what was published by a partition, on halts or rejects."""
+        try:
+            with self._lock:
+                if channel is Channel.REJECTS:
+                    self._take_refusal(msgspec.msgpack.decode(value, type=Rejected))
+                else:
+                    self._take_answer(decode_answer(value))
+        except UNREADABLE as error:
+            # Not written by a worker: it admits nobody, and answers nobody.
+            logger.warning("skipped a record of %s %s: %s", channel.value, partition, error)
+
+    def _take_answer(self, answer: Answer) -> None:
+        if isinstance(answer, Decision):
+            witness = self._witnesses.get((answer.dataset, answer.run))
+            if witness is not None:
+                witness.see(answer)
+        waiting = self._waiting.get(_key_of(answer))
+        if waiting is not None:
+            waiting.answer(answer)
+
+    def _take_refusal(self, rejected: Rejected) -> None:
+        waiting = self._waiting.get(rejected_key(rejected))
+        if waiting is not None:
+            waiting.refuse(rejected)
+
+    def _break(self, error: Exception) -> None:
+        """Nothing can be heard any more: whoever waits is told, and whoever asks from now on."""
+        with self._lock:
+            self._broken = error
+            for waiting in self._waiting.values():
+                waiting.fail(error)
+
+
+def step_key(dataset: str, run: str, attempt: int, step: int) -> Hashable:
+    """By what the answers to one step are recognised."""
+    return dataset, run, attempt, step
+
+
+def rejected_key(rejected: Rejected) -> Hashable:
+    """By what the sender of a refused request waits; None if it cannot be told."""
+    if rejected.request is not None:
+        return rejected.request
+    if rejected.dataset and rejected.run and rejected.attempt and rejected.step is not None:
+        return step_key(rejected.dataset, rejected.run, rejected.attempt, rejected.step)
+    try:
+        # A worker that could not read the request, because it is older, cannot name the sender.
+        return _key_of(decode_request(rejected.record))
+    except Rejection:
+        return None
+
+
+def _key_of(record: Answer | Request) -> Hashable:
+    if isinstance(record, Decision | Charge):
+        return step_key(record.dataset, record.run, record.attempt, record.step)
+    return record.request

@@ -1,0 +1,241 @@
+"""The service over Kafka: a producer, and one background thread that reads `halts` and `rejects`
+for all that wait.
+
+No error of the Kafka client leaves the SDK as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from time import monotonic, sleep
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from streams.config import Config
+from streams.ledger.outputs import Channel
+from streams.sdk.connection import Connection, Waiting
+from streams.sdk.errors import (
+    DecisionTimeout,
+    PartitionsDisagree,
+    ServiceUnavailable,
+    TurnstileError,
+    Unusable,
+)
+from streams.sdk.followers import Followed, Reading
+from streams.topics.clients import new_admin, new_producer, new_reader
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import NORMS, partition_count
+
+_TOPICS_POLL = 0.2
+_REPLIES_POLL_MS = 500
+_READING_POLL_MS = 200
+
+
+class KafkaConnection(Connection):
+    """Reaches the workers of a service.
+
+    Raises:
+        ServiceUnavailable: no broker, or no topics within ``config.timeout``.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(_wait_for_topics(config), config.timeout)
+        self._config = config
+        self._norms = config.topic(NORMS)
+        self._channels = {
+            config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
+        }
+        with reaching_kafka(config), ExitStack() as opened:
+            self._consumer = new_reader(config, fetch_max_wait_ms=_REPLIES_POLL_MS)
+            opened.callback(self._consumer.close)
+            places = [
+                TopicPartition(topic, partition)
+                for topic in self._channels
+                for partition in range(self.partitions)
+            ]
+            # The positions are fixed before anything is published, so that no answer is missed.
+            self._consumer.assign(places)
+            self._consumer.seek_to_end(*places)
+            for place in places:
+                self._consumer.position(place)
+            self._producer = new_producer(config)
+            opened.callback(self._producer.close)
+            self._producer.partitions_for(self._norms)  # no charge waits for this
+            opened.pop_all()
+        self._thread = threading.Thread(target=self._listen, name="turnstile-replies", daemon=True)
+        self._thread.start()
+
+    def check_partitions(self) -> None:
+        """Check that P is what it was: in partitions that were added nothing of their users is
+        known.
+
+        Raises:
+            PartitionsDisagree: it is not.
+            ServiceUnavailable: no broker, or no topics.
+        """
+        with reaching_kafka(self._config):
+            try:
+                partitions = _count_partitions(self._config)
+            except TopicsUnavailable as error:
+                raise ServiceUnavailable(str(error)) from error
+        if partitions != self.partitions:
+            raise PartitionsDisagree(
+                f"the topics have {partitions} partitions, and had {self.partitions} when this "
+                "Turnstile was opened: partitions must never be added, because users would be "
+                "looked for where nothing of theirs is known",
+                None,
+            )
+
+    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
+        """The records of a topic."""
+        self.check_usable()
+        return read_topic(self._config, channel, reading, self._closed)
+
+    def _publish(self, waiting: Waiting) -> None:
+        try:
+            for partition, request in waiting.requests.items():
+                sent: Any = self._producer.send(self._norms, value=request, partition=partition)
+                sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
+        except KafkaError as error:
+            raise publishing_error(error) from error
+
+    def _listen(self) -> None:
+        try:
+            while not self._closed.is_set():
+                for place, records in self._consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
+                    for record in records:
+                        self._hear(self._channels[place.topic], place.partition, record.value)
+        except Exception as error:
+            broken = ServiceUnavailable(
+                f"answers can no longer be read: {error}. Open another Turnstile and the run again"
+            )
+            broken.__cause__ = error
+            self._break(broken)
+
+    def _disconnect(self) -> None:
+        self._producer.close()
+        self._thread.join()
+        self._consumer.close()
+
+
+def read_topic(
+    config: Config, channel: Channel, reading: Reading, closed: threading.Event | None = None
+) -> Iterator[Followed]:
+    """The records of a topic, until ``closed`` is set.
+
+    Raises:
+        ServiceUnavailable: no broker, or the topic does not exist.
+        Unusable: what it is read for was closed.
+    """
+    name = config.topic(channel.value)
+    with reaching_kafka(config), ExitStack() as opened:
+        consumer = new_reader(config)
+        opened.callback(consumer.close)
+        partitions = consumer.partitions_for_topic(name)
+        if not partitions:
+            raise ServiceUnavailable(
+                f"topic {name} does not exist; start a worker, which creates it"
+            )
+        places = [TopicPartition(name, partition) for partition in sorted(partitions)]
+        consumer.assign(places)
+        if reading.since == "earliest":
+            consumer.seek_to_beginning(*places)
+        else:
+            consumer.seek_to_end(*places)
+        ends = {} if reading.follow else consumer.end_offsets(places)
+        for place in places:
+            consumer.position(place)
+        opened.pop_all()
+    return _poll(config, consumer, ends, reading, closed or threading.Event())
+
+
+def _poll(
+    config: Config,
+    consumer: KafkaConsumer,
+    ends: dict[TopicPartition, int],
+    reading: Reading,
+    closed: threading.Event,
+) -> Iterator[Followed]:
+    idle_ms = 0.0
+    allowed_ms = math.inf if reading.idle_timeout is None else 1000 * reading.idle_timeout
+    try:
+        while idle_ms < allowed_ms if reading.follow else _is_behind(config, consumer, ends):
+            with reaching_kafka(config):
+                polled = consumer.poll(timeout_ms=_READING_POLL_MS)
+            idle_ms = 0 if polled else idle_ms + _READING_POLL_MS
+            for place, records in polled.items():
+                for record in records:
+                    if record.offset < ends.get(place, math.inf):
+                        yield Followed(place.partition, record.value, record.timestamp / 1000)
+            if closed.is_set():
+                raise Unusable("this Turnstile was closed: open another one to go on reading")
+    finally:
+        consumer.close()
+
+
+def _is_behind(config: Config, consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
+    with reaching_kafka(config):
+        return any(consumer.position(place) < end for place, end in ends.items())
+
+
+@contextmanager
+def reaching_kafka(config: Config) -> Iterator[None]:
+    """Turn what goes wrong with the broker into the SDK's own error.
+
+    Raises:
+        ServiceUnavailable: instead of any KafkaError.
+    """
+    try:
+        yield
+    except KafkaError as error:
+        raise ServiceUnavailable(
+            f"Kafka at {config.kafka} does not answer: {error}. Is the broker up?"
+        ) from error
+
+
+def publishing_error(error: KafkaError) -> TurnstileError:
+    """The error of a request that may not have been published."""
+    if error.retriable:
+        raised: TurnstileError = DecisionTimeout(
+            f"could not publish to Kafka in time: {error}. Ask exactly the same again: it is "
+            "decided once. Until then release nothing"
+        )
+    else:
+        raised = ServiceUnavailable(
+            f"Kafka does not take what is published: {error}. Release nothing; when that is "
+            "mended, open another Turnstile and the run again"
+        )
+    raised.__cause__ = error
+    return raised
+
+
+def _wait_for_topics(config: Config) -> int:
+    """P, as soon as there is a broker with the topics.
+
+    Raises:
+        ServiceUnavailable: not within ``config.timeout``.
+    """
+    deadline = monotonic() + config.timeout
+    while True:
+        try:
+            return _count_partitions(config)
+        except (KafkaError, TopicsUnavailable) as error:
+            if monotonic() > deadline:
+                raise ServiceUnavailable(
+                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {error}. "
+                    "Is the broker up and a worker running?"
+                ) from error
+            sleep(_TOPICS_POLL)
+
+
+def _count_partitions(config: Config) -> int:
+    admin = new_admin(config)
+    try:
+        return partition_count(admin, config)
+    finally:
+        admin.close()

@@ -1,0 +1,142 @@
+"""The service in this process: one ledger a partition, which answers at once.
+
+Ledgers are what workers keep in Redis and apply the log to, so that everything is decided as the
+service decides it. What is missing is what makes the service last: there is no log and no Redis,
+and nothing is kept when the process ends.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from time import monotonic, time
+
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Channel, Output
+from streams.sdk.connection import Connection, Waiting
+from streams.sdk.errors import Unusable
+from streams.sdk.followers import Followed, Reading
+
+KEPT_BYTES = 256 * 1024 * 1024
+"""Of decisions, for who follows HALTs from the earliest; older ones are forgotten."""
+
+
+class MemoryConnection(Connection):
+    """Applies requests where the caller is, one after the other.
+
+    Attributes:
+        ledgers: of each partition.
+    """
+
+    def __init__(self, partitions: int, timeout: float) -> None:
+        super().__init__(partitions, timeout)
+        self.ledgers = [Ledger(partition, partitions) for partition in range(partitions)]
+        self._offsets = [0] * partitions
+        self._published = threading.Condition()  # held while anything below changes
+        self._kept = {
+            Channel.HALTS: _Kept(most_bytes=KEPT_BYTES),
+            Channel.ODOMETER: _Kept(compacted=True),
+        }
+
+    def check_partitions(self) -> None:
+        """There are as many as ever."""
+
+    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
+        """What was published on halts or odometer; following waits for other threads."""
+        self.check_usable()
+        kept = self._kept[channel]
+        with self._published:
+            begin = 0 if reading.since == "earliest" else kept.end
+            return self._read(kept, begin, None if reading.follow else kept.end, reading)
+
+    def _publish(self, waiting: Waiting) -> None:
+        with self._published:
+            for partition, request in waiting.requests.items():
+                self._answer(partition, self._apply(partition, request))
+            self._published.notify_all()
+
+    def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
+        """Have a partition apply a request, and keep what it says for those who follow."""
+        ledger = self.ledgers[partition]
+        try:
+            outputs = ledger.apply(self._offsets[partition], request)
+        except BaseException as error:
+            # A ledger is never seen half-changed: interrupted in there, it is not used again.
+            self._break(Unusable(f"a charge broke off within a ledger ({error!r}): begin anew"))
+            raise
+        ledger.take_changes()  # which nobody stores
+        self._offsets[partition] += 1
+        for output in outputs:
+            if output.channel in self._kept:
+                followed = Followed(partition, output.value, time())
+                self._kept[output.channel].add(followed, output.key)
+        return outputs
+
+    def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
+        """Let those hear what a partition says who wait for it."""
+        for output in outputs:
+            if output.channel is not Channel.ODOMETER:
+                self._hear(output.channel, partition, output.value)
+
+    def _read(
+        self, kept: _Kept, position: int, end: int | None, reading: Reading
+    ) -> Iterator[Followed]:
+        idle_since = monotonic()
+        while end is None or position < end:
+            with self._published:
+                self._check_open()
+                records, position = kept.between(position, end)
+                if not records and end is None:
+                    left = None
+                    if reading.idle_timeout is not None:
+                        left = idle_since + reading.idle_timeout - monotonic()
+                        if left <= 0:
+                            return
+                    self._published.wait(left)
+            if records:
+                yield from records
+                idle_since = monotonic()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Unusable("this Turnstile was closed: open another one to go on reading")
+
+    def _disconnect(self) -> None:
+        with self._published:
+            self._published.notify_all()
+
+
+class _Kept:
+    """What was published on a channel, in its order.
+
+    Args:
+        most_bytes: beyond which the oldest records are forgotten.
+        compacted: whether the newest record of a key takes the place of the ones before.
+    """
+
+    def __init__(self, *, most_bytes: float = math.inf, compacted: bool = False) -> None:
+        self.end = 0
+        self._most_bytes = most_bytes
+        self._compacted = compacted
+        self._records: dict[int, Followed] = {}
+        self._newest: dict[bytes | None, int] = {}
+        self._bytes = 0
+
+    def add(self, record: Followed, key: bytes | None) -> None:
+        """Keep one more record."""
+        if self._compacted:
+            self._records.pop(self._newest.get(key, -1), None)
+            self._newest[key] = self.end
+        self._records[self.end] = record
+        self.end += 1
+        self._bytes += len(record.value)
+        while self._bytes > self._most_bytes:
+            oldest = self._records.pop(next(iter(self._records)))
+            self._bytes -= len(oldest.value)
+
+    def between(self, begin: int, end: int | None) -> tuple[list[Followed], int]:
+        """The records from ``begin`` on, and where the next one will be."""
+        stop = self.end if end is None else end
+        places = range(begin, stop)
+        return [self._records[at] for at in places if at in self._records], stop

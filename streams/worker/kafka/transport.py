@@ -1,0 +1,144 @@
+"""What has to differ from Faust's own Kafka transport.
+
+Faust seeks to the consumer group's committed offsets after every rebalance. Here the offset comes
+from Redis, together with the ownership of the partition: ``seek_to_committed`` claims.
+
+Faust buffers so many records of a partition, however large they are: ``_getmany`` fetches nothing
+more of a partition while too much of it is on its way to the processor.
+
+Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
+partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
+
+Whatever cannot be fetched ends the worker, above all an offset that the log does not have: the
+claim that follows finds out why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+import faust
+from aiokafka.errors import NoOffsetForPartitionError
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from streams.worker.partitions import Extent, Partitions
+from streams.worker.ports import End
+
+_PAUSE = 0.005  # seconds
+_UNDER_WAY_BYTES = 32 * 1024 * 1024
+"""Of a partition, between the fetch and the processor; a fetch brings more on top of it."""
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class ClaimingConsumer(driver.Consumer):
+    """A consumer whose position comes from the owner's claim."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._under_way: Counter[int] = Counter()  # bytes by partition
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Claim the assigned partitions and seek to where their state continues."""
+        app = cast(TurnstileApp, self.app)
+        try:
+            assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
+            starts = await self.earliest_offsets(*assigned) if assigned else {}
+            ends = await self.highwaters(*assigned) if assigned else {}
+            log = {tp.partition: Extent(starts[tp], ends[tp]) for tp in assigned}
+            positions = await app.owned.claim(log)
+            self._under_way.clear()  # whatever was, is fetched again
+            seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
+            if seeks:
+                await self.seek_wait(seeks)
+            return seeks
+        except Exception as error:
+            # Faust would log it and go on from wherever the consumer is.
+            app.end(f"cannot claim the assigned partitions: {error}", error)
+
+    def arrived(self, partition: int, size: int) -> None:
+        """Say that a record has left Faust's buffers."""
+        self._under_way[partition] = max(0, self._under_way[partition] - size)
+
+    def end_of(self, partition: int) -> int | None:
+        """Where the log of a partition ended when it was last fetched from."""
+        app = cast(TurnstileApp, self.app)
+        try:
+            end: int | None = self.highwater(TP(app.norms_topic, partition))
+            return end
+        except (AssertionError, AttributeError):
+            return None  # it is no longer assigned: another thread has seen that first
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        if self.flow_active and not self._get_active_partitions():
+            await self.sleep(_PAUSE)
+            return {}, self._get_active_partitions()
+        return await super()._wait_next_records(timeout)
+
+    async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+        app = cast(TurnstileApp, self.app)
+        wanted = {
+            tp
+            for tp in active_partitions
+            if app.owned.decides(tp.partition) and self._under_way[tp.partition] < _UNDER_WAY_BYTES
+        }
+        if not wanted:
+            await self.sleep(_PAUSE)
+            return {}
+        try:
+            fetched = await super()._getmany(wanted, timeout)
+            for tp, records in fetched.items():
+                self._under_way[tp.partition] += sum(len(r.value or b"") for r in records)
+            return fetched
+        except self.consumer_stopped_errors:
+            raise
+        except NoOffsetForPartitionError:
+            return {}  # a fetch from before a rebalance: the claim has not said yet where to start
+        except Exception as error:
+            app.end(f"cannot read the log: {error!r}", error)
+
+
+class ClaimingTransport(driver.Transport):
+    """Faust's Kafka transport with the consumer above."""
+
+    Consumer = ClaimingConsumer
+
+
+class TurnstileApp(faust.App):
+    """A Faust app that knows how to claim partitions."""
+
+    norms_topic: str
+    owned: Partitions
+    end: End
+    connect: Hook
+    disconnect: Hook
+
+    async def on_start(self) -> None:
+        """Connect to what the app needs before anything is consumed."""
+        try:
+            await self.connect()
+        except Exception as error:
+            self.end(f"cannot start: {error}", error)
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """Give the connections back."""
+        await super().on_stop()
+        await self.disconnect()
+
+    def arrived(self, partition: int, size: int) -> None:
+        """Say that a record has left Faust's buffers."""
+        cast(ClaimingConsumer, self.consumer).arrived(partition, size)
+
+    def end_of(self, partition: int) -> int | None:
+        """Where the log of a partition ends, as far as is known."""
+        return cast(ClaimingConsumer, self.consumer).end_of(partition)
+
+    def _create_directories(self) -> None:
+        """Faust would make folders for tables, of which there are none."""
+
+    def _new_transport(self) -> ClaimingTransport:
+        return ClaimingTransport(self.conf.broker_consumer, self)

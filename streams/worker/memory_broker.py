@@ -1,0 +1,210 @@
+"""Kafka in memory: topics with offsets and gaps, producers with epochs, the worker's ports on them.
+
+A broker is what all clients share. A client is what one worker has of it: topics, log, publisher
+and the producers of checkpoints. What it does to the broker happens at one moment, never half, and
+``before`` is asked first: it can wait, or refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+
+from streams.ledger.ledger import Channel, Output
+from streams.topics.seen import TopicsSeen
+from streams.worker.ports import Missing, NoRecord, NotSent
+
+
+class Effect(StrEnum):
+    """What a client is about to do to the broker, or to hear from it."""
+
+    LOOK = "look"  # at the topics
+    OPEN = "open"  # the log
+    READ = "read"  # a record of it, or what is missing
+    PUBLISH = "publish"  # answers
+    BEGIN = "begin"  # an epoch
+    SEND = "send"  # checkpoints, in a transaction
+    COMMIT = "commit"  # that transaction
+    HEAR = "hear"  # that the broker has what was published
+
+
+class MemoryTopic:
+    """One partition of a topic.
+
+    Attributes:
+        start: the first offset that was not deleted.
+        end: the offset of the next record.
+        records: offset -> (key, value). Offsets from start to end that are not in it are markers
+            of transactions, or holes.
+        markers: the offsets of control records.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.end = 0
+        self.records: dict[int, tuple[bytes | None, bytes | None]] = {}
+        self.markers: set[int] = set()
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """Of the records, in their order."""
+        return [value for _, value in self.records.values()]
+
+    def append(self, value: bytes | None, key: bytes | None = None) -> int:
+        """Write a record; its offset."""
+        self.records[self.end] = key, value
+        self.end += 1
+        return self.end - 1
+
+    def mark(self) -> int:
+        """Write the end of a transaction; its offset."""
+        self.markers.add(self.end)
+        self.end += 1
+        return self.end - 1
+
+    def remove(self, first: int, end: int) -> None:
+        """Leave a hole, as a compaction or damage does."""
+        for offset in range(first, end):
+            self.records.pop(offset, None)
+            self.markers.discard(offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Let it begin later."""
+        self.remove(self.start, offset)
+        self.start = offset
+
+
+class MemoryBroker:
+    """The topics norms, halts, odometer and rejects, and the epochs of producers.
+
+    Attributes:
+        topic: the id of norms.
+        partitions: P.
+        problem: why the topics cannot be used, if they cannot.
+        epochs: partition -> the latest epoch of its checkpoints.
+        transactions: the partitions with a transaction that has not ended.
+    """
+
+    def __init__(self, partitions: int, topic: bytes = b"topic in memory!") -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.problem: str | None = None
+        self.epochs: Counter[int] = Counter()
+        self.transactions: set[int] = set()
+        self._topics: defaultdict[tuple[str, int], MemoryTopic] = defaultdict(MemoryTopic)
+
+    def norms(self, partition: int) -> MemoryTopic:
+        """The log of a partition."""
+        return self._topics["norms", partition]
+
+    def outputs(self, channel: Channel, partition: int) -> MemoryTopic:
+        """What was published."""
+        return self._topics[channel.value, partition]
+
+
+async def _at_once(_: Effect) -> None:
+    """Nothing is waited for."""
+
+
+class MemoryClient:
+    """What one worker has of a broker: the ports ``Topics``, ``Log`` and ``Publisher``."""
+
+    def __init__(
+        self, broker: MemoryBroker, before: Callable[[Effect], Awaitable[None]] = _at_once
+    ) -> None:
+        self.broker = broker
+        self.before = before
+
+    async def look(self) -> TopicsSeen:
+        """The topics as they are now."""
+        await self.before(Effect.LOOK)
+        return TopicsSeen(self.broker.topic, self.broker.partitions, self.broker.problem)
+
+    @asynccontextmanager
+    async def read_log(self) -> AsyncIterator[MemoryClient]:
+        """Open the log."""
+        await self.before(Effect.OPEN)
+        yield self
+
+    async def record(self, partition: int, offset: int) -> bytes | None:
+        """The value of one record."""
+        await self.before(Effect.READ)
+        try:
+            return self.broker.norms(partition).records[offset][1]
+        except KeyError:
+            raise NoRecord(f"partition {partition} has no record {offset}") from None
+
+    async def missing(self, partition: int, first: int, end: int) -> Missing:
+        """What the log has at the offsets first to end - 1."""
+        await self.before(Effect.READ)
+        log = self.broker.norms(partition)
+        for offset in range(first, end):
+            if offset in log.records:
+                return Missing.RECORDS
+            if offset not in log.markers:
+                return Missing.HOLE
+        return Missing.NOTHING_TO_APPLY
+
+    async def publish(
+        self, partition: int, outputs: Sequence[Output]
+    ) -> Sequence[Awaitable[object]]:
+        """Write outputs; what comes back ends when the client has heard of it."""
+        await self.before(Effect.PUBLISH)
+        for output in outputs:
+            self.broker.outputs(output.channel, partition).append(output.value, output.key)
+        return [asyncio.ensure_future(self.before(Effect.HEAR))]
+
+    def checkpoints_of(self, partition: int) -> MemoryFencedProducer:
+        """The producer of a partition's checkpoints."""
+        return MemoryFencedProducer(self, partition)
+
+
+class MemoryFencedProducer:
+    """Writes the checkpoints of one partition."""
+
+    def __init__(self, client: MemoryClient, partition: int) -> None:
+        self._before = client.before
+        self._broker = client.broker
+        self._partition = partition
+        self._epoch = 0
+
+    async def start(self) -> None:
+        """Begin a new epoch; a transaction of the one before is aborted."""
+        await self._before(Effect.BEGIN)
+        self._end_transaction()
+        self._broker.epochs[self._partition] += 1
+        self._epoch = self._broker.epochs[self._partition]
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        """Send records in one transaction, which anybody can read before it ends."""
+        try:
+            await self._send(outputs)
+        except NotSent:
+            self._epoch = -1  # which never is the latest
+            raise
+
+    async def stop(self) -> None:
+        """There is nothing to disconnect."""
+
+    async def _send(self, outputs: Sequence[Output]) -> None:
+        await self._before(Effect.SEND)
+        self._check_epoch()
+        self._broker.transactions.add(self._partition)
+        for output in outputs:
+            self._broker.outputs(output.channel, self._partition).append(output.value, output.key)
+        await self._before(Effect.COMMIT)
+        self._check_epoch()
+        self._end_transaction()
+        await self._before(Effect.HEAR)
+
+    def _check_epoch(self) -> None:
+        if self._epoch != self._broker.epochs[self._partition]:
+            raise NotSent(f"partition {self._partition}: a later epoch has begun")
+
+    def _end_transaction(self) -> None:
+        if self._partition in self._broker.transactions:
+            self._broker.transactions.remove(self._partition)
+            self._broker.outputs(Channel.ODOMETER, self._partition).mark()

@@ -1,0 +1,123 @@
+"""A broker under test, as a worker reaches it, and a hand that does what other clients do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiokafka
+from kafka import TopicPartition
+
+from streams.config import Config
+from streams.ledger.ledger import Channel, Output
+from streams.topics.clients import new_admin
+from streams.topics.topics import NORMS
+from streams.worker.memory_broker import MemoryBroker
+from streams.worker.ports import FencedProducer, Log, Publisher, Topics
+
+PARTITIONS = 3
+
+Record = tuple[bytes | None, bytes | None]
+
+
+class Hand(Protocol):
+    """What producers of other kinds and operators do, and what any reader sees."""
+
+    async def append(self, partition: int, *values: bytes | None) -> None:
+        """Write records to norms."""
+
+    async def append_in_transaction(self, partition: int, value: bytes, commits: bool) -> None:
+        """Write a record to norms, and the marker that ends its transaction."""
+
+    async def delete_before(self, partition: int, offset: int) -> None:
+        """Let the log of a partition begin later."""
+
+    async def published(self, channel: Channel, partition: int) -> list[Record]:
+        """Key and value of all records of a topic."""
+
+
+@dataclass
+class MemoryHand:
+    broker: MemoryBroker
+
+    async def append(self, partition: int, *values: bytes | None) -> None:
+        for value in values:
+            self.broker.norms(partition).append(value)
+
+    async def append_in_transaction(self, partition: int, value: bytes, commits: bool) -> None:
+        await self.append(partition, value)
+        self.broker.norms(partition).mark()
+
+    async def delete_before(self, partition: int, offset: int) -> None:
+        self.broker.norms(partition).delete_before(offset)
+
+    async def published(self, channel: Channel, partition: int) -> list[Record]:
+        return list(self.broker.outputs(channel, partition).records.values())
+
+
+@dataclass
+class KafkaHand:
+    config: Config
+
+    async def append(self, partition: int, *values: bytes | None) -> None:
+        topic = self.config.topic(NORMS)
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.config.kafka) as producer:
+            for value in values:
+                await producer.send_and_wait(topic, value, b"key", partition)
+
+    async def append_in_transaction(self, partition: int, value: bytes, commits: bool) -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self.config.kafka, transactional_id=f"{self.config.prefix}other"
+        )
+        topic = self.config.topic(NORMS)
+        place = aiokafka.TopicPartition(topic, partition)
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.config.kafka)
+        async with producer, consumer:
+            await producer.begin_transaction()
+            sent = await producer.send_and_wait(topic, value, b"key", partition)
+            await (producer.commit_transaction() if commits else producer.abort_transaction())
+            # The broker answers before it has written the marker.
+            while (await consumer.end_offsets([place]))[place] < sent.offset + 2:
+                await asyncio.sleep(0)
+
+    async def delete_before(self, partition: int, offset: int) -> None:
+        def delete() -> None:
+            admin = new_admin(self.config)
+            admin.delete_records({TopicPartition(self.config.topic(NORMS), partition): offset})
+            admin.close()
+
+        await asyncio.to_thread(delete)
+
+    async def published(self, channel: Channel, partition: int) -> list[Record]:
+        place = aiokafka.TopicPartition(self.config.topic(channel.value), partition)
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.config.kafka)
+        async with consumer:
+            consumer.assign([place])
+            await consumer.seek_to_beginning(place)
+            end = (await consumer.end_offsets([place]))[place]
+            found: list[Record] = []
+            while await consumer.position(place) < end:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [(record.key, record.value) for record in records]
+            return found
+
+
+@dataclass
+class Bench:
+    """A broker on which nothing was written yet."""
+
+    topics: Topics
+    read_log: Callable[[], AbstractAsyncContextManager[Log]]
+    publisher: Publisher
+    checkpoints_of: Callable[[int], FencedProducer]
+    hand: Hand
+
+    async def publish(self, partition: int, outputs: Sequence[Output]) -> None:
+        """Publish, and wait until the broker has them."""
+        await asyncio.gather(*await self.publisher.publish(partition, outputs))
+
+
+Scenario = Callable[[Bench], Awaitable[None]]

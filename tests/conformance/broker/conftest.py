@@ -1,0 +1,75 @@
+"""Every scenario runs on every broker. Kafka is started for the tests marked `process`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from streams.config import Config
+from streams.local import KafkaBroker
+from streams.topics.topics import Topics
+from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.log import KafkaLog
+from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.topics import KafkaTopics
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
+from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
+
+BROKERS = ("memory", pytest.param("kafka", marks=pytest.mark.process))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker.address
+
+
+@pytest.fixture(params=BROKERS)
+def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Run a scenario on topics on which nothing was written yet."""
+    if request.param == "memory":
+        return on_memory
+    address = request.getfixturevalue("kafka")
+    return lambda scenario: on_kafka(address, scenario)
+
+
+def on_memory(scenario: Scenario) -> None:
+    broker = MemoryBroker(PARTITIONS)
+    client = MemoryClient(broker)
+
+    async def begun() -> None:
+        bench = Bench(client, client.read_log, client, client.checkpoints_of, MemoryHand(broker))
+        await scenario(bench)
+
+    asyncio.run(begun())
+
+
+def on_kafka(address: str, scenario: Scenario) -> None:
+    config = Config(kafka=address, prefix=f"t{uuid4().hex[:8]}.", partitions=PARTITIONS)
+    publisher = KafkaPublisher(config)
+
+    async def connected() -> None:
+        await publisher.start()
+        try:
+            await scenario(
+                Bench(
+                    KafkaTopics(topics),
+                    lambda: KafkaLog(config),
+                    publisher,
+                    lambda partition: KafkaFencedProducer(config, partition),
+                    KafkaHand(config),
+                )
+            )
+        finally:
+            await publisher.stop()
+
+    with Topics(config) as topics:
+        topics.ensure()
+        asyncio.run(connected())
+    # aiokafka leaves futures behind in a producer that was fenced. Python 3.11 tells of them with
+    # tracebacks, for which it parses source, and fails if it is parsing something else just then.
+    gc.collect()

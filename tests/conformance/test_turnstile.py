@@ -1,0 +1,330 @@
+"""The service over Kafka and the service in memory are the same to a trainer or an answerer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from accounting import Gaussian, Laplace, PureDP
+from streams import (
+    DatasetInUse,
+    Fenced,
+    Halt,
+    InvalidRequest,
+    PolicyChanged,
+    RequestRejected,
+    RunIsClosed,
+    StepContentChanged,
+    Turnstile,
+    Unusable,
+)
+from streams.local import LocalStack
+from streams.queries import QueryAnswerer
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(workers=1, partitions=PARTITIONS) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.process)])
+def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
+    if request.param == "memory":
+        opened = Turnstile.in_memory(partitions=PARTITIONS)
+    else:
+        running = request.getfixturevalue("stack")
+        opened = Turnstile(running.kafka, prefix=running.prefix)
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def name() -> str:
+    """A dataset that nobody else uses."""
+    return f"d{uuid4().hex[:10]}"
+
+
+# --- datasets -------------------------------------------------------------------------------------
+
+
+def test_a_dataset_is_created_once_and_keeps_its_policy(turnstile: Turnstile, name: str) -> None:
+    made = turnstile.create_dataset(name, epsilon=1.0, delta=1e-5)
+    assert (made.dataset, made.measure, made.partitions) == (name, "zcdp", PARTITIONS)
+    assert turnstile.create_dataset(name, epsilon=1.0, delta=1e-5) == made
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(name, epsilon=2.0, delta=1e-5)
+    assert turnstile.run(name, "r").policy == made
+
+
+def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str) -> None:
+    turnstile.withdraw_dataset(name)
+    turnstile.create_dataset(name, budget=1.0)
+    turnstile.withdraw_dataset(name)
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.run(name, "r")
+    turnstile.create_dataset(name, budget=2.0)
+    turnstile.run(name, "r")
+    with pytest.raises(DatasetInUse):
+        turnstile.withdraw_dataset(name)
+
+
+# --- what is decided ------------------------------------------------------------------------------
+
+POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "zcdp": ({"budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
+    "zcdp, clip": ({"budget": 0.3, "on_exhaustion": "clip"}, [Gaussian(1.7), Gaussian(0.9)]),
+    "gdp": ({"measure": "gdp", "epsilon": 1.0, "delta": 1e-5}, [Gaussian(2.0)]),
+    "renyi": (
+        {"measure": "renyi", "orders": [1.5, 32], "budget": [0.7, 6.0]},
+        [Gaussian(2.7), Laplace(4.3)],
+    ),
+    "approx-dp": ({"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6}, [PureDP()]),
+}
+
+
+def told(turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: list[Any]) -> Any:
+    """Everything that a client hears of two runs that take turns, the halts and odometers too."""
+    random = np.random.default_rng(1)
+    turnstile.create_dataset(name, user_ids="mixed", **policy)
+    population = [*range(20), *(f"user {number}" for number in range(20))]
+    runs = itertools.cycle([turnstile.run(name, "a"), turnstile.run(name, "b")])
+    heard: list[Any] = []
+    for step, run in zip(range(12), runs, strict=False):
+        chosen = random.permutation(40)[: random.integers(0, 40)]
+        users = [population[position] for position in chosen]
+        norms = random.exponential(0.7, len(users))
+        decision = run.charge(users, norms, mechanism=mechanisms[step % len(mechanisms)])
+        arrays = decision.admitted, decision.granted, decision.exhausted, decision.halted
+        heard.append((decision.step, *(array.tolist() for array in arrays)))
+    return heard, halts_of(turnstile, name), bounds_of(turnstile, name)
+
+
+def halts_of(turnstile: Turnstile, name: str, **options: Any) -> set[tuple[Any, ...]]:
+    found = [
+        (halt.run, halt.step, halt.user, halt.exhausted, halt.partition)
+        for halt in turnstile.halts(name, follow=False, **options)
+    ]
+    assert len(set(found)) == len(found), "each once"
+    return set(found)
+
+
+def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
+    """The newest checkpoint of each user: of older ones the service may have dropped some."""
+    return {seen.user: seen.bound for seen in turnstile.odometer(name, follow=False)}
+
+
+@pytest.mark.parametrize(("policy", "mechanisms"), POLICIES.values(), ids=POLICIES)
+def test_both_decide_the_same(
+    turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: list[Any]
+) -> None:
+    with Turnstile.in_memory(partitions=PARTITIONS) as other:
+        heard = told(turnstile, name, policy, mechanisms)
+        assert heard == told(other, name, policy, mechanisms)
+    decisions, halts, bounds = heard
+    assert len(halts) == sum(sum(halted) for *_, halted in decisions) > 0
+    assert bounds
+
+
+def test_the_budget_is_spent_to_its_last_unit(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    run = turnstile.run(name, "r")
+    for step in range(32):
+        decision = run.charge([1, 2], [1.0, 1.0], noise_stddev=4.0)
+        assert (decision.step, decision.admitted.all()) == (step, True)
+    assert decision.exhausted.all()
+    after = run.charge([1, 2, 3], [5e-324, 0.0, 1.0], noise_stddev=4.0)
+    assert after.admitted.tolist() == [False, True, True]
+    assert after.granted.tolist() == [0.0, 0.0, 1.0]
+    assert halts_of(turnstile, name, run="r") == {("r", 32, 1, True, home_of(1))}
+    assert halts_of(turnstile, name, run="s") == halts_of(turnstile, name, since="latest") == set()
+
+
+def home_of(user: int) -> int:
+    with Turnstile.in_memory(partitions=PARTITIONS) as other:
+        other.create_dataset("d", budget=2.0**-44)
+        other.run("d", "r").charge([user], [1.0], noise_stddev=1.0)
+        (halt,) = other.halts("d", follow=False)
+        return halt.partition
+
+
+def test_queries_are_answered_under_the_budget(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=0.5)
+    answerer = QueryAnswerer.calibrated(turnstile.run(name, "q"), norm_budget=2.0, rho=0.5)
+    releases = [answerer.answer(["ann", "bob"], [1.0, 0.0]) for _ in range(3)]
+    assert [release.step for release in releases] == [0, 1, 2]
+    assert answerer.last_charge is not None
+    assert answerer.last_charge.decision.halted.tolist() == [True]
+    assert all(math.isfinite(float(release.value)) for release in releases)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def charge(run: Any, scale: float = 1.0) -> Any:
+    return run.charge(range(10), np.linspace(0.0, 1.0, 10) * scale, noise_stddev=2.0)
+
+
+def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    first = turnstile.run(name, "r")
+    assert (first.attempt, first.step, first.interrupted) == (1, 0, False)
+    said = [charge(first) for _ in range(2)]
+    with pytest.raises(InvalidRequest, match="handed back"):
+        turnstile.run(name, "r", released=-1)
+    second = turnstile.run(name, "r", released=0)
+    assert (second.step, second.interrupted) == (1, True)
+    with pytest.raises(StepContentChanged):
+        charge(second, scale=0.5)
+    again = charge(second)
+    assert again.step == said[1].step == 1
+    np.testing.assert_array_equal(again.granted, said[1].granted)
+    third = turnstile.run(name, "r")
+    assert (third.step, third.interrupted) == (2, False)
+    assert third.attempt > second.attempt > first.attempt
+    for older in (first, second):
+        with pytest.raises(Fenced):
+            charge(older)
+        with pytest.raises(Unusable):
+            charge(older)
+    assert charge(third).step == 2
+
+
+def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    charge(turnstile.run(name, "r"))
+    run = turnstile.run(name, "r", released=-1)
+    assert (run.step, run.interrupted) == (0, True)
+    run.abandon()
+    assert (run.step, run.interrupted) == (1, False)
+    run.abandon()
+    assert charge(run).step == 1
+
+
+def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.close_run(name, "r")
+    turnstile.create_dataset(name, budget=1.0)
+    assert not turnstile.close_run(name, "never-opened")
+    run = turnstile.run(name, "r")
+    charge(run)
+    run.close()
+    run.close()
+    with pytest.raises(RunIsClosed):
+        charge(run)
+    with pytest.raises(RunIsClosed):
+        turnstile.run(name, "r")
+    other = turnstile.run(name, "s")
+    assert turnstile.close_run(name, "s")
+    assert turnstile.close_run(name, "s")
+    with pytest.raises(RequestRejected):
+        charge(other)
+
+
+def test_what_is_refused_changes_nothing(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    run = turnstile.run(name, "r")
+    for users, norms, options in (
+        ([1, 1], [1.0, 1.0], {}),
+        ([1, "a"], [1.0, 1.0], {}),
+        ([1], [math.nan], {}),
+        ([1], [2.0], {"clip_norm": 1.0}),
+        ([1], [1.0], {"timeout": -1.0}),
+    ):
+        with pytest.raises(InvalidRequest):
+            run.charge(users, norms, noise_stddev=4.0, **options)
+    assert run.charge([1], [1.0], noise_stddev=4.0).step == 0
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
+def test_who_follows_hears_what_others_charge(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=0.25, odometer_step=0.1)
+    run = turnstile.run(name, "r")
+    halts = turnstile.halts(name)  # the position is fixed here
+    bounds = turnstile.odometer(name, user="a")
+    heard: list[Halt] = []
+    thread = threading.Thread(target=lambda: heard.extend(itertools.islice(halts, 2)))
+    thread.start()
+    for norm in (0.6, 0.3, 1.0, 1.0):
+        run.charge(["a"], [norm], noise_stddev=1.0)
+    thread.join(60.0)
+    assert [(halt.step, halt.user, halt.exhausted) for halt in heard] == [
+        (2, "a", False),
+        (3, "a", False),
+    ]
+    assert next(bounds).bound[0] >= 0.18
+    with closing(turnstile.halts(name, idle_timeout=0.3)) as idle:
+        assert list(idle) == []
+
+
+def test_following_ends_when_the_turnstile_is_closed(turnstile: Turnstile, name: str) -> None:
+    ended: list[BaseException] = []
+    halts = turnstile.halts(name)
+
+    def follow() -> None:
+        try:
+            next(halts)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    turnstile.close()
+    turnstile.close()
+    thread.join(60.0)
+    assert [type(error) for error in ended] == [Unusable]
+
+
+@pytest.mark.parametrize("options", [{"since": "yesterday"}, {"idle_timeout": -1.0}], ids=str)
+def test_what_cannot_be_followed_is_refused(turnstile: Turnstile, options: dict[str, Any]) -> None:
+    for follow in (turnstile.halts, turnstile.odometer):
+        with pytest.raises(InvalidRequest):
+            follow("d", **options)
+
+
+def test_a_closed_turnstile_is_of_no_more_use(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    run = turnstile.run(name, "r")
+    turnstile.close()
+    for call in (
+        lambda: charge(run),
+        run.close,
+        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.withdraw_dataset(name),
+        lambda: turnstile.run(name, "r"),
+        lambda: turnstile.close_run(name, "r"),
+        lambda: turnstile.halts(),
+        lambda: turnstile.odometer(),
+    ):
+        with pytest.raises(Unusable, match="closed"):
+            call()
+
+
+def test_runs_of_several_threads_spend_one_budget(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    runs = [turnstile.run(name, f"r{number}") for number in range(4)]
+    admitted = [0] * len(runs)
+
+    def work(number: int) -> None:
+        for _ in range(12):
+            decision = runs[number].charge(range(6), np.ones(6), noise_stddev=4.0)
+            admitted[number] += int(decision.admitted.sum())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert sum(admitted) == 6 * 32

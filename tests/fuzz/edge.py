@@ -1,0 +1,168 @@
+"""Sends records to a ledger, and watches what each does to it."""
+
+import random
+import resource
+import time
+import tracemalloc
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from streams.ledger.ledger import Channel, Ledger, Output
+from streams.schemas import MAX_REQUEST_BYTES, Rejected
+from tests.fuzz.hostile import HOSTILE, hostile
+from tests.fuzz.records import Records, repeats_a_field
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import rebuilt
+
+LOG_RECORDS = 2_000
+"""In one log, under one seed."""
+
+MOST_SECONDS, MOST_SECONDS_PER_BYTE = 1.0, 5e-7
+"""Of a processor, that one record may take: ten times what they take on a slow machine."""
+MOST_BYTES, MOST_BYTES_PER_BYTE = 2**20, 32
+"""Of memory, that one record may take."""
+
+_HOSTILE_SHARE = 0.02
+_HOSTILE_SIZES = [1, 40, 400, 4_000, 40_000]
+_MEASURED_SHARE = 0.02
+"""Of the records, have their memory measured, which slows them down."""
+
+
+@dataclass
+class Watch:
+    """What records took, and became."""
+
+    records: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    judged: int = 0  # by the auditor, too
+    slowest: tuple[float, int] = (0.0, 0)  # seconds of a processor, and bytes of the record
+    largest: tuple[int, int] = (0, 0)  # bytes of memory, and of the record
+
+    def apply(
+        self, ledger: Ledger, offset: int, value: bytes | None, measure: bool
+    ) -> list[Output]:
+        """Apply a record, which is within all bounds or an error."""
+        size = len(value or b"")
+        if measure:
+            tracemalloc.start()
+        began = time.thread_time()
+        try:
+            outputs = ledger.apply(offset, value)
+            taken = time.thread_time() - began
+            peak = tracemalloc.get_traced_memory()[1] if measure else 0
+        finally:
+            tracemalloc.stop()
+        assert peak <= MOST_BYTES + MOST_BYTES_PER_BYTE * size, f"{peak} bytes of memory"
+        assert measure or taken <= MOST_SECONDS + MOST_SECONDS_PER_BYTE * size, f"{taken} s"
+        self.largest = max(self.largest, (peak, size))
+        if not measure:
+            self.slowest = max(self.slowest, (taken, size))
+        self.records += 1
+        self.outcomes[outcome_of(outputs)] += 1
+        return outputs
+
+    def report(self) -> str:
+        """All of it, for people."""
+        rows = [f"{count:>10}  {outcome}" for outcome, count in self.outcomes.most_common()]
+        (seconds, size), (peak, of) = self.slowest, self.largest
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        return "\n".join(
+            [
+                f"{self.records} records, {self.judged} of them judged by the auditor, too",
+                *rows,
+                f"slowest: {seconds * 1e3:.1f} ms of a processor, for {size} bytes",
+                f"largest: {peak / 2**20:.2f} MiB of memory, for {of} bytes",
+                f"the whole process: {resident} MiB",
+            ]
+        )
+
+
+class _WatchedLog(AuditedLog):
+    """Ledger and auditor, one of them watched."""
+
+    watch: Watch | None = None  # until it is set up
+    measured = False
+
+    def apply(self, value: bytes | None) -> list[Output]:
+        if self.watch is None:
+            return super().apply(value)
+        return self.watch.apply(self.ledger, len(self.records), value, self.measured)
+
+
+class Fuzz:
+    """One log of one seed, and a ledger for records of which the auditor cannot judge."""
+
+    def __init__(self, seed: int, watch: Watch) -> None:
+        self.seed = seed
+        self.watch = watch
+        self._rng = random.Random(seed)
+        self.log = log = _WatchedLog(v=1 + seed % 2)
+        log.create("a", budget=40.0, **log.any_ids)
+        log.create("b", budget=3.0, on_exhaustion="clip", **log.any_ids)
+        orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
+        log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
+        log.create("old", v=1)
+        for dataset in ("a", "b", "c", "old"):
+            log.open(dataset=dataset, run="r", v=2)
+        self._aside = rebuilt(log.changes)
+        log.watch = watch
+        self._records = Records(self._rng, log.ledger.runs)
+
+    def run(self, records: int) -> None:
+        """Apply so many records, and compare everything at the end."""
+        for number in range(records):
+            value = None
+            try:
+                if self._rng.random() < _HOSTILE_SHARE:
+                    name, size = self._rng.choice(list(HOSTILE)), self._rng.choice(_HOSTILE_SIZES)
+                    value = hostile(name, size, self._aside.runs["a", "r"].step + 1)
+                    self._apply_aside(number, value)
+                elif repeats_a_field(value := self._records.next()):
+                    self._apply_aside(number, value)
+                else:
+                    self._judge(value)
+            except BaseException as error:
+                error.add_note(f"seed {self.seed}, record {number}: {_described(value)}")
+                raise
+        self.log.audit()
+
+    def _judge(self, value: bytes | None) -> None:
+        self.log.measured = self._rng.random() < _MEASURED_SHARE
+        self.log.send(value)
+        reason = outcome_of(self.log.outputs[-1])
+        assert reason == (self.log.reason() or "applied")
+        self.watch.judged += 1
+
+    def _apply_aside(self, number: int, value: bytes | None) -> None:
+        """Nobody else says what has to become of it; but it must become something."""
+        measured = self._rng.random() < _MEASURED_SHARE
+        self.watch.apply(self._aside, number, value, measured)
+        self._aside.take_changes()
+
+
+def apply_largest(watch: Watch) -> None:
+    """Apply every hostile record in the largest size that is looked at."""
+    log = Fuzz(0, Watch()).log
+    for name in HOSTILE:
+        value = hostile(name, MAX_REQUEST_BYTES - 2_000, step=0)
+        for measured in (False, True):
+            ledger = rebuilt(log.changes)
+            try:
+                watch.apply(ledger, 0, value, measured)
+            except BaseException as error:
+                error.add_note(f"{name}: {_described(value)}")
+                raise
+
+
+def _described(value: bytes | None) -> str:
+    return "a tombstone" if value is None else f"{len(value)} bytes {value[:2000]!r}"
+
+
+def outcome_of(outputs: list[Output]) -> str:
+    """Why a record was refused, or that it was not."""
+    first = outputs[0]
+    if first.channel is not Channel.REJECTS:
+        return "applied"
+    return str(msgspec.msgpack.decode(first.value, type=Rejected).reason.value)

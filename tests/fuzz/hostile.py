@@ -1,0 +1,77 @@
+"""Records that are built to take more than they are: time, memory, or the stack.
+
+Each maker is given a size, and makes at most so many bytes and a thousand or so more.
+"""
+
+from collections.abc import Callable
+
+_CHARGE = (
+    b'{"v":2,"type":"charge","dataset":"a","run":"r","attempt":1,"step":STEP,'
+    b'"users":%b,"norms":%b,"mechanism":"gaussian","scale":4.0}'
+)
+_PACKED = b"\x84\xa4type\xa6charge\xa1v\x02\xa7dataset\xa1a\xa5users"
+
+
+def hostile(name: str, size: int, step: int) -> bytes:
+    """One of ``HOSTILE``; if it is a charge, of this step of run r of dataset a."""
+    return HOSTILE[name](size).replace(b"STEP", b"%d" % step)
+
+
+def _charge(users: bytes, norms: bytes = b"[]") -> bytes:
+    """A charge in JSON, with these texts in it."""
+    return _CHARGE % (users, norms)
+
+
+def _list(member: str, size: int, last: str | None = None) -> bytes:
+    one = member.encode()
+    members = [one] * (size // (len(one) + 1))
+    return b"[" + b",".join([*members, (last or member).encode()]) + b"]"
+
+
+def _listed(count: int, form: str = "{}") -> bytes:
+    return ("[" + ",".join(map(form.format, range(count))) + "]").encode()
+
+
+def _quoted(text: str, times: int) -> str:
+    return '"' + text * times + '"'
+
+
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "a list of 4 billion": lambda size: _PACKED + b"\xdd\xff\xff\xff\xff" + b"\x01" * size,
+    "a map of 4 billion": lambda size: b"\xdf\xff\xff\xff\xff" + b"\xa1v\x02" * (size // 3),
+    "4 GiB of octets": lambda size: _PACKED + b"\xc6\xff\xff\xff\xff" + bytes(size),
+    "4 GiB of text": lambda size: _PACKED + b"\x91\xdb\xff\xff\xff\xff" + b"a" * size,
+    "4 GiB of something else": lambda size: _PACKED + b"\xc9\xff\xff\xff\xff\x01" + bytes(size),
+    "lists in lists": lambda size: _PACKED + b"\x91" * size,
+    "maps in maps": lambda size: b"\x81\xa1v" * (size // 3),
+    "lists in lists in JSON": lambda size: _charge(b"[" * size),
+    "maps in maps in JSON": lambda size: b'{"v":' * (size // 5),
+    "blanks": lambda size: _charge(b"[" + b" " * size + b"]"),
+    "an integer of many digits": lambda size: _charge(b"[" + b"9" * size + b"]"),
+    "a version of many digits": lambda size: b'{"v":' + b"9" * size + b"}",
+    "a norm of many digits": lambda size: _charge(b"[1]", b"[0." + b"1" * size + b"]"),
+    "an exponent of many digits": lambda size: _charge(b"[1]", b"[1e" + b"9" * size + b"]"),
+    "a long name": lambda size: _charge(b'["' + b"a" * size + b'"]'),
+    "half a character": lambda size: _charge(b'["' + rb"\ud800" * (size // 6) + b'"]'),
+    "characters that are none": lambda size: _charge(b'["' + b"\xff" * size + b'"]'),
+    "a field again and again": lambda size: b'{"v":2,"type":"charge"' + b',"v":1' * (size // 6),
+    "unknown fields": lambda size: b"{" + b'"n":0,' * (size // 6) + b'"n":0}',
+    "many integers": lambda size: _charge(_listed(size // 8)),
+    "many users": lambda size: _charge(_listed(size // 16), _listed(size // 16)),
+    "many users, packed": lambda size: _charge(
+        b'"' + b"A" * (size // 64 * 32) + b'"', b'"' + b"A" * (size // 64 * 32) + b'"'
+    ),
+    "one user again and again": lambda size: _charge(_list("1", size // 2), _list("1", size // 2)),
+    "one name again and again": lambda size: _charge(
+        _list('"a"', size // 2), _list("0.5", size // 2)
+    ),
+    "many names": lambda size: _charge(_listed(size // 20, '"é{}"'), _listed(size // 20)),
+    "an irregular name among many": lambda size: _charge(_list('"é"', size, '"e\u0308"')),
+    "accents": lambda size: _charge(_list(_quoted("\u0300\u0316", 100), size)),
+    "accents beyond Unicode 3.2": lambda size: _charge(
+        _list(_quoted("\u0358\U0001f9ee", 90), size)
+    ),
+    "escaped names": lambda size: _charge(_list(_quoted(r"\u0061", 200), size)),
+    "many norms": lambda size: _charge(b"[1]", _list("1", size)),
+    "norms that are not numbers": lambda size: _charge(b"[1]", _list("1", size, "null")),
+}

@@ -1,0 +1,153 @@
+"""Records as bytes, most of them damaged, for a log whose state is known."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from streams.ledger.runs import RunState
+from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
+
+DATASETS = ["a", "b", "c", "old", "nobody-created-this"]
+RUNS = ["r", "s", "nobody-opened-this"]
+FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
+NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
+INTEGERS = [0, 1, 2, 3, -1, 2**53, 2**63 - 1, -(2**63)]
+NORMS = [0.0, 0.25, 1.0, 3.0, 30.0, 1e-300, 1e300, -1.0, 2.5]
+DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
+
+
+class Records:
+    """Makes records that a log with these runs might get.
+
+    Args:
+        rng: where all chance comes from.
+        runs: of the log, so that some records get through.
+    """
+
+    def __init__(self, rng: random.Random, runs: Mapping[tuple[str, ...], RunState]) -> None:
+        self._rng = rng
+        self._runs = runs
+        self._last = b"{}"
+
+    def next(self) -> bytes | None:
+        """The next record."""
+        value = self._damaged(self._encoded(self._request()))
+        self._last = value or self._last
+        return value
+
+    def _request(self) -> dict[str, Any]:
+        rng = self._rng
+        kind = rng.choices(list(REQUESTS), [1, 1, 3, 0.3, 20])[0]
+        dataset, run = rng.choice(DATASETS), rng.choice(RUNS)
+        state = self._runs.get((dataset, run))
+        record = {"type": kind, "v": rng.choice([1, 2, 2]), **REQUESTS[kind]}
+        if kind == "create-dataset":
+            kinds = rng.choice(["one-kind", "mixed"])
+            record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
+            if record["v"] == 1:
+                del record["policy"]["user_ids"]
+        else:
+            record["dataset"] = dataset
+        if "run" in record:
+            attempt = state.attempt if state else 1
+            record |= {"run": run, "attempt": attempt + rng.choice([0, 0, 0, 0, 1, -1])}
+        if kind == "open-run":
+            record["request"] = rng.choice("tu")
+        if kind == "charge":
+            record |= self._step(state.step if state else -1)
+        if rng.random() < 0.2:
+            values = VALUES + IN_MSGPACK_ONLY
+            record[rng.choice([*record, "unknown"])] = rng.choice(values)
+        return record
+
+    def _step(self, last: int) -> dict[str, Any]:
+        rng = self._rng
+        pool = rng.choice([INTEGERS, INTEGERS, range(40), NAMES, INTEGERS + NAMES])
+        users = [rng.choice(pool) for _ in range(rng.choice([0, 1, 1, 3]))]
+        if rng.random() < 0.8:
+            users = list(dict.fromkeys(users))
+        return {
+            "step": last + rng.choice([1, 1, 1, 1, 1, 0, 2]),
+            "users": users,
+            "norms": [rng.choice(NORMS) for _ in users],
+            "mechanism": rng.choice(["gaussian", "gaussian", "laplace", "pure-dp"]),
+            "scale": rng.choice([4.0, 10.0, 1e-3, 1e12]),
+            "clip_norm": rng.choice([None, None, 2.0, 1e308]),
+        }
+
+    def _encoded(self, record: dict[str, Any]) -> bytes:
+        rng = self._rng
+        users = record.get("users")
+        if isinstance(users, list) and all(map(_fits_in_64_bits, users)) and rng.random() < 0.3:
+            packed = (user.to_bytes(8, "little", signed=True) for user in users)
+            record["users"] = b"".join(packed)
+        fields = list(record.items())
+        rng.shuffle(fields)
+        return rng.choice([msgspec.json.encode, msgspec.msgpack.encode])(dict(fields))
+
+    def _damaged(self, value: bytes) -> bytes | None:
+        rng = self._rng
+        octets = bytearray(value)
+        match rng.choices(list(DAMAGES), list(DAMAGES.values()))[0]:
+            case "octets":
+                for _ in range(rng.randint(1, 4)):
+                    octets[rng.randrange(len(octets))] = rng.randrange(256)
+            case "cut":
+                start = rng.randrange(len(octets))
+                del octets[start : start + rng.randint(1, 9)]
+            case "splice":
+                place = rng.randrange(len(octets))
+                octets[place:] = self._last[rng.randrange(len(self._last)) :]
+            case "random":
+                octets[:] = rng.randbytes(rng.randrange(1, 60))
+            case "structure":
+                octets[:] = self._structured()
+            case "none":
+                return None
+        return bytes(octets)
+
+    def _structured(self) -> bytes:
+        rng = self._rng
+        structure = self._map(3) if rng.random() < 0.9 else self._structure(4)
+        return rng.choice([msgspec.json.encode, msgspec.msgpack.encode])(structure)
+
+    def _map(self, depth: int) -> dict[str, Any]:
+        rng = self._rng
+        names = rng.sample(FIELDS, rng.randrange(len(FIELDS)))
+        structure = {name: self._structure(depth - 1) for name in names}
+        if rng.random() < 0.8:
+            structure["type"] = rng.choice(list(REQUESTS))
+        return structure
+
+    def _structure(self, depth: int) -> Any:
+        rng = self._rng
+        match rng.randrange(8) if depth else 0:
+            case 1:
+                return [self._structure(depth - 1) for _ in range(rng.randrange(5))]
+            case 2:
+                return self._map(depth)
+            case 3:
+                return rng.getrandbits(63) >> rng.randrange(63)
+            case 4:
+                return "".join(chr(rng.randrange(0xD800)) for _ in range(rng.randrange(6)))
+            case _:
+                return rng.choice(VALUES)
+
+
+def repeats_a_field(value: bytes | None) -> bool:
+    """Whether a field may be there twice.
+
+    The last one counts, but the first is looked at too: what becomes of such a record depends on
+    how it is read, so that the auditor cannot tell.
+    """
+    names = [name.encode() for name in FIELDS]
+    octets = value or b""
+    in_json = (octets.count(b'"%b":' % name) for name in names)
+    in_msgpack = (octets.count(bytes([0xA0 + len(name)]) + name) for name in names)
+    return max(*in_json, *in_msgpack) > 1
+
+
+def _fits_in_64_bits(user: Any) -> bool:
+    return type(user) is int and -(2**63) <= user < 2**63

@@ -1,0 +1,270 @@
+"""Trainers with the real SDK, over a network that loses, repeats and reorders what they send.
+
+A trainer is synchronous code, as its users write it. It dies at any question it asks, resumes, is
+told about its steps, and releases them: what it was told is what the simulation is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from streams.ledger.ledger import Channel
+from streams.sdk.client import Turnstile
+from streams.sdk.connection import Connection, Deadline, Waiting
+from streams.sdk.errors import (
+    DecisionTimeout,
+    Fenced,
+    InvalidRequest,
+    PartitionsDisagree,
+    PolicyChanged,
+    RequestRejected,
+    RunIsClosed,
+    StepContentChanged,
+)
+from streams.sdk.followers import Followed, Reading
+from tests.simulation.clock import Fibre
+from tests.simulation.told import Content, Told
+from tests.simulation.world import World, Wrong
+
+
+class Died(BaseException):
+    """The client has died; no ``except Exception`` stops it."""
+
+
+@dataclass(frozen=True)
+class VirtualDeadline(Deadline):
+    """A deadline by the clock of the loop. ``left`` is asked only when nothing more will come."""
+
+    def left(self) -> float:
+        return 0.0
+
+
+class SimulatedConnection(Connection):
+    """What one client has of the service."""
+
+    def __init__(self, world: World, fibre: Fibre, name: str) -> None:
+        super().__init__(world.broker.partitions, world.rng.choice((1.0, 4.0, 15.0)))
+        self.world = world
+        self._fibre = fibre
+        self._name = name
+        self._until = 0.0
+        self._wake = asyncio.Event()
+        self._listening = True
+        self._positions = {
+            (channel, partition): world.broker.outputs(channel, partition).end
+            for channel in (Channel.HALTS, Channel.REJECTS)
+            for partition in range(self.partitions)
+        }
+        world.heard.append(self._published)
+
+    def check_partitions(self) -> None:
+        self.pause(0.0)
+        if self.world.broker.partitions != self.partitions:
+            raise PartitionsDisagree("partitions were added", None)
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        seconds = super().deadline(timeout).seconds
+        self._until = self.world.loop.time() + seconds
+        return VirtualDeadline(seconds, self._until)
+
+    def pause(self, seconds: float) -> None:
+        """Let others go on for a while."""
+        self._fibre.wait(asyncio.sleep(self.world.delay()))
+
+    def new_token(self) -> str:
+        return self.world.token(self._name)
+
+    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
+        raise NotImplementedError("no client of the simulation follows topics")
+
+    def _publish(self, waiting: Waiting) -> None:
+        for partition, request in waiting.requests.items():
+            self._may_die()
+            self._send(partition, request)
+        self._fibre.wait(self._answered(waiting))
+        self._may_die()
+
+    async def _answered(self, waiting: Waiting) -> None:
+        timer = self.world.loop.call_at(self._until, self._wake.set)
+        while not waiting._done.is_set() and self.world.loop.time() < self._until:
+            self._wake.clear()
+            await self._wake.wait()
+        timer.cancel()
+        if delay := self.world.delay():
+            await asyncio.sleep(delay)
+
+    def _may_die(self) -> None:
+        if self.world.happens(self.world.temper.client_dies):
+            self.world.note(self._name, "dies")
+            raise Died
+
+    def _send(self, partition: int, request: bytes) -> None:
+        world, temper = self.world, self.world.temper
+        if world.happens(temper.lost):
+            world.note(self._name, f"what it sends to {partition} is lost")
+            return
+        for _ in range(2 if world.happens(temper.twice) else 1):
+            late = world.rng.expovariate(0.3) if world.happens(temper.late) else 0.0
+            world.after(world.delay() + late, world.append, partition, request)
+
+    def _published(self, channel: Channel, partition: int) -> None:
+        if (channel, partition) in self._positions:
+            self.world.after(self.world.delay(), self._catch_up, channel, partition)
+
+    def _catch_up(self, channel: Channel, partition: int) -> None:
+        """Hear what was published since the last time, in its order."""
+        topic = self.world.broker.outputs(channel, partition)
+        while self._listening and self._positions[channel, partition] < topic.end:
+            record = topic.records.get(self._positions[channel, partition])
+            self._positions[channel, partition] += 1
+            if record is None or self.world.happens(self.world.temper.lost):
+                continue
+            for _ in range(2 if self.world.happens(self.world.temper.twice) else 1):
+                self._hear(channel, partition, record[1] or b"")
+            self._wake.set()
+
+    def _disconnect(self) -> None:
+        self._listening = False
+        self.world.heard.remove(self._published)
+
+
+@dataclass
+class Plan:
+    """What the trainers of a dataset agree about."""
+
+    dataset: str
+    users: list[Any]
+    policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
+
+
+class Trainer:
+    """Charges steps of one run until it has had enough, through any number of deaths.
+
+    What it keeps through a death, as on a disk: the contents it has tried of its next steps, and
+    the last step that it released.
+    """
+
+    def __init__(self, world: World, told: Told, plan: Plan, name: str, run: str) -> None:
+        rng = world.rng
+        self.world = world
+        self.told = told
+        self.plan = plan
+        self.name = name
+        self.run = run
+        self.policy = rng.choice(plan.policies)
+        self.shares_run = False  # others charge the same run
+        self.keeps_track = rng.random() < 0.6
+        self.changes_mind = rng.random() < 0.3
+        self.closes = rng.random() < 0.2
+        self.released = -1
+        self.contents: dict[int, Content] = {}
+        self.quota = 0
+        self.is_closed = False
+        self._lives = 0
+
+    def work(self, fibre: Fibre) -> None:
+        """Until the quota is used up."""
+        while self.quota > 0 and not self.is_closed:
+            self._lives += 1
+            connection = SimulatedConnection(self.world, fibre, f"{self.name}.{self._lives}")
+            try:
+                with Turnstile(connection=connection) as turnstile:
+                    self._live(turnstile, fibre)
+            except (Died, DecisionTimeout, Fenced) as error:
+                self._note(f"begins anew after {error!r:.120}")
+            except RunIsClosed:
+                if not self.shares_run and not self.closes:
+                    raise
+                self.is_closed = True
+            fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
+
+    def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
+        rng = self.world.rng
+        released = self.released if self.keeps_track else None
+        try:
+            run = turnstile.run(self.plan.dataset, self.run, released=released)
+        except PartitionsDisagree as error:
+            self._note(f"{error!r:.120}")
+            self._agree(turnstile)
+            return
+        except InvalidRequest:
+            if self.shares_run:
+                self.keeps_track = False
+                return
+            raise
+        except RequestRejected as error:
+            if error.reason != "unknown-dataset":
+                raise
+            self._create(turnstile)
+            return
+        self._note(f"has attempt {run.attempt}, step {run.step}")
+        if self.keeps_track and not self.shares_run and run.step != self.released + 1:
+            raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
+        while self.quota > 0:
+            step = run.step
+            content = self.contents.get(step)
+            if content is None or (self.changes_mind and rng.random() < 0.3):
+                content = self.contents[step] = self.told.content(rng, self.plan.users, run.policy)
+            try:
+                decision = run.charge(
+                    content.users, content.norms, noise_stddev=content.noise_stddev
+                )
+            except DecisionTimeout:
+                if rng.random() < 0.3:
+                    raise
+                continue
+            except InvalidRequest:
+                if not self.changes_mind:
+                    raise
+                return  # other content than was published
+            except StepContentChanged:
+                if not run.interrupted:
+                    raise Wrong(f"{self.name}: step {step} is new, and was decided") from None
+                run.abandon()
+                self.released = max(self.released, step)
+                self._note(f"abandons step {step}")
+                continue
+            self.told.hear(self.name, run.policy, self.run, step, content, decision)
+            self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
+            self.contents.pop(step, None) if rng.random() < 0.9 else None
+            if self.keeps_track and rng.random() < 0.2:
+                self.contents[step] = content  # for whoever asks again what was not released
+                raise Died
+            self.released = max(self.released, step)
+            self.quota -= 1
+            if rng.random() < 0.5:
+                fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
+        if self.closes:
+            run.close()
+            self.is_closed = True
+
+    def _create(self, turnstile: Turnstile) -> None:
+        try:
+            turnstile.create_dataset(self.plan.dataset, **self.policy)
+        except PartitionsDisagree:
+            self._agree(turnstile)
+        except PolicyChanged:
+            self._note("finds another policy")
+            self.policy = self.world.rng.choice(self.plan.policies)
+
+    def _agree(self, turnstile: Turnstile) -> None:
+        """A dataset that is half-made is completed, or taken back."""
+        if self.world.rng.random() < 0.5:
+            self.policy = self.world.rng.choice(self.plan.policies)
+            try:
+                turnstile.create_dataset(self.plan.dataset, **self.policy)
+            except PolicyChanged as error:
+                self._note(f"{error!r:.120}")
+            return
+        try:
+            turnstile.withdraw_dataset(self.plan.dataset)
+        except RequestRejected as error:
+            if error.reason != "dataset-in-use":
+                raise
+            self._note(f"{error!r:.120}")
+
+    def _note(self, what: str) -> None:
+        self.world.note(self.name, what)

@@ -1,0 +1,126 @@
+"""What is done to Redis, to the log and to the group while the workers are at work, and which the
+service has to survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from streams.store.layout import STATE
+from streams.store.memory_store import Contents
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any, None]]:
+    """All faults of a seed, each by itself."""
+    temper = world.temper
+    for every, fault in (
+        (temper.rewind_every, _rewind),
+        (temper.damage_every, _damage),
+        (temper.marker_every, _mark),
+        (temper.garbage_every, _garbage),
+        (temper.trim_every, _trim),
+        (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
+        (temper.evict_every, _evict),
+    ):
+        if every:
+            yield _again(world, every, fault, simulation)
+
+
+async def _again(
+    world: World, every: float, fault: Callable[..., None], simulation: Simulation
+) -> None:
+    while True:
+        await asyncio.sleep(world.rng.expovariate(1.0 / every))
+        fault(world, simulation)
+
+
+def _rewind(world: World, _: Simulation) -> None:
+    """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
+    rng, store = world.rng, world.store
+    history = store.history[world.floor :]
+    if rng.random() < 0.7:
+        back = min(len(history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
+        copy = history[-1 - back]
+    else:
+        copy = rng.choice(history)
+    partitions = list(range(world.broker.partitions))
+    if rng.random() < 0.3:
+        partitions = rng.sample(partitions, rng.randint(1, len(partitions)))
+    copies = {p: copy.get(p, Contents()) for p in partitions}
+    if not world.temper.jumps and any(map(store.is_ahead, copies, copies.values())):
+        return
+    store.put_back(copies)
+    drops = rng.random() < 0.5
+    store.connection += drops
+    where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
+    world.note("redis", f"goes back to {where}, connections {'dropped' if drops else 'open'}")
+    world.rewound.update(partitions)
+    for partition in partitions:
+        # A part of what was trimmed may be missing now.
+        if store.next_of(partition) < world.broker.norms(partition).start:
+            world.damaged.add(partition)
+
+
+def _damage(world: World, _: Simulation) -> None:
+    """Redis loses one key of one partition, or a page goes back to what it was."""
+    partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(STATE)
+    kept = world.store.contents(partition)
+    earlier = world.rng.choice(world.store.history).get(partition, Contents())
+    older = [
+        name for name in kept.pages if earlier.pages.get(name, b"") not in (b"", kept.pages[name])
+    ]
+    if older and world.catastrophe is None:
+        name = world.rng.choice(older)
+        kept.pages[name] = earlier.pages[name]
+        world.damaged.add(partition)
+        world.rewound.add(partition)
+        world.note("redis", f"has an older page {name} of {partition}")
+    elif getattr(kept, key) and world.catastrophe is None:
+        world.store.lose(partition, key)
+        world.damaged.add(partition)
+        world.rewound.add(partition)
+        world.note("redis", f"loses {key} of {partition}")
+
+
+def _mark(world: World, _: Simulation) -> None:
+    """A transaction of somebody ends in the log."""
+    partition = world.rng.randrange(world.broker.partitions)
+    offset = world.broker.norms(partition).mark()
+    world.tell()
+    world.note("log", f"{partition}/{offset} marker")
+
+
+def _garbage(world: World, _: Simulation) -> None:
+    """Somebody writes to the log what nobody can read, or what was written before."""
+    rng = world.rng
+    partition = rng.randrange(world.broker.partitions)
+    earlier = [value for p, _, value in world.log.records["norms"] if p == partition]
+    choices: list[bytes | None] = [None, b"", b"{", rng.randbytes(rng.randint(1, 30))]
+    if earlier:
+        choices += [rng.choice(earlier), (rng.choice(earlier) or b"x")[:-1]]
+    world.append(partition, rng.choice(choices))
+
+
+def _trim(world: World, _: Simulation) -> None:
+    """What is applied is deleted from the log, as its retention says."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log = world.broker.norms(partition)
+    until = min(world.store.next_of(partition), log.end)
+    if until > log.start:
+        world.trimmed = True
+        log.delete_before(world.rng.randint(log.start + 1, until))
+        world.note("log", f"{partition} begins at {log.start}")
+
+
+def _evict(world: World, simulation: Simulation) -> None:
+    members = list(simulation.group.members)
+    if members:
+        member = world.rng.choice(members)
+        world.note("group", f"drops {member.name}, which is alive")
+        simulation.group.evict(member)

@@ -1,0 +1,416 @@
+"""The guarantees of the service, each taken out of the real code, to see that the simulation
+misses it.
+
+``make simulate MUTATIONS=all`` says for each which seed found it, and after how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from streams.ledger import ledger, runs, state
+from streams.sdk import datasets, opening, run
+from streams.store import memory_store, snapshot
+from streams.store.port import Guard, Verdict
+from streams.wire.chain import Chain
+from streams.worker import (
+    checkpoints,
+    compaction,
+    gaps,
+    intake,
+    memory_broker,
+    outbox,
+    partitions,
+    processor,
+)
+from streams.worker.ports import Missing
+
+Patches = Iterator[AbstractContextManager[Any]]
+
+MUTATIONS: dict[str, Callable[[], Patches]] = {}
+
+
+def mutation(work: Callable[[], Patches]) -> Callable[[], Patches]:
+    MUTATIONS[work.__name__.replace("_", "-")] = work
+    return work
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The code without one of its guarantees."""
+    with ExitStack() as stack:
+        for change in MUTATIONS[name]():
+            stack.enter_context(change)
+        yield
+
+
+_set = patch.object
+
+
+# --- the store: what guards a write, and what proves that a state is whole ----------------------
+
+
+def _guarded_less(change: Callable[[Any, Guard], Guard]) -> AbstractContextManager[Any]:
+    real = memory_store._refusal
+    return _set(memory_store, "_refusal", lambda kept, guard: real(kept, change(kept, guard)))
+
+
+def _with_version_of(kept: Any, guard: Guard) -> Guard:
+    return replace(guard, version=int(kept.meta.get("version", guard.version)))
+
+
+def _with_owner_of(kept: Any, guard: Guard) -> Guard:
+    return replace(guard, owner=kept.meta.get("owner", guard.owner))
+
+
+@mutation
+def version_not_compared() -> Patches:
+    """Redis that went back is written to, if owner and next offset are the same."""
+    yield _guarded_less(_with_version_of)
+
+
+@mutation
+def owner_not_compared() -> Patches:
+    """Whoever has the right version writes."""
+    yield _guarded_less(_with_owner_of)
+
+
+@mutation
+def neither_owner_nor_version_compared() -> Patches:
+    """Whoever owned a partition goes on writing."""
+    yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+
+
+@mutation
+def counts_not_compared() -> Patches:
+    """State of which a key is gone is taken for whole."""
+    yield _set(memory_store.Contents, "is_counted", lambda _: True)
+    real = snapshot.verified
+
+    def verified(fields: Mapping[str, str], pages: Any, changes: Any, kept: Any) -> Any:
+        counted = {"pages": len(pages), "changes": len(changes), "outbox": len(kept)}
+        return real({**fields, **{k: str(v) for k, v in counted.items()}}, pages, changes, kept)
+
+    yield _set(memory_store, "verified", verified)
+
+
+@mutation
+def digest_not_compared() -> Patches:
+    """Pages that are not those that were written last are loaded."""
+
+    class Whatever(int):
+        def __eq__(self, _: object) -> bool:
+            return True
+
+        def __ne__(self, _: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    yield _set(snapshot, "digest_of", lambda hashes: Whatever(0))
+
+
+@mutation
+def offset_not_compared() -> Patches:
+    """A batch is written wherever the store is: neither DUPLICATE nor GAP."""
+    real = memory_store.MemoryStore.commit
+
+    async def commit(self: Any, guard: Any, batch: Any) -> Verdict:
+        kept = self.contents(guard.partition)
+        if memory_store._refusal(kept, guard) is None:
+            kept.meta["next"] = str(batch.first)
+        return await real(self, guard, batch)
+
+    yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+    yield _set(memory_store.MemoryStore, "commit", commit)
+
+
+# --- the claim: whose log this is ---------------------------------------------------------------
+
+
+def _identity_without(field: str) -> AbstractContextManager[Any]:
+    rest = {name: verdict for name, verdict in memory_store._IDENTITY.items() if name != field}
+    return _set(memory_store, "_IDENTITY", rest)
+
+
+@mutation
+def log_not_compared() -> Patches:
+    """Neither the id of the topic nor the chain says that it is another log."""
+    real = partitions._trouble
+    yield _identity_without("topic")
+    yield _set(partitions, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+    yield from chain_not_compared()
+
+
+@mutation
+def topic_not_compared() -> Patches:
+    """The id of the topic does not say that it is another log; the chain still does."""
+    real = partitions._trouble
+    yield _identity_without("topic")
+    yield _set(partitions, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+
+
+@mutation
+def chain_not_compared() -> Patches:
+    """The last record that was applied need not be the one in the log."""
+    yield _set(Chain, "ends_with", lambda *_: True)
+
+
+@mutation
+def topics_not_watched() -> Patches:
+    """What is found at the claim is not looked for again."""
+    yield _set(partitions, "_trouble", lambda *_: None)
+
+
+@mutation
+def partitions_not_compared() -> Patches:
+    """A worker goes on when the topic has more partitions than its state is of."""
+    real = partitions._trouble
+
+    async def bound(_: Any, seen: Any) -> int:
+        return int(seen.partitions)
+
+    def bind(self: Any, _: int) -> None:
+        if not self._bound:
+            self._bound = self._newly_bound = self._unfolded_bound = True
+
+    yield _identity_without("partitions")
+    yield _set(partitions.Partitions, "_bound_partitions", bound)
+    yield _set(state.State, "_bind", bind)
+    yield _set(
+        partitions, "_trouble", lambda o, seen: real(o, replace(seen, partitions=o.partitions))
+    )
+
+
+@mutation
+def ends_of_the_log_not_compared() -> Patches:
+    """A state beyond the end of the log, or before its beginning, is gone on from."""
+    real = partitions._compare
+
+    async def compare(meta: Any, extent: Any, reader: Any, stops: Any) -> None:
+        next_offset = meta.next if meta else 0
+        extent = type(extent)(min(extent.start, next_offset), max(extent.end, next_offset))
+        await real(meta, extent, reader, stops)
+
+    yield _set(partitions, "_compare", compare)
+
+
+@mutation
+def resumed_unseen() -> Patches:
+    """After a rebalance the memory is kept, whoever has owned the partition meanwhile."""
+    yield _set(partitions, "_is_unchanged", lambda held, _: held.can_resume)
+
+
+# --- the worker: from the log to Redis to answers -----------------------------------------------
+
+
+@mutation
+def lock_not_held() -> Patches:
+    """Pages are written while memory is ahead of Redis."""
+
+    @asynccontextmanager
+    async def quiet(self: Any) -> AsyncIterator[bool]:
+        yield self.state is processor.State.RUNNING
+
+    yield _set(processor.Processor, "_quiet", quiet)
+
+
+@mutation
+def changes_dropped_first() -> Patches:
+    """Compaction drops changes before the pages that cover them are written."""
+
+    async def run(self: Any, position: Callable[[], int]) -> None:
+        async with self._quiet() as may_write:
+            if not may_write:
+                return
+            covered, reached = self._holding.backlog, position()
+            names = self._ledger.unfolded()
+            self._expect_ok(await self._holding.drop(covered, reached), "trim")
+        for name in names:
+            async with self._quiet() as may_write:
+                if not may_write:
+                    return
+                page = {name: self._ledger.fold(name)}
+                self._expect_ok(await self._holding.compact(position(), page), "compaction")
+
+    yield _set(compaction.Compaction, "run", run)
+
+
+@mutation
+def loaded_changes_not_compacted() -> Patches:
+    """What a new owner has loaded as changes is dropped without being written as pages."""
+    real = partitions.ledger_of
+
+    def ledger_of(*arguments: Any) -> Any:
+        made = real(*arguments)
+        for accounts in made.datasets.values():
+            accounts._dirty[:] = False
+        return made
+
+    yield _set(partitions, "ledger_of", ledger_of)
+
+
+@mutation
+def outbox_not_republished() -> Patches:
+    """What the owner before may not have published is taken for published."""
+
+    async def republish(self: Any) -> None:
+        kept, self._kept = self._kept, []
+        self._published += [name for name, _ in kept]
+
+    yield _set(outbox.Outbox, "republish", republish)
+
+
+@mutation
+def forgotten_before_sent() -> Patches:
+    """A parcel is dropped from Redis before the broker has it."""
+    real = outbox.Outbox._confirmed
+
+    async def confirmed(self: Any, name: str, sent: Sequence[Any]) -> None:
+        self._published.append(name)
+        await real(self, name, sent)
+        self._published = [other for other in self._published if other != name]
+
+    yield _set(outbox.Outbox, "_confirmed", confirmed)
+
+
+@mutation
+def epochs_not_compared() -> Patches:
+    """Checkpoints go out through a producer that nobody fences, whoever owns the partition."""
+
+    async def begin(self: Any) -> None:
+        self._begun = True
+        await self._producer.start()
+
+    yield _set(checkpoints.Checkpoints, "_begin", begin)
+    yield _set(memory_broker.MemoryFencedProducer, "_check_epoch", lambda _: None)
+
+
+@mutation
+def ownership_not_asked() -> Patches:
+    """A producer that begins late shuts out the one of the next owner, and sends."""
+
+    async def begin(self: Any) -> None:
+        self._begun = True
+        await self._producer.start()
+
+    yield _set(checkpoints.Checkpoints, "_begin", begin)
+
+
+@mutation
+def holes_passed_over() -> Patches:
+    """Records that the log has lost are taken for control records."""
+    real = gaps.Gaps.__init__
+
+    def init(self: Any, taken: Any, proof: Any, stops: Any, end: Any) -> None:
+        async def lenient(first: int, last: int) -> Missing:
+            found = await proof(first, last)
+            return Missing.NOTHING_TO_APPLY if found is Missing.HOLE else found
+
+        real(self, taken, lenient, stops, end)
+
+    yield _set(gaps.Gaps, "__init__", init)
+
+
+@mutation
+def gaps_not_seen() -> Patches:
+    """A record is applied although those before it have not arrived."""
+
+    def take(self: Any) -> Any:
+        self._leave_out_taken()
+        if not self._arrived:
+            return None
+        record = self._pop()
+        self.position = record.offset + 1
+        return record
+
+    yield _set(intake.Intake, "gap", None)
+    yield _set(intake.Intake, "take", take)
+
+
+@mutation
+def published_late() -> Patches:
+    """A process that was paused between commit and publishing publishes all the same."""
+    yield _set(processor, "PUBLISH_WITHIN", float("inf"))
+
+
+# --- the ledger and the SDK ---------------------------------------------------------------------
+
+
+@mutation
+def repeated_step_charged_again() -> Patches:
+    """A step that comes again is decided anew."""
+    real = ledger.Ledger._charge
+
+    def charge(self: Any, offset: int, request: Any) -> Any:
+        key = request.dataset, request.run
+        known = self.runs.get(key)
+        if known is not None and known.step == request.step and not known.closed:
+            self.runs[key] = msgspec.structs.replace(known, step=known.step - 1)
+        return real(self, offset, request)
+
+    yield _set(ledger.Ledger, "_charge", charge)
+
+
+@mutation
+def older_attempts_charge() -> Patches:
+    """A trainer that was fenced goes on."""
+    real = runs.under_current_attempt
+
+    def under(known: Any, request: Any) -> Any:
+        if known is not None and request.attempt < known.attempt:
+            request = msgspec.structs.replace(request, attempt=known.attempt)
+        return real(known, request)
+
+    yield _set(ledger, "under_current_attempt", under)
+
+
+@mutation
+def creation_everywhere_at_once() -> Patches:
+    """A dataset is created without a home that decides, and opened without a comparison."""
+
+    def create(connection: Any, policy: Any, deadline: Any) -> Any:
+        everywhere = range(connection.partitions)
+        datasets._created(connection, policy, datasets.VERSION, everywhere, deadline)
+        return policy
+
+    def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:
+        for reply in replies.values():
+            if isinstance(reply, Exception):
+                raise reply
+
+    yield patch("streams.sdk.client.create", create)
+    yield _set(opening, "check_agreement", agree)
+
+
+@mutation
+def other_content_after_a_timeout() -> Patches:
+    """The SDK lets other users or norms be charged for a step that may be decided."""
+    real = run.Run._decide
+
+    def decide(self: Any, parts: Any, deadline: Any) -> Any:
+        self._published = {}
+        return real(self, parts, deadline)
+
+    yield _set(run.Run, "_decide", decide)
+
+
+@mutation
+def handed_back_everywhere_at_once() -> Patches:
+    """A step that was decided in some partitions is sent to all of them at once."""
+    real = run.Run._decide
+
+    def decide(self: Any, parts: Any, deadline: Any) -> Any:
+        decided, self._decided = self._decided, set()
+        try:
+            return real(self, parts, deadline)
+        finally:
+            self._decided = self._decided or decided
+
+    yield _set(run.Run, "_decide", decide)

@@ -1,0 +1,320 @@
+"""A worker process: the real worker, over ports that pass through a gate.
+
+At the gate, before each effect, the process may die, stand still or be slow. What is dead never
+has an effect again; what stands still has its effect later, when the world has moved on. What it
+has handed to the network may arrive although it died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from contextvars import Context
+from typing import Any, NoReturn
+
+from streams.ledger.ledger import Channel, Output
+from streams.store.port import Store, StoreUnavailable
+from streams.topics.seen import TopicsUnavailable
+from streams.worker import ports
+from streams.worker.memory_broker import Effect, MemoryClient, MemoryFencedProducer
+from streams.worker.partitions import Extent, Partitions
+from streams.worker.ports import LogUnavailable, NotSent
+from tests.simulation.world import CURRENT, World
+
+logger = logging.getLogger("turnstile.worker")
+
+_UNAVAILABLE = {
+    Effect.LOOK: TopicsUnavailable,
+    Effect.OPEN: LogUnavailable,
+    Effect.READ: LogUnavailable,
+    Effect.PUBLISH: NotSent,
+    Effect.BEGIN: NotSent,
+    Effect.SEND: NotSent,
+    Effect.COMMIT: NotSent,
+    Effect.HEAR: NotSent,
+}
+
+
+class Ended(BaseException):
+    """The process has ended; no ``except Exception`` stops it."""
+
+
+class Process:
+    """One worker, from its start to its end."""
+
+    def __init__(self, world: World, group: Any, name: str) -> None:
+        self.world = world
+        self.group = group
+        self.name = name
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.ended = asyncio.Event()
+        self.orders: asyncio.Queue[Any] = asyncio.Queue()  # of the group
+        self.owned: Partitions
+        self._going = asyncio.Event()
+        self._going.set()
+        self.cut_off = False  # what it had handed to the network is lost with it
+        self._generation = 0  # of what is fetched: moves when fetching begins anew
+        self._context = Context()
+        self._context.run(CURRENT.set, self)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.ended.is_set()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._going.is_set()
+
+    def start(self) -> None:
+        self.world.loop.create_task(self._main(), context=self._context)
+
+    def kill(self, why: str) -> None:
+        """End it at once: no line of it has an effect from now on."""
+        if self.is_dead:
+            return
+        self.world.note(self.name, f"dies: {why}")
+        self.ended.set()
+        self.cut_off = self.world.rng.random() < 0.5
+        for task in list(self.tasks):
+            task.cancel()
+        self.group.leave(self, at_once=False)
+
+    def pause(self, seconds: float) -> None:
+        """Let it stand still."""
+        self.world.note(self.name, f"stands still for {seconds:.2f} s")
+        self._going.clear()
+        self.world.after(seconds, self.wake)
+        self.world.after(6.0, self.group.leave_if_paused, self)
+
+    def wake(self) -> None:
+        if not self._going.is_set():
+            self.world.note(self.name, "goes on")
+            self._going.set()
+
+    def end(self, why: str, error: BaseException | None = None) -> NoReturn:
+        """The port ``End``."""
+        self.kill(why)
+        raise Ended(why)
+
+    async def gate(self, effect: str) -> None:
+        """What is about to have an effect passes here."""
+        world, temper = self.world, self.world.temper
+        await self._held()
+        if world.happens(temper.crash):
+            self.kill(f"before {effect}")
+            await self._held()
+        if world.happens(temper.pause):
+            self.pause(world.rng.expovariate(1.0) * temper.pause_seconds)
+            await self._held()
+        if delay := world.delay():
+            await asyncio.sleep(delay)
+            await self._held()
+        world.note(self.name, effect)
+
+    async def kafka_gate(self, effect: Effect) -> None:
+        await self.gate(effect)
+        if self.world.happens(self.world.temper.kafka_fails):
+            raise _UNAVAILABLE[effect](f"no answer to {effect}")
+
+    async def heard(self) -> None:
+        """What comes back from an effect passes here."""
+        if delay := self.world.delay():
+            await asyncio.sleep(delay)
+        await self._held()
+
+    async def _held(self) -> None:
+        while not self._going.is_set() or self.ended.is_set():
+            if self.ended.is_set():
+                await asyncio.Event().wait()
+            await self._going.wait()
+
+    async def _main(self) -> None:
+        await self.gate("start")
+        client = Client(self)
+        store: Any = ProcessStore(self)
+        self.owned = Partitions(
+            ports.World(
+                owner=self.name,
+                prefix="turnstile.",
+                store=store,
+                topics=client,
+                read_log=client.read_log,
+                publisher=client,
+                checkpoints_of=client.checkpoints_of,
+                end=self.end,
+            )
+        )
+        for work, what in (
+            (self.owned.keep_compacted(), "compaction"),
+            (self.owned.keep_alive(self._end_of), "the heartbeat"),
+            (self.owned.keep_watch(), "watching the topics"),
+        ):
+            self._beside(work, what)
+        self.group.join(self)
+        await self._ending(self._follow_group(), "the group")
+
+    def _beside(self, work: Awaitable[None], what: str) -> None:
+        task = asyncio.create_task(self._ending(work, what))
+        self.tasks[task] = None
+
+    async def _ending(self, work: Awaitable[None], what: str) -> None:
+        try:
+            await work
+        except Exception as error:
+            self.end(f"{what} failed: {error!r}", error)
+
+    async def _follow_group(self) -> None:
+        """What Faust does: let go when a rebalance begins, claim what is assigned, fetch it."""
+        while True:
+            order = await self.orders.get()
+            await self.gate("hear of the group")
+            if order is None:
+                await self.owned.suspend()
+                await self.gate("join the group")
+                self.group.join(self)
+                continue
+            if order[0] != self.group.generation:
+                continue  # another rebalance has begun
+            self._generation += 1
+            broker = self.world.broker
+            log = {
+                partition: Extent(broker.norms(partition).start, broker.norms(partition).end)
+                for partition in order[1]
+            }
+            await self.gate("claim")
+            positions = await self.owned.claim(log)
+            for partition, position in positions.items():
+                self._beside(self._fetch(partition, position, self._generation), "the stream")
+
+    async def _fetch(self, partition: int, position: int, generation: int) -> None:
+        world = self.world
+        while generation == self._generation:
+            log = world.broker.norms(partition)
+            if not log.start <= position <= log.end:
+                self.end(f"offset {position} of partition {partition} is out of range")
+            if position == log.end or not self.owned.decides(partition):
+                await world.news()
+                await self._held()
+                continue
+            await self.gate(f"fetch {partition}/{position}")
+            log = world.broker.norms(partition)
+            end = min(log.end, position + world.rng.choice((1, 1, 2, 3, 8, 64)))
+            fetched = [
+                Record(offset, log.records[offset][1])
+                for offset in range(position, end)
+                if offset in log.records
+            ]
+            position = max(position, end)
+            for record in fetched:
+                if world.happens(world.temper.skip):
+                    world.note(self.name, f"is not given {partition}/{record.offset}")
+                elif generation == self._generation:
+                    await self.owned.arrive(partition, record)
+
+    def _end_of(self, partition: int) -> int:
+        return self.world.broker.norms(partition).end
+
+
+class Record:
+    """A record of the log on its way to the worker."""
+
+    __slots__ = ("offset", "value")
+
+    def __init__(self, offset: int, value: bytes | None) -> None:
+        self.offset = offset
+        self.value = value
+
+    def done(self) -> None:
+        """Nobody keeps count: the commits of the consumer group are ignored."""
+
+
+class ProcessStore:
+    """The port ``Store``: one process's connection to Redis, which connects once."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._shared = process.world.store
+        self._connection = self._shared.connection
+
+    async def _do(self, verb: str, *arguments: Any) -> Any:
+        process, world = self._process, self._process.world
+        await process.gate(verb)
+        fails = world.happens(world.temper.store_fails)
+        if self._connection != self._shared.connection or (fails and world.rng.random() < 0.5):
+            raise StoreUnavailable(f"{verb}: the connection was lost")
+        answer = await getattr(self._shared, verb)(*arguments)
+        if fails:
+            raise StoreUnavailable(f"the answer to {verb} was lost")
+        await process.heard()
+        if self._connection != self._shared.connection:
+            raise StoreUnavailable(f"the connection was lost before the answer to {verb}")
+        return answer
+
+
+def _verb(name: str) -> Any:
+    async def verb(self: ProcessStore, *arguments: Any) -> Any:
+        return await self._do(name, *arguments)
+
+    return verb
+
+
+for _name in (name for name in vars(Store) if not name.startswith("_")):
+    setattr(ProcessStore, _name, _verb(_name))
+
+
+class Client(MemoryClient):
+    """The ports ``Topics``, ``Log`` and ``Publisher``."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.world.broker, process.kafka_gate)
+        self._process = process
+        self._line = asyncio.Lock()  # one connection: what is sent arrives in order
+
+    async def publish(
+        self, partition: int, outputs: Sequence[Output]
+    ) -> Sequence[Awaitable[object]]:
+        """Queue outputs; each arrives by itself, also after the process has died."""
+        await self.before(Effect.PUBLISH)
+        sent = self._process.world.start(self._send(partition, outputs))
+        return [asyncio.ensure_future(self._confirmed(sent))]
+
+    def checkpoints_of(self, partition: int) -> FencedProducer:
+        return FencedProducer(self, self._process, partition)
+
+    async def _confirmed(self, sent: asyncio.Task[None]) -> None:
+        await asyncio.shield(sent)
+        await self.before(Effect.HEAR)
+
+    async def _send(self, partition: int, outputs: Sequence[Output]) -> None:
+        world = self._process.world
+        async with self._line:
+            for output in outputs:
+                if delay := world.delay():
+                    await asyncio.sleep(delay)
+                if self._process.is_dead and self._process.cut_off:
+                    await asyncio.Event().wait()
+                world.publish(output.channel, partition, output.key, output.value)
+
+
+class FencedProducer(MemoryFencedProducer):
+    """The producer of a partition's checkpoints; they arrive one by one."""
+
+    def __init__(self, client: Client, process: Process, partition: int) -> None:
+        super().__init__(client, partition)
+        self._process = process
+
+    async def _send(self, outputs: Sequence[Output]) -> None:
+        world = self._process.world
+        await self._before(Effect.SEND)
+        self._check_epoch()
+        for output in outputs:
+            if world.rng.random() < 0.2:
+                await self._before(Effect.SEND)
+                self._check_epoch()
+            self._broker.transactions.add(self._partition)
+            world.publish(Channel.ODOMETER, self._partition, output.key, output.value)
+        await self._before(Effect.COMMIT)
+        self._check_epoch()
+        self._end_transaction()
+        await self._before(Effect.HEAR)

@@ -1,0 +1,357 @@
+"""One seed: workers, Redis, Kafka and trainers, faults, and the audit after each of them.
+
+chaos -> quiet: faults off, everything alive -> settle -> audit      again and again
+chaos -> a catastrophe that nobody can repair -> settle -> audit of what was said
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import traceback
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from streams.store.layout import Damaged
+from streams.store.memory_store import Contents
+from streams.store.snapshot import verified
+from streams.worker.processor import State
+from tests.simulation.audit import Audit
+from tests.simulation.catastrophes import CATASTROPHES
+from tests.simulation.clients import Plan, Trainer
+from tests.simulation.clock import Fibre
+from tests.simulation.faults import inject
+from tests.simulation.group import Group
+from tests.simulation.process import Process
+from tests.simulation.told import Told
+from tests.simulation.world import World, Wrong
+
+_CHAOS_SECONDS = 15.0
+_SETTLE_WITHIN = 300.0
+_NOTICED_WITHIN = 30.0
+_SILENT_SECONDS = 20.0
+_STALE_AFTER = 30.0
+_REPAIRABLE = ("damaged", "log-begins-late")
+
+
+@dataclass
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    wrong: str | None
+    records: int = 0
+    told: int = 0
+    virtual: float = 0.0
+    trace: list[tuple[float, str, str]] = field(default_factory=list)
+
+
+class Simulation:
+    """One world, from its begin to its end."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        self.group = Group(world)
+        self.told = Told()
+        self.audit = Audit(world)
+        self.slots: list[Process] = []
+        self._started = 0
+        self._background: list[asyncio.Task[Any]] = []
+        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.2 else None
+        self.trainers = self._cast()
+
+    def _cast(self) -> list[Trainer]:
+        rng = self.world.rng
+        trainers: list[Trainer] = []
+        for number in range(rng.choice((1, 1, 2))):
+            dataset = f"d{number}"
+            kind = rng.choice(("integers", "strings", "both"))
+            count = rng.randint(2, 8)
+            users: list[Any] = [
+                f"user-{i}" if kind == "strings" or (kind == "both" and i % 2) else 1000 * i
+                for i in range(count)
+            ]
+            plan = Plan(dataset, users, [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))])
+            runs = rng.choice((1, 1, 2))
+            for run in range(runs):
+                rivals = rng.choice((1, 1, 1, 2))
+                for rival in range(rivals):
+                    name = f"t{number}{run}{'ab'[rival]}"
+                    trainer = Trainer(self.world, self.told, plan, name, f"r{run}")
+                    trainer.shares_run = rivals > 1
+                    trainers.append(trainer)
+        return trainers
+
+    def _policy(self, kind: str) -> dict[str, Any]:
+        rng = self.world.rng
+        measure = rng.choice(("zcdp", "gdp", "renyi"))
+        budget: Any = rng.choice((0.5, 1.0, 2.0))
+        policy: dict[str, Any] = {
+            "measure": measure,
+            "budget": budget,
+            "on_exhaustion": rng.choice(("halt", "halt", "clip")),
+        }
+        if measure == "renyi":
+            policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
+        if self.catastrophe:
+            # What is granted is known from decisions only, of which some may never come.
+            policy["on_exhaustion"] = "halt"
+        if rng.random() < 0.5:
+            step = rng.choice((0.05, 0.2, 1.0))
+            policy["odometer_step"] = [step, step] if measure == "renyi" else step
+        if kind == "both":
+            policy["user_ids"] = "mixed"
+        elif rng.random() < 0.5:
+            policy["user_ids"] = "integer" if kind == "integers" else "string"
+        return policy
+
+    async def run(self) -> None:
+        """All of it.
+
+        Raises:
+            Wrong: what must never be; so does whatever else is raised.
+        """
+        world, rng = self.world, self.world.rng
+        chaos = vars(world.temper).copy()
+        self._background.append(world.start(self.group.coordinate()))
+        for slot in range(world.temper.workers):
+            self.slots.append(self._new_process(slot))
+            self._background.append(world.start(self._supervise(slot)))
+        episodes = rng.choice((1, 1, 2))
+        for episode in range(episodes):
+            vars(world.temper).update(chaos)
+            await self._chaos(self.catastrophe if episode == episodes - 1 else None)
+            if world.catastrophe:
+                self._check_stopped()
+                self.audit.after_catastrophe(self.told)
+            else:
+                await self._settle()
+                await self.audit.when_settled(self.told)
+                self._check_failures()
+
+    async def _chaos(self, catastrophe: Any) -> None:
+        world = self.world
+        for trainer in self.trainers:
+            trainer.quota = world.rng.randint(1, 6)
+        faults = [world.start(work) for work in inject(world, self)]
+        clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
+        over = world.loop.time() + _CHAOS_SECONDS
+        if catastrophe is None:
+            await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
+        else:
+            await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
+            world.note("world", f"catastrophe: {catastrophe.__name__}")
+            if world.is_bound():  # else Redis remembers nothing, and nothing was spent
+                self.audit.begin_catastrophe(self.told)
+                world.floor = len(world.store.history) - 1
+                catastrophe(world, self)
+                world.tell()
+            await asyncio.sleep(max(0.0, over - world.loop.time()))
+        for fault in faults:
+            fault.cancel()
+        world.temper.calm()
+        world.note("world", "calm")
+        for process in self.slots:
+            process.wake()
+        operating = world.start(self._operate())
+        if world.catastrophe:
+            await asyncio.sleep(_NOTICED_WITHIN)
+            self.audit.begin_silence()
+        within = _SILENT_SECONDS if world.catastrophe else _SETTLE_WITHIN
+        done, running = await asyncio.wait(clients, timeout=within)
+        stop(operating)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._take(error)
+        if running and world.catastrophe is None:
+            waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
+            raise Wrong(f"all is calm, and trainers do not get on: {waiting}; {self._condition()}")
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        self._check_failures()
+
+    def _take(self, error: BaseException) -> None:
+        """An error of a client: fine if the world has come to an end, else raised."""
+        if self.world.catastrophe is None or isinstance(error, Wrong):
+            raise error
+        if not isinstance(error, Exception):
+            raise error
+
+    async def _settle(self) -> None:
+        """Wait until all that was sent is applied and published; repair what operators repair."""
+        world = self.world
+        until = world.loop.time() + _SETTLE_WITHIN
+        operating = world.start(self._operate())
+        for partition in range(world.broker.partitions):
+            world.append(partition, b"who decides this finds out what Redis is")
+        if world.damaged:
+            for process in self.slots:
+                process.kill("the operator lets the damage be found")
+        while not all(self._is_settled(p) for p in range(world.broker.partitions)):
+            if world.loop.time() > until:
+                raise Wrong(f"does not settle: {self._condition()}")
+            await asyncio.sleep(0.5)
+        stop(operating)
+
+    def _check_stopped(self) -> None:
+        """Nobody decides anything of a log that is another one."""
+        for process in self.slots:
+            owned = {} if process.is_dead else process.owned._owned
+            for partition, one in owned.items():
+                if one.processor.state is State.RUNNING and self.world.catastrophe in (
+                    "other-log",
+                    "other-partitions",
+                ):
+                    raise Wrong(f"{process.name} decides {partition}: {self.world.catastrophe}")
+
+    def _is_settled(self, partition: int) -> bool:
+        kept = self.world.store.contents(partition)
+        log = self.world.broker.norms(partition)
+        return (
+            bool(kept.meta)
+            and self.world.store.next_of(partition) == log.end
+            and kept.meta["outbox"] == "0"
+            and not kept.stopped
+            and self.processor_of(partition) is not None
+        )
+
+    def processor_of(self, partition: int) -> Any:
+        """Of the owner, if it is alive and decides."""
+        owner = self.world.store.contents(partition).meta.get("owner", "")
+        for process in self.slots:
+            if process.name == owner and not process.is_dead:
+                owned = process.owned._owned.get(partition)
+                if owned is not None and owned.processor.state is State.RUNNING:
+                    return owned.processor
+        return None
+
+    async def _operate(self) -> None:
+        """Follow the remedies of the stops that were caused."""
+        world = self.world
+        since: dict[int, float] = {}
+        while world.catastrophe is None:
+            await asyncio.sleep(1.0)
+            for partition in range(world.broker.partitions):
+                if self.processor_of(partition) is not None:
+                    since.pop(partition, None)
+                elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
+                    _STALE_AFTER
+                ):
+                    self._repair(partition)
+                    since.pop(partition)
+
+    def _repair(self, partition: int) -> None:
+        """What a stop asks for; a partition without an owner or a stop asks for a restart."""
+        world = self.world
+        stopped = world.store.contents(partition).stopped
+        if partition not in world.rewound and stopped.get("reason") != "log-rewritten":
+            raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
+        if stopped:
+            if stopped["reason"] == "log-rewritten" and world.trimmed:
+                pass  # the log was trimmed while a claim looked at it: the next one sees that
+            elif partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
+                raise Wrong(f"partition {partition} stops without a cause: {stopped}")
+            elif world.broker.norms(partition).start == 0:
+                world.note("operator", f"deletes what Redis has of {partition}")
+                world.store.put_back({partition: Contents()})
+            else:
+                world.note("operator", f"restores {partition}")
+                world.store.put_back({partition: self.newest_whole(partition)})
+        for process in self.slots:
+            process.kill("the operator restarts it")
+
+    def newest_whole(self, partition: int) -> Contents:
+        """The copy that has come furthest."""
+        copies = (copy.get(partition, Contents()) for copy in self.world.store.history)
+        whole = [copy for copy in copies if copy.meta and _is_whole(copy)]
+        return max(whole, key=lambda copy: int(copy.meta["next"]), default=Contents())
+
+    def _condition(self) -> str:
+        store, broker = self.world.store, self.world.broker
+        return "; ".join(
+            f"partition {p}: next {store.next_of(p)} of {broker.norms(p).end}, outbox "
+            f"{store.contents(p).meta.get('outbox')}, stopped {store.contents(p).stopped}, owner "
+            f"{store.contents(p).meta.get('owner')}"
+            for p in range(broker.partitions)
+        )
+
+    def _new_process(self, slot: int) -> Process:
+        self._started += 1
+        process = Process(self.world, self.group, f"w{slot}.{self._started}")
+        process.start()
+        return process
+
+    async def _supervise(self, slot: int) -> None:
+        while True:
+            await self.slots[slot].ended.wait()
+            await asyncio.sleep(self.world.rng.uniform(0.2, 4.0))
+            self.slots[slot] = self._new_process(slot)
+
+    def _check_failures(self) -> None:
+        if self.world.failures:
+            raise self.world.failures[0]
+
+    def close(self) -> None:
+        """End all that runs."""
+        loop = self.world.loop
+        asyncio.events._set_running_loop(None)
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task._log_destroy_pending = False
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(_ended(tasks))
+        loop.close()
+
+
+def _is_whole(copy: Contents) -> bool:
+    try:
+        verified(copy.meta, copy.pages, copy.changes, copy.outbox)
+    except Damaged:
+        return False
+    return True
+
+
+def stop(task: asyncio.Task[Any]) -> None:
+    """End what runs beside; if it has failed, so does the simulation."""
+    if task.done() and not task.cancelled():
+        task.result()
+    task.cancel()
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, timeout=1.0)
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one seed to its end."""
+    simulation = Simulation(seed)
+    world = simulation.world
+    wrong = None
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with world.temper.sizes():
+            work: Coroutine[Any, Any, None] = simulation.run()
+            world.start(work)
+            task = next(iter(asyncio.all_tasks(world.loop)))
+            try:
+                world.loop.run_until_complete(task)
+            except Exception as error:
+                wrong = "".join(traceback.format_exception(error, limit=-6)).strip()
+            simulation.close()
+    finally:
+        logging.disable(level)
+    gc.collect(0)
+    return Outcome(
+        seed,
+        wrong,
+        len(world.log.records["norms"]),
+        len(simulation.told.steps),
+        world.loop.time(),
+        world.trace,
+    )

@@ -1,0 +1,124 @@
+"""What one seed lets happen, and how often: the sizes of the world and the rates of its faults.
+
+Every kind of fault is left out in about half of the seeds: one that happens all the time hides
+what another one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from unittest.mock import patch
+
+from streams.ledger import accounts
+from streams.worker import compaction, partitions, processor
+
+
+@dataclass
+class Temper:
+    """Of one seed. Rates are per effect or per message, intervals are mean seconds."""
+
+    partitions: int
+    workers: int
+    latency: float  # seconds, of most effects
+    crash: float  # a worker dies before an effect
+    pause: float  # it stands still before an effect
+    pause_seconds: float
+    store_fails: float  # the store's answer is lost, after the effect or instead of it
+    kafka_fails: float  # Kafka does not answer a worker
+    skip: float  # the stream leaves out a record
+    lost: float  # a message of a client, or an answer to it
+    twice: float
+    late: float  # it overtakes nobody, others overtake it
+    client_dies: float
+    rebalance_every: float  # for no reason
+    evict_every: float  # a worker that is alive leaves the group
+    rewind_every: float  # Redis goes back
+    jumps: bool  # and ahead again, to a copy of before it went back
+    damage_every: float  # Redis loses a key of a partition
+    marker_every: float  # a transaction ends in the log
+    garbage_every: float  # somebody writes nonsense to the log
+    trim_every: float  # what is applied is deleted from the log
+    batch_records: int
+    overlap_records: int
+    compact_entries: int
+    compact_every: float
+    page_bits: int
+
+    @classmethod
+    def draw(cls, rng: Random) -> Temper:
+        def rate(low: float, high: float, chance: float = 0.5) -> float:
+            drawn = low * (high / low) ** rng.random()
+            return drawn if rng.random() < chance else 0.0
+
+        return cls(
+            partitions=rng.choice((1, 2, 2, 3)),
+            workers=rng.choice((1, 2, 2, 3)),
+            latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
+            crash=rate(0.002, 0.03),
+            pause=rate(0.001, 0.02),
+            pause_seconds=rng.choice((1.0, 8.0, 40.0)),
+            store_fails=rate(0.001, 0.01, 0.3),
+            kafka_fails=rate(0.001, 0.02, 0.3),
+            skip=rate(0.001, 0.02, 0.2),
+            lost=rate(0.005, 0.1),
+            twice=rate(0.01, 0.3),
+            late=rate(0.01, 0.3),
+            client_dies=rate(0.005, 0.1),
+            rebalance_every=rate(2.0, 20.0, 0.3),
+            evict_every=rate(2.0, 20.0, 0.3),
+            rewind_every=rate(0.5, 10.0),
+            jumps=rng.random() < 0.15,
+            damage_every=rate(2.0, 20.0, 0.2),
+            marker_every=rate(0.2, 5.0, 0.3),
+            garbage_every=rate(0.5, 5.0, 0.3),
+            trim_every=rate(2.0, 10.0, 0.2),
+            batch_records=rng.choice((1, 2, 4, 64)),
+            overlap_records=rng.choice((1, 2, 32)),
+            compact_entries=rng.choice((0, 1, 3, 8, 4096)),
+            compact_every=rng.choice((0.1, 0.3, 1.0)),
+            page_bits=rng.choice((0, 1, 2, 12)),
+        )
+
+    def calm(self) -> None:
+        """Let nothing happen any more."""
+        for name in _RATES:
+            setattr(self, name, 0.0)
+        self.latency = min(self.latency, 0.002)
+
+    @contextmanager
+    def sizes(self) -> Iterator[None]:
+        """What is large in production is small here, so that little data meets every limit."""
+        with ExitStack() as stack:
+            for module, name, value in (
+                (processor, "BATCH_RECORDS", self.batch_records),
+                (processor, "OVERLAP_RECORDS", self.overlap_records),
+                (compaction, "COMPACT_ENTRIES", self.compact_entries),
+                (partitions, "_COMPACT_EVERY", self.compact_every),
+                (accounts, "_PAGE_BITS", self.page_bits),
+                (accounts, "PAGE_USERS", 1 << self.page_bits),
+            ):
+                stack.enter_context(patch.object(module, name, value))
+            yield
+
+
+_RATES = (
+    "crash",
+    "pause",
+    "store_fails",
+    "kafka_fails",
+    "skip",
+    "lost",
+    "twice",
+    "late",
+    "client_dies",
+    "rebalance_every",
+    "evict_every",
+    "rewind_every",
+    "damage_every",
+    "marker_every",
+    "garbage_every",
+    "trim_every",
+)

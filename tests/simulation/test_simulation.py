@@ -1,0 +1,48 @@
+"""Some hundred seeds find nothing wrong, and a seed is the whole of what happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from time import process_time
+
+import pytest
+
+from tests.simulation.audit import forget
+from tests.simulation.simulation import simulate
+
+_SEEDS = 250
+_SECONDS = 20.0
+
+
+def test_nothing_is_wrong_whatever_happens() -> None:
+    began = process_time()
+    for seed in range(_SEEDS):
+        outcome = simulate(seed)
+        forget()
+        assert outcome.wrong is None, f"make simulate SEED={seed}\n{outcome.wrong}"
+        if process_time() - began > _SECONDS:
+            assert seed >= 50, f"{seed} seeds took {_SECONDS} s"
+            break
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in range(5):
+        first, second = simulate(seed), simulate(seed)
+        assert first.trace == second.trace
+        assert len(first.trace) > 50
+
+
+@pytest.mark.process
+def test_a_seed_replays_exactly_in_another_process_with_other_hashes() -> None:
+    traces = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seed", "3"],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
+    assert traces[0] == traces[1]

@@ -1,0 +1,91 @@
+"""What clients were told, held against budgets in exact arithmetic, without a log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from streams.schemas import Policy
+from streams.sdk.steps import StepDecision
+from tests.simulation.world import Wrong
+
+_UNIT = 2**44
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one step is charged for."""
+
+    users: list[Any]
+    norms: list[float]
+    noise_stddev: float
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a client was told of one step."""
+
+    content: Content
+    admitted: list[bool]
+    granted: list[float]
+
+
+class Told:
+    """By all clients of a simulation."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, str, int], Heard] = {}
+        self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
+
+    def content(self, rng: Random, users: list[Any], policy: Policy) -> Content:
+        """Something to charge, of which a user can pay a few."""
+        some = rng.sample(users, rng.randint(0 if rng.random() < 0.1 else 1, len(users)))
+        norms = [rng.choice((0.0, 0.25, 0.5, 0.75, 1.0, 1.0)) for _ in some]
+        return Content(some, norms, rng.choice((1.0, 2.0, 4.0)))
+
+    def hear(
+        self,
+        who: str,
+        policy: Policy,
+        run: str,
+        step: int,
+        content: Content,
+        decision: StepDecision,
+    ) -> None:
+        """Take what a client was told; it must never have to be taken back.
+
+        Raises:
+            Wrong: two answers to one step, or more than a budget was admitted.
+        """
+        heard = Heard(content, decision.admitted.tolist(), decision.granted.tolist())
+        key = policy.dataset, run, step
+        before = self.steps.setdefault(key, heard)
+        if before != heard:
+            raise Wrong(f"{who} is told {heard} of {key}, after {before}")
+        if before is not heard:
+            return
+        for user, admitted, granted, norm in zip(
+            content.users, heard.admitted, heard.granted, content.norms, strict=True
+        ):
+            if not (granted == 0.0 if not admitted else granted <= norm):
+                raise Wrong(f"{who} is granted {granted} of {norm} for {user!r} in {key}")
+            if admitted:
+                self._spent[policy.dataset, user] += (
+                    Fraction(granted) / Fraction(content.noise_stddev)
+                ) ** 2 / 2
+                self._check(who, policy, user)
+
+    def _check(self, who: str, policy: Policy, user: Any) -> None:
+        spent = self._spent[policy.dataset, user]
+        factors = [Fraction(order) for order in policy.orders] or [
+            Fraction(2 if policy.measure == "gdp" else 1)
+        ]
+        for factor, budget in zip(factors, policy.budget, strict=True):
+            if spent * factor > Fraction(budget, _UNIT):
+                raise Wrong(
+                    f"{who}: {user!r} of {policy.dataset} was admitted to {spent * factor}, "
+                    f"beyond the budget of {Fraction(budget, _UNIT)}"
+                )

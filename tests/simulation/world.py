@@ -1,0 +1,176 @@
+"""What the processes of a simulation share: time, chance, Redis, Kafka, and the trace of all that
+happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context, ContextVar
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from streams.ledger.ledger import Channel
+from streams.store.memory_store import Contents, MemoryStore
+from streams.store.port import Claimed, Commit, Exchange, Guard, Verdict
+from streams.worker.memory_broker import MemoryBroker
+from tests.simulation.clock import VirtualLoop, tracked_tasks
+from tests.simulation.temper import Temper
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+CURRENT: ContextVar[Process] = ContextVar("CURRENT")
+"""The process whose code runs; none, for what surrounds them all."""
+
+
+class Wrong(AssertionError):
+    """What must never be."""
+
+
+class SharedStore(MemoryStore):
+    """Redis, with a copy of what it was after each of its writes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.connection = 0  # moves when all connections are dropped
+        self.history: list[Mapping[int, Contents]] = [{}]
+        self.jumped: set[int] = set()  # partitions that went back and then ahead
+
+    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+        return self._remember(partition, await super().claim(partition, owner, topic, partitions))
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        return self._remember(guard.partition, await super().commit(guard, commit))
+
+    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+        return self._remember(guard.partition, await super().compact(guard, exchange))
+
+    async def forget(self, guard: Guard, published: Any) -> Verdict:
+        return self._remember(guard.partition, await super().forget(guard, published))
+
+    def put_back(self, copies: Mapping[int, Contents]) -> None:
+        """Let these partitions be what they were, and leave the others."""
+        self.jumped |= {p for p, copy in copies.items() if self.is_ahead(p, copy)}
+        self.restore({**self.copy(), **copies})
+        self.history.append({**self.history[-1], **copies})
+
+    def is_ahead(self, partition: int, copy: Contents) -> bool:
+        """Whether a copy, of before Redis went back, has come further than what is kept now."""
+        return int(copy.meta.get("next", "0")) > self.next_of(partition)
+
+    def next_of(self, partition: int) -> int:
+        return int(self.contents(partition).meta.get("next", "0"))
+
+    def _remember(self, partition: int, verdict: Any) -> Any:
+        self.history.append({**self.history[-1], partition: self.contents(partition).copy()})
+        return verdict
+
+
+class Records:
+    """All that was ever written to the topics, whatever became of it, as the auditor reads it."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[tuple[int, int, bytes | None]]] = {
+            topic: [] for topic in ("norms", "halts", "rejects", "odometer")
+        }
+
+
+class World:
+    """The surroundings of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.temper = Temper.draw(self.rng)
+        self.loop = VirtualLoop()
+        self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
+        self.loop.set_exception_handler(self._unexpected)
+        self.trace: list[tuple[float, str, str]] = []
+        self.store = SharedStore(self.loop.time)
+        self.broker = MemoryBroker(self.temper.partitions)
+        self.log = Records()
+        self._fetching: list[asyncio.Future[None]] = []
+        self.heard: list[Callable[[Channel, int], None]] = []  # told of all that is published
+        self.failures: list[BaseException] = []
+        self.catastrophe: str | None = None
+        self.floor = 0  # of the history: Redis goes back no further
+        self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
+        self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
+        self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
+        self.trimmed = False  # records that were applied were deleted from the log
+        self._context = Context()
+        self._tokens = 0
+
+    def note(self, who: str, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append((self.loop.time(), who, what))
+
+    def happens(self, rate: float) -> bool:
+        return rate > 0 and self.rng.random() < rate
+
+    def delay(self) -> float:
+        """How long an effect takes: nothing, about the latency, or now and then much longer."""
+        drawn = self.rng.random()
+        if drawn < 0.4:
+            return 0.0
+        mean = self.temper.latency * (100.0 if drawn > 0.99 else 1.0)
+        return min(self.rng.expovariate(1.0) * mean, 5.0)
+
+    def is_bound(self) -> bool:
+        """Whether Redis knows of every partition to which log it belongs."""
+        return all(self.store.contents(p).meta for p in range(self.broker.partitions))
+
+    def token(self, of: str) -> str:
+        self._tokens += 1
+        return f"{of}-{self._tokens}"
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run what belongs to no process."""
+        return self.loop.create_task(work, context=self._context)
+
+    def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.loop.call_later(seconds, call, *arguments, context=self._context)
+
+    def append(self, partition: int, value: bytes | None) -> None:
+        """Write to the log."""
+        if partition < self.broker.partitions:
+            offset = self.broker.norms(partition).append(value)
+            self.log.records["norms"].append((partition, offset, value))
+            self.note("log", f"{partition}/{offset} {_short(value)}")
+            self.tell()
+
+    async def news(self) -> None:
+        """Wait until the log may have changed."""
+        waiting = self.loop.create_future()
+        self._fetching.append(waiting)
+        await waiting
+
+    def tell(self) -> None:
+        """Let those hear of it who wait for news."""
+        waiting, self._fetching = self._fetching, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    def publish(self, channel: Channel, partition: int, key: bytes | None, value: bytes) -> None:
+        """Write what a worker has to say, and let everybody who reads know."""
+        offset = self.broker.outputs(channel, partition).append(value, key)
+        self.log.records[channel.value].append((partition, offset, value))
+        self.note("broker", f"{channel.value} {partition}/{offset} {_short(value)}")
+        for hear in self.heard:
+            hear(channel, partition)
+
+    def _unexpected(self, _: object, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        # What nobody asked a task for is seen only when it is forgotten: its process has ended.
+        if isinstance(error, Exception) and "handle" in context:
+            self.failures.append(error)
+
+
+def _tasks_of_current() -> dict[asyncio.Task[Any], None] | None:
+    process = CURRENT.get(None)
+    return None if process is None else process.tasks
+
+
+def _short(value: bytes | None) -> str:
+    return "tombstone" if value is None else f"{len(value)} bytes {value[-12:].hex()}"

@@ -1,0 +1,111 @@
+"""The table of measures: each row agrees with the functions and filters that it names."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from accounting import (
+    MAX_BUDGET_UNITS,
+    MEASURES,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    Measure,
+    MeasureName,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+    charge_units,
+    gdp_to_delta,
+    renyi_to_delta,
+    zcdp_to_delta,
+)
+from streams import schemas
+
+ORDERS = [1.5, 2.0, 8.0]
+MECHANISMS: list[Mechanism] = [Gaussian(2.0), PoissonGaussian(2.0, 0.1), Laplace(2.0), PureDP()]
+ROWS = pytest.mark.parametrize("row", MEASURES.values(), ids=MEASURES)
+
+
+def orders_of(row: Measure) -> list[float] | None:
+    return ORDERS if row.per_order else None
+
+
+def columns_of(row: Measure) -> int:
+    return len(ORDERS) if row.per_order else 1
+
+
+def test_records_name_the_measures_of_the_table_and_no_others() -> None:
+    assert list(MEASURES) == list(get_args(MeasureName)) == list(get_args(schemas.Measure))
+    assert [row.name for row in MEASURES.values()] == list(MEASURES)
+
+
+@ROWS
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
+def test_a_row_covers_exactly_the_steps_that_it_can_charge(
+    row: Measure, mechanism: Mechanism
+) -> None:
+    if row.covers(mechanism):
+        charged = row.charge_units(mechanism, [0.0, 1.0], orders_of(row))
+        assert (charged == charge_units(row.name, mechanism, [0.0, 1.0], orders_of(row))).all()
+        assert not charged[0].any()
+        assert (charged[1] > 0).all()
+    else:
+        with pytest.raises(InvalidInput, match="mechanism"):
+            row.charge_units(mechanism, [1.0], orders_of(row))
+
+
+@ROWS
+def test_the_filter_of_a_row_decides_on_its_own_units(row: Measure) -> None:
+    charge = row.charge_units(Gaussian(1.0), [1.0], orders_of(row))
+    budgets = np.atleast_1d(charge[0]).tolist()
+    rule = row.filter_of(budgets, orders_of(row))
+    assert rule.measure == row.name
+    state, admitted = rule.admit_norms(rule.initial_state(1), Gaussian(1.0), [1.0])
+    assert admitted.all()
+    assert rule.exhausted(state).all()
+    less = row.filter_of([number - 1 for number in budgets], orders_of(row))
+    assert not less.admit_norms(less.initial_state(1), Gaussian(1.0), [1.0])[1].any()
+
+
+@ROWS
+def test_budgets_imply_the_guarantee_that_they_were_made_for(row: Measure) -> None:
+    budgets = row.budgets_for(1.0, 1e-6, orders_of(row))
+    assert budgets.shape == (columns_of(row),)
+    for budget, order in zip(budgets.tolist(), orders_of(row) or [math.nan], strict=True):
+        implied = {
+            "renyi": lambda b=budget, a=order: float(renyi_to_delta([a], [b], 1.0)),
+            "gdp": lambda b=budget: gdp_to_delta(b, 1.0),
+        }.get(row.name, lambda b=budget: zcdp_to_delta(b, 1.0))()
+        assert implied <= 1e-6
+        assert row.budget_units(budget) == math.floor(Fraction(budget) ** row.power * 2**44)
+
+
+@ROWS
+def test_what_is_stated_of_units_is_never_less_than_they_are(row: Measure) -> None:
+    units = np.array([0, 1, 2, 2**44, 2**53 + 1, 3**30, MAX_BUDGET_UNITS - 1, MAX_BUDGET_UNITS])
+    stated = row.stated(units)
+    assert stated[0] == 0.0
+    for whole, number in zip(units.tolist(), stated.tolist(), strict=True):
+        exact = Fraction(whole, 2**44)
+        assert Fraction(number) ** row.power >= exact
+        assert Fraction(number) ** row.power <= exact * (1 + Fraction(1, 2**50))
+
+
+@ROWS
+def test_orders_belong_to_measures_that_have_them(row: Measure) -> None:
+    wrong = None if row.per_order else ORDERS
+    for call in (
+        lambda: row.charge_units(Gaussian(1.0), [1.0], wrong),
+        lambda: row.filter_of([1], wrong),
+        lambda: row.budgets_for(1.0, 1e-6, wrong),
+    ):
+        with pytest.raises(InvalidInput, match="orders"):
+            call()
+    with pytest.raises(InvalidInput, match="budgets"):
+        row.filter_of([1] * (columns_of(row) + 1), orders_of(row))

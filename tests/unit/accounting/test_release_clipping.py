@@ -1,0 +1,157 @@
+"""What is summed is never longer than what was charged, as exact numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from accounting.exact.errors import InvalidInput
+from accounting.release.clipping import clip_factors, clip_rows, norm_products, row_norms
+
+Rows = NDArray[np.float64]
+
+TINY = 5e-324
+SIZES = st.one_of(
+    st.floats(-1e150, 1e150),
+    st.floats(-1e-150, 1e-150),
+    st.floats(-1e-306, 1e-306),
+    st.integers(-40, 40).map(lambda units: units * TINY),
+    st.floats(-10.0, 10.0),
+)
+LIMITS = st.one_of(
+    st.floats(0.0, 1e160),
+    st.floats(0.0, 1e-300),
+    st.integers(0, 40).map(lambda units: units * TINY),
+    st.floats(0.0, 10.0),
+)
+NUMBERS = arrays(np.float64, st.integers(1, 6), elements=SIZES)
+VECTORS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 8)), elements=SIZES)
+
+
+def squared_norms(rows: Rows) -> list[Fraction]:
+    """Exactly."""
+    rows = rows[:, np.newaxis] if rows.ndim == 1 else rows
+    return [sum((Fraction(x) ** 2 for x in row), Fraction(0)) for row in rows.tolist()]
+
+
+def assert_within(rows: Rows, limits: Rows) -> None:
+    for square, limit in zip(squared_norms(rows), limits.tolist(), strict=True):
+        assert square <= Fraction(limit) ** 2
+
+
+@given(NUMBERS | VECTORS)
+def test_norms_are_never_rounded_down_and_hardly_up(rows: Rows) -> None:
+    for square, norm in zip(squared_norms(rows), row_norms(rows).tolist(), strict=True):
+        assert Fraction(norm) ** 2 >= square
+        below = (Fraction(norm) - 2 * Fraction(TINY)) * (1 - Fraction(2) ** -48)
+        assert below <= 0 or below**2 <= square
+
+
+@given(NUMBERS)
+def test_norms_of_numbers_are_exact(rows: Rows) -> None:
+    assert row_norms(rows).tolist() == np.abs(rows).tolist()
+
+
+@given(NUMBERS | VECTORS, LIMITS)
+@example(np.full((1, 100), TINY), 6 * TINY)  # every entry would be rounded up to itself
+@example(np.full((1, 2), 1e200), 1.5 * TINY)  # and so would the factor
+@example(np.full((1, 3), 1e-308), 1e-308)
+def test_what_comes_out_is_never_longer_than_granted(rows: Rows, limit: float) -> None:
+    limits = np.full(len(rows), limit)
+    assert_within(clip_rows(rows, limits), limits)
+
+
+@given(NUMBERS | VECTORS)
+def test_what_is_granted_its_norm_stays_as_it_is(rows: Rows) -> None:
+    np.testing.assert_array_equal(clip_rows(rows, row_norms(rows)), rows)
+    np.testing.assert_array_equal(clip_rows(rows, np.full(len(rows), np.inf)), rows)
+
+
+@given(VECTORS, st.floats(1e-3, 1.0))
+def test_what_is_clipped_keeps_its_direction_and_nearly_all_of_what_is_granted(
+    rows: Rows, share: float
+) -> None:
+    rows = np.where(np.abs(rows) < 1e-140, 1.0, rows)
+    granted = row_norms(rows) * share
+    np.testing.assert_allclose(clip_rows(rows, granted), rows * share, rtol=1e-12)
+
+
+def test_who_is_granted_nothing_comes_out_as_nothing() -> None:
+    rows = np.array([[3.0, 4.0], [0.0, 0.0], [TINY, 1e300]])
+    assert clip_rows(rows, np.zeros(3)).tolist() == [[0.0, 0.0]] * 3
+
+
+def test_many_small_roundings_do_not_add_up() -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(0.0, 1.0, (3, 20_000))
+    granted = np.array([1.0, 0.1, 7.0])
+    clipped = clip_rows(rows, granted)
+    assert_within(clipped, granted)
+    np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), granted, rtol=1e-10)
+
+
+@given(VECTORS, VECTORS, LIMITS)
+def test_outer_products_are_clipped_by_one_of_their_factors(a: Rows, b: Rows, limit: float) -> None:
+    count = min(len(a), len(b))
+    a, b = (np.where(np.abs(rows[:count]) < 1e-70, 1.0, rows[:count]) for rows in (a, b))
+    norms = norm_products(row_norms(a), row_norms(b))
+    factors = clip_factors(norms, np.full(count, limit))
+    exact = [x * y for x, y in zip(squared_norms(a), squared_norms(b), strict=True)]
+    assert all(Fraction(n) ** 2 >= square for n, square in zip(norms.tolist(), exact, strict=True))
+    scaled = b * factors[:, np.newaxis]
+    scaled[np.abs(scaled) < 1e-300] = 0.0
+    for x, y in zip(squared_norms(a), squared_norms(scaled), strict=True):
+        assert x * y <= Fraction(limit) ** 2
+
+
+def test_products_of_the_smallest_norms_are_not_rounded_to_nothing() -> None:
+    assert norm_products([TINY, 0.0, 1e-200], [TINY, 1.0, 1e-200]).tolist() == [TINY, 0.0, TINY]
+
+
+def test_nothing_given_is_changed() -> None:
+    rows = np.array([[3.0, 4.0], [6.0, 8.0]])
+    clip_rows(rows, [1.0, 100.0])
+    assert rows.tolist() == [[3.0, 4.0], [6.0, 8.0]]
+
+
+def test_nobody_and_no_coordinates_are_fine() -> None:
+    assert clip_rows(np.empty((0, 3)), []).shape == (0, 3)
+    assert row_norms(np.empty((2, 0))).tolist() == [0.0, 0.0]
+    assert clip_rows([], []).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "granted"),
+    [
+        ([np.nan], [1.0]),
+        ([[1.0, np.inf]], [1.0]),
+        ([[[1.0]]], [1.0]),
+        ([[1.7e308, 1.7e308]], [1.0]),  # no float64 is as large as its norm
+        (["1"], [1.0]),
+        ([1.0], [-1.0]),
+        ([1.0], [np.nan]),
+        ([1.0, 2.0], [1.0]),
+        ([1.0], 1.0),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_clipped_is_refused(rows: Any, granted: Any) -> None:
+    with pytest.raises(InvalidInput):
+        clip_rows(rows, granted)
+
+
+def test_a_limit_that_float64_does_not_have_is_rounded_down() -> None:
+    third = Fraction(1, 3)
+    (factor,) = clip_factors([1.0], np.array([third], dtype=object)).tolist()
+    assert Fraction(factor) < third
+    with pytest.raises(InvalidInput):
+        norm_products([1.0], [1.0, 2.0])
+    with pytest.raises(InvalidInput):
+        norm_products([1e200], [1e200])

@@ -1,0 +1,446 @@
+"""Golden values are mpmath quadratures of (1+x)^a - 1 - a x at 40 digits, x = q (dN1/dN0 - 1)."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from accounting import (
+    MAX_COST_UNITS,
+    ApproxDPFilter,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    RenyiFilter,
+    ZcdpFilter,
+    charge_units,
+    cost_units,
+    gdp_cost,
+    renyi_cost,
+    renyi_to_epsilon,
+    zcdp_cost,
+)
+from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian, noise_scale
+from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+
+SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
+ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
+
+# noise / norm, sampling rate, order, D_a(M || P) "remove", D_a(P || M) "add"
+GOLDEN = [
+    (12.0, 0.4, 58.75, "0.0362021491811925897", "0.0297922167316499742"),
+    (1.0, 0.1, 1.5, "0.0117345921966852369", "0.00906051470704669656"),
+    (0.3, 1e-06, 1.01, "1.23330218914330815e-8", "9.04096952000299611e-9"),
+    (0.3, 0.5, 1.01, "2.27071429308819107", "0.572083120597542348"),
+    (0.3, 0.01, 7.25, "34.9357803620315948", "0.007456763438935914"),
+    (0.3, 0.999999, 1023.5, "5686.11111011013304", "13.8031236259137848"),
+    (0.65, 0.01, 3.5, "0.00342071769581276018", "0.000993516691848237762"),
+    (1.0, 0.01, 32.0, "11.2462759370480689", "0.00169233677996530294"),
+    (1.0, 0.9, 1.1, "0.451645225709079515", "0.402555593976380466"),
+    (4.0, 0.02, 1023.5, "28.0685260552022421", "0.00637983681503770558"),
+    (7.0, 1e-06, 1000.0, "1.03091304509407086e-11", "1.03087026488402671e-11"),
+    (10.0, 0.5, 200.5, "0.452751659650494306", "0.168168479560449802"),
+    (50.0, 0.0001, 1.01, "2.02040397384134699e-12", "2.02040389138963999e-12"),
+    (200.0, 1e-06, 1.01, "1.26251578135026323e-17", "1.26251578131806844e-17"),
+    (200.0, 0.3, 1024.0, "0.00115823406238747966", "0.00114585320061210398"),
+    (2.0, 0.999, 64.25, "8.03023368161735173", "4.755868679491602"),
+]
+
+
+def logarithmic(low: float, high: float) -> st.SearchStrategy[float]:
+    between = st.floats(math.log(low), math.log(high)).map(math.exp)
+    return between.map(lambda value: min(max(value, low), high))
+
+
+ratio = logarithmic(0.3, 200.0)
+rate = st.one_of(logarithmic(1e-6, 1.0), logarithmic(1e-6, 0.5).map(lambda p: 1.0 - p))
+order = st.one_of(logarithmic(0.01, 1023.0).map(lambda t: 1.0 + t), st.sampled_from(ORDERS))
+wild_norm = st.one_of(st.floats(0.0, 1.7e308), logarithmic(1e-30, 1e10))
+wild_rate = st.one_of(st.floats(0.0, 1.0), st.sampled_from([5e-324, 1e-100, 1.0 - 2.0**-53]))
+wild_order = st.one_of(
+    st.floats(1.0, 2.0**40, exclude_min=True), logarithmic(1e-15, 1e12).map(lambda t: 1.0 + t)
+)
+direction_name = st.sampled_from(DIRECTIONS)
+
+
+def one(s: float, q: float, a: float, direction: Direction = "remove", norm: float = 1.0) -> float:
+    mechanism = PoissonGaussian(s, q)
+    return float(poisson_gaussian_divergence(mechanism, [norm], [a], direction)[0, 0])
+
+
+def is_just_above(result: float, exact: Fraction, slack: float = SLACK) -> bool:
+    return exact <= Fraction(result) <= exact * (1 + Fraction(slack))
+
+
+def as_fraction(value: mpmath.mpf) -> Fraction:
+    return Fraction(mpmath.nstr(value, 40))
+
+
+def binomial_sum(s: float, q: float, a: int) -> mpmath.mpf:
+    """D_a(M || P) for a whole order: the moments of a Gaussian, term by term."""
+    with mpmath.workdps(60):
+        half, rate = 1 / (2 * mpmath.mpf(s) ** 2), mpmath.mpf(q)
+        terms = (
+            mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mpmath.exp(k * (k - 1) * half)
+            for k in range(a + 1)
+        )
+        return mpmath.log(mpmath.fsum(terms)) / (a - 1)
+
+
+def quadrature(s: float, q: float, a: float, direction: Direction) -> mpmath.mpf:
+    """D_a by the definition, with noise s and norm 1, by another rule than the code's."""
+    with mpmath.workdps(30):
+        noise, rate, power = mpmath.mpf(s), mpmath.mpf(q), mpmath.mpf(a)
+        exponent = power if direction == "remove" else 1 - power
+
+        def integrand(x: mpmath.mpf) -> mpmath.mpf:
+            likelihood_ratio = mpmath.exp((2 * x - 1) / (2 * noise**2))
+            density = mpmath.npdf(x, 0, noise)
+            return density * (1 - rate + rate * likelihood_ratio) ** exponent
+
+        first = -12 * noise - (power - 1 if direction == "add" else 0)
+        last = 12 * noise + max(power, 2)
+        pieces = int(mpmath.ceil((last - first) / min(2 * noise, 1)))
+        return mpmath.log(mpmath.quad(integrand, mpmath.linspace(first, last, pieces + 1))) / (
+            power - 1
+        )
+
+
+# -------------------------------------------------------------------------------- exact values
+
+
+@pytest.mark.parametrize(("s", "q", "a", "remove", "add"), GOLDEN)
+def test_both_directions_are_just_above_the_golden_values(
+    s: float, q: float, a: float, remove: str, add: str
+) -> None:
+    assert is_just_above(one(s, q, a), Fraction(remove))
+    assert is_just_above(one(s, q, a, "add"), Fraction(add))
+
+
+def test_orders_that_made_other_accountants_negative_or_infinite_are_exact() -> None:
+    assert one(12.0, 0.4, 58.75) == pytest.approx(0.0362021491811926, rel=1e-12)
+    assert one(1.0, 0.1, 1.5) == pytest.approx(0.0117345921966852, rel=1e-12)
+
+
+@settings(max_examples=40)
+@given(ratio, rate, st.one_of(st.integers(2, 40), st.integers(2, 400)))
+@example(0.3, 1e-6, 2)
+@example(3.0, 0.01, 1024)
+def test_whole_orders_are_just_above_the_binomial_sum(s: float, q: float, a: int) -> None:
+    assert is_just_above(one(s, q, float(a)), as_fraction(binomial_sum(s, q, a)))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("s", "q", "a"), [(0.8, 0.03, 1.75), (1.5, 0.6, 9.5), (3.0, 0.2, 1.01)])
+def test_fractional_orders_are_just_above_a_quadrature_of_the_definition(
+    s: float, q: float, a: float, direction: Direction
+) -> None:
+    exact = as_fraction(quadrature(s, q, a, direction))
+    assert is_just_above(one(s, q, a, direction), exact)
+
+
+def test_fractional_orders_lie_between_their_whole_neighbours() -> None:
+    orders = np.arange(2.0, 64.0, 0.125)
+    for s, q in [(12.0, 0.4), (1.0, 0.01), (0.5, 0.1)]:
+        costs = renyi_cost(PoissonGaussian(s, q), [1.0], orders)[0]
+        assert (np.diff(costs) > 0.0).all()
+        # (a - 1) D_a is convex in a, so that chords between whole orders lie above.
+        moments = costs * (orders - 1.0)
+        chords = np.interp(orders, orders[::8], moments[::8])[:-7]
+        assert (moments[:-7] <= chords * (1.0 + SLACK)).all()
+
+
+@pytest.mark.parametrize(
+    ("s", "steps", "published", "pld"), [(1.0, 1000, 2.10, 1.828), (0.65, 2000, 8.83, 7.751)]
+)
+def test_published_epsilon_of_dp_sgd_is_met(
+    s: float, steps: int, published: float, pld: float
+) -> None:
+    orders = np.concatenate([np.arange(11, 110) / 10, np.arange(11.0, 64.0), [128.0, 256.0]])
+    spent = steps * renyi_cost(PoissonGaussian(s, 0.01), [1.0], orders)[0]
+    epsilon = renyi_to_epsilon(orders, spent, 1e-5)
+    assert pld < epsilon < published + 0.005
+    assert epsilon == pytest.approx(published, abs=0.01)
+
+
+# -------------------------------------------------------------------------------------- limits
+
+
+@given(st.lists(logarithmic(1e-3, 100.0), max_size=6), ratio)
+def test_rate_one_costs_what_the_gaussian_costs_and_rate_zero_nothing(
+    norms: list[float], s: float
+) -> None:
+    gaussian = Gaussian(s)
+    everybody, nobody = PoissonGaussian(s, 1.0), PoissonGaussian(s, 0.0)
+    expected = renyi_cost(gaussian, norms, ORDERS)
+    np.testing.assert_array_equal(renyi_cost(everybody, norms, ORDERS), expected)
+    np.testing.assert_array_equal(
+        charge_units("renyi", everybody, norms, ORDERS),
+        charge_units("renyi", gaussian, norms, ORDERS),
+    )
+    for direction in DIRECTIONS:
+        limit = poisson_gaussian_divergence(everybody, norms, ORDERS, direction)
+        np.testing.assert_allclose(limit, expected, rtol=1e-12)
+        assert not poisson_gaussian_divergence(nobody, norms, ORDERS, direction).any()
+    assert not charge_units("renyi", nobody, norms, ORDERS).any()
+
+
+@given(ratio, order)
+def test_rates_near_one_and_near_zero_approach_the_limits(s: float, a: float) -> None:
+    assert one(s, 1.0 - 1e-13, a) == pytest.approx(a / (2.0 * s * s), rel=1e-8)
+    # q^2 a (e^{mu^2} - 1) / 2 to first order, as long as q e^{a mu^2} is small.
+    slow = min(a, 0.5 + 5.0 * s * s)
+    if slow > 1.0:
+        second_order = 1e-24 * slow * math.expm1(1.0 / (s * s)) / 2.0
+        for direction in DIRECTIONS:
+            assert one(s, 1e-12, slow, direction) == pytest.approx(second_order, rel=1e-4)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_order_near_one_is_the_kullback_leibler_divergence(direction: Direction) -> None:
+    def integrand(y: mpmath.mpf) -> mpmath.mpf:
+        loss = mpmath.log1p(mpmath.mpf(0.1) * mpmath.expm1(y - 0.5))
+        kernel = mpmath.npdf(y)
+        return kernel * loss * mpmath.exp(loss) if direction == "remove" else -kernel * loss
+
+    exact = float(mpmath.quad(integrand, mpmath.linspace(-12, 14, 27)))
+    assert one(1.0, 0.1, math.nextafter(1.0, 2.0), direction) == pytest.approx(exact, rel=1e-11)
+    assert one(1.0, 0.1, 1.0 + 1e-9, direction) == pytest.approx(exact, rel=1e-8)
+
+
+# ---------------------------------------------------------------------------------- properties
+
+
+@given(ratio, rate, order)
+def test_removal_is_the_larger_direction(s: float, q: float, a: float) -> None:
+    """Mironov, Talwar and Zhang, Thm 5."""
+    assert 0.0 < one(s, q, a, "add") <= one(s, q, a, "remove") * (1.0 + SLACK)
+
+
+@given(ratio, rate, order, st.floats(0.0, 1.0), direction_name)
+def test_costs_rise_with_norm_rate_and_order_and_fall_with_noise(
+    s: float, q: float, a: float, part: float, direction: Direction
+) -> None:
+    largest = one(s, q, a, direction) * (1.0 + SLACK)
+    assert one(s, q, a, direction, norm=part) <= largest
+    assert one(s, q * part, a, direction) <= largest
+    assert one(s, q, 1.0 + (a - 1.0) * max(part, 1e-12), direction) <= largest
+    assert one(s / max(part, 1e-6), q, a, direction) <= largest
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("q", [5e-324, 1e-9, 1e-3, 0.5, 1.0 - 1e-6, 1.0 - 2.0**-53])
+def test_costs_are_monotone_in_the_norm_where_methods_meet(q: float, direction: Direction) -> None:
+    norms = np.concatenate(
+        [[0.0, 5e-324, 1e-300], np.geomspace(1e-15, 1e5, 400), [1e100, 1e200, 1.7e308]]
+    )
+    orders = [math.nextafter(1.0, 2.0), 1.001, 1.5, 2.0, 64.0, 1e4, 3.3e6, 2.0**40]
+    costs = poisson_gaussian_divergence(PoissonGaussian(1.0, q), norms, orders, direction)
+    finite = np.minimum(costs, 1e300)
+    assert (finite[1:] >= finite[:-1] * (1.0 - SLACK)).all()
+
+
+@given(wild_norm, logarithmic(1e-300, 1e300), wild_rate, wild_order, direction_name)
+@example(1.0, 0.01, 0.5, 1.01, "remove")
+@example(1.0, 1e-200, 0.5, 2.0, "add")
+@example(1e-5, 1.0, 1e-6, 2.0**40, "remove")
+@example(7.79e307, 1.3, 0.37, 1.1, "add")
+def test_no_argument_gives_less_than_the_exact_cost_or_nan(
+    norm: float, s: float, q: float, a: float, direction: Direction
+) -> None:
+    cost = one(s, q, a, direction, norm)
+    if norm == 0.0 or q == 0.0:
+        assert cost == 0.0
+        return
+    assert cost > 0.0
+    with mpmath.workdps(50):
+        half_square = (mpmath.mpf(norm) / mpmath.mpf(s)) ** 2 / 2
+        gaussian = mpmath.mpf(a) * half_square
+        if cost < math.inf and gaussian > mpmath.mpf("1e-100"):
+            assert cost <= gaussian * (1 + SLACK)
+        if direction == "remove":  # q L alone is less than 1 - q + q L
+            largest_losses = a / (mpmath.mpf(a) - 1) * mpmath.log(q) + gaussian
+            assert cost >= largest_losses
+        elif 1e-60 < q < 1.0:  # smaller rates are rounded up
+            assert cost <= -mpmath.log1p(-mpmath.mpf(q)) * (1 + SLACK)
+
+
+@given(st.lists(wild_norm, max_size=8), rate, direction_name, st.randoms(use_true_random=False))
+def test_users_together_cost_what_they_cost_alone_in_any_order(
+    norms: list[float], q: float, direction: Direction, random
+) -> None:
+    mechanism = PoissonGaussian(1.3, q)
+    together = poisson_gaussian_divergence(mechanism, norms, ORDERS, direction)
+    assert together.shape == (len(norms), len(ORDERS))
+    shuffled = list(range(len(norms)))
+    random.shuffle(shuffled)
+    again = poisson_gaussian_divergence(
+        mechanism, [norms[i] for i in shuffled], ORDERS[::-1], direction
+    )
+    np.testing.assert_array_equal(together[shuffled][:, ::-1], again)
+    for i, norm in enumerate(norms):
+        alone = [one(1.3, q, a, direction, norm) for a in ORDERS]
+        np.testing.assert_array_equal(together[i], alone)
+
+
+def test_memory_holds_no_array_of_users_by_orders_by_nodes() -> None:
+    norms, orders = np.linspace(0.1, 1.0, 1500), np.arange(2.0, 42.0)
+    tracemalloc.start()
+    try:
+        costs = renyi_cost(PoissonGaussian(1.0, 0.01), norms, orders)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A pair takes at least 25 nodes, which would be 12 MB for one such array and 100 for a dozen.
+    assert peak < 20e6 + costs.nbytes
+
+
+# ------------------------------------------------------------------------- charges and filters
+
+
+@given(st.lists(wild_norm, max_size=6), rate.filter(lambda q: q < 1.0))
+def test_charges_are_costs_in_units_rounded_up(norms: list[float], q: float) -> None:
+    mechanism = PoissonGaussian(0.9, q)
+    charges = charge_units("renyi", mechanism, norms, ORDERS)
+    costs = renyi_cost(mechanism, norms, ORDERS)
+    np.testing.assert_array_equal(charges, cost_units(costs))
+    assert (charges >= np.ceil(np.minimum(costs, MAX_COST_UNITS / 2**44) * 2.0**44)).all()
+    assert (charges <= MAX_COST_UNITS).all()
+    assert ((charges > 0) == (np.array(norms) > 0.0)[:, np.newaxis]).all()
+
+
+def test_a_huge_norm_saturates_and_a_tiny_one_costs_a_unit() -> None:
+    charges = charge_units("renyi", PoissonGaussian(1.0, 0.01), [0.0, 1e-200, 1e200], ORDERS)
+    assert not charges[0].any()
+    assert (charges[1] == 1).all()
+    assert (charges[2] == MAX_COST_UNITS).all()
+
+
+RULE = RenyiFilter.from_units(
+    [1.5, 2.0, 8.0, 64.0], RenyiFilter([1.5, 2.0, 8.0, 64.0], [0.5, 0.6, 3.0, 40.0]).budget_units
+)
+
+
+@given(
+    norms=st.lists(logarithmic(0.01, 1e4), min_size=1, max_size=4),
+    q=rate,
+    spent=st.floats(0.0, 1.0),
+)
+@settings(max_examples=25)
+def test_granted_norm_fits_every_order_and_spends_the_tightest(
+    norms: list[float], q: float, spent: float
+) -> None:
+    mechanism = PoissonGaussian(1.0, q)
+    budgets = np.array(RULE.budget_units)
+    state = np.tile((spent * budgets).astype(np.int64), (len(norms), 1))
+    left = budgets - state
+    new_state, granted, charged = RULE.grant_units(state, mechanism, norms)
+    np.testing.assert_array_equal(new_state, state + charged)
+    cost = charge_units("renyi", mechanism, granted, RULE.orders)
+    assert (cost <= charged).all()
+    assert (charged <= left).all()
+    fits = (charge_units("renyi", mechanism, norms, RULE.orders) <= left).all(axis=1)
+    np.testing.assert_array_equal(granted[fits], np.array(norms)[fits])
+    np.testing.assert_array_equal(charged[fits], cost[fits])
+    assert RULE.exhausted(new_state)[~fits].all()
+    assert ((charged == cost).sum(axis=1) >= len(RULE.orders) - 1).all()
+    little_more = np.maximum(granted * (1.0 + 2.0**-19), 1e-300)
+    larger = charge_units("renyi", mechanism, little_more, RULE.orders)
+    assert (larger > left)[~fits].any(axis=1).all()
+    for i, norm in enumerate(norms):
+        alone = RULE.grant_units(state[i : i + 1], mechanism, [norm])
+        np.testing.assert_array_equal(alone[0][0], new_state[i])
+        assert alone[1][0] == granted[i]
+
+
+def test_every_user_of_sampled_steps_can_spend_to_the_end_and_no_further() -> None:
+    mechanism, norms = PoissonGaussian(1.0, 0.1), [0.0, 0.5, 1.0, 30.0]
+    state = RULE.initial_state(4)
+    for _ in range(60):
+        state, granted = RULE.grant(state, mechanism, norms, clip_norm=2.0)
+        assert (granted <= [0.0, 0.5, 1.0, 2.0]).all()
+    assert RULE.exhausted(state).tolist() == [False, True, True, True]
+    assert granted.tolist() == [0.0, 0.0, 0.0, 0.0]
+    after = RULE.grant_units(state, mechanism, norms)
+    np.testing.assert_array_equal(after[0], state)
+
+
+# ---------------------------------------------------------------------------------- bad inputs
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0])
+def test_sampled_steps_have_no_rho_and_no_mu(q: float) -> None:
+    mechanism = PoissonGaussian(1.0, q)
+    for call in (zcdp_cost, gdp_cost):
+        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+            call(mechanism, [1.0])
+    for rule in (ZcdpFilter(1.0), GdpFilter(1.0), ApproxDPFilter(1.0, 1e-5)):
+        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+            charge_units(rule.measure, mechanism, [1.0])
+        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+            rule.grant(rule.initial_state(1), mechanism, [1.0])
+    with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+        noise_scale(mechanism)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, math.inf, True, "1", None])
+def test_rates_that_are_none_are_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="sampling_rate"):
+        PoissonGaussian(1.0, bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "1", None])
+def test_noise_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(InvalidInput, match="noise_stddev"):
+        PoissonGaussian(bad, 0.5)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("norms", "orders", "argument"),
+    [
+        ([-1.0], [2.0], "norms"),
+        ([math.nan], [2.0], "norms"),
+        ([math.inf], [2.0], "norms"),
+        ([[1.0]], [2.0], "norms"),
+        ([1.0], [], "orders"),
+        ([1.0], [1.0], "orders"),
+        ([1.0], [math.inf], "orders"),
+        ([1.0], [2.0, 2.0], "orders"),
+    ],
+)
+def test_norms_and_orders_that_are_none_are_refused(
+    q: float, norms: npt.ArrayLike, orders: npt.ArrayLike, argument: str
+) -> None:
+    mechanism = PoissonGaussian(1.0, q)
+    for call in (poisson_gaussian_divergence, renyi_cost):
+        with pytest.raises(InvalidInput, match=argument):
+            call(mechanism, norms, orders)
+    with pytest.raises(InvalidInput, match=argument):
+        charge_units("renyi", mechanism, norms, orders)
+
+
+def test_other_mechanisms_and_directions_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="mechanism"):
+        poisson_gaussian_divergence(Gaussian(1.0), [1.0], [2.0])
+    with pytest.raises(InvalidInput, match="direction"):
+        poisson_gaussian_divergence(
+            PoissonGaussian(1.0, 0.5),
+            [1.0],
+            [2.0],
+            "both",
+        )
+
+
+def test_mechanism_is_frozen_and_compares_by_value() -> None:
+    assert PoissonGaussian(1, 0) == PoissonGaussian(1.0, 0.0) != PoissonGaussian(1.0, 0.5)
+    with pytest.raises(AttributeError):
+        PoissonGaussian(1.0, 0.5).sampling_rate = 0.1

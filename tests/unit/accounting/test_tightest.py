@@ -1,0 +1,140 @@
+"""The report that takes the least of all upper bounds: never looser, falling, at best exact."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.validation import IntArray
+from accounting.reports import NormGrid, ReportAccountant
+from accounting.reports.tightest import ANCHORS
+
+GRID = NormGrid(1.0, 4)
+
+
+def accountant(mechanism: Mechanism, levels: int = 1) -> ReportAccountant:
+    return ReportAccountant(mechanism, NormGrid(1.0, levels))
+
+
+def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
+    upper = mpmath.ncdf(mu / 2 - mpf(epsilon) / mu)
+    return upper - mpmath.exp(mpf(epsilon)) * mpmath.ncdf(-mpf(epsilon) / mu - mu / 2)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "epsilon", "most"),
+    [
+        # Between tight values on both sides: what the method said was 1.
+        (0.8, 1e-5, 10**6, 10.0, 1.7e-60),
+        (0.8, 1e-5, 10**6, 3.0, 1.4e-19),
+        (0.3, 1e-5, 10**5, 1.0, 0.01529),
+    ],
+)
+def test_delta_is_not_useless_where_one_method_can_say_nothing(
+    noise: float, rate: float, steps: int, epsilon: float, most: float
+) -> None:
+    delta = accountant(PoissonGaussian(noise, rate)).delta([steps], epsilon)
+    assert delta.bounds.lower <= float(delta) <= most
+
+
+HISTORIES = [
+    (PoissonGaussian(0.8, 1e-4), [0, 0, 0, 10**5]),
+    (PoissonGaussian(0.3, 1e-4), [0, 0, 0, 10**3]),
+    (PoissonGaussian(1.0, 0.01), [300, 0, 20, 40]),
+    (PoissonGaussian(2.0, 0.5), [0, 3, 0, 1]),
+    (Gaussian(5.0), [10, 3, 0, 40]),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
+def test_delta_does_not_rise_with_epsilon(mechanism: Mechanism, history: list[int]) -> None:
+    report = ReportAccountant(mechanism, GRID)
+    most = float(report.epsilon(history, 1e-9))
+    epsilons = most * np.concatenate([[0.0], np.linspace(0.01, 1.0, 24), [0.5, 0.5 + 1e-9]])
+    deltas = [float(report.delta(history, epsilon)) for epsilon in np.sort(epsilons).tolist()]
+    assert (np.diff(deltas) <= 0.0).all()
+
+
+@pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
+def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[int]) -> None:
+    report = ReportAccountant(mechanism, GRID)
+    deltas = np.concatenate([np.geomspace(1e-9, 0.99, 24), [1e-5, 1e-5 * (1 + 1e-9)]])
+    epsilons = [float(report.epsilon(history, delta)) for delta in np.sort(deltas).tolist()]
+    assert (np.diff(epsilons) <= 0.0).all()
+
+
+@settings(max_examples=15)
+@given(
+    st.floats(-4.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(0.4, 6.0),
+    st.lists(st.integers(0, 200), min_size=4, max_size=4),
+    st.floats(-9.0, -0.2).map(lambda x: 10.0**x),
+)
+def test_no_method_is_tighter_by_more_than_a_twentieth_and_no_lower_bound_is_above(
+    rate: float, noise: float, history: list[int], delta: float
+) -> None:
+    report = ReportAccountant(PoissonGaussian(noise, rate), GRID)
+    for level, ask in ((delta, report.epsilon), (3.0 * noise * delta, report.delta)):
+        found = ask(history, level)
+        for method in ("pld", "renyi"):
+            other = ask(history, level, method)
+            assert float(found) <= float(other) * 1.06
+            assert found.bounds.lower <= float(other)
+            assert other.bounds.lower <= float(found)
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
+    st.lists(st.integers(0, 10**4), min_size=4, max_size=4).filter(any),
+    st.floats(-250.0, -0.1).map(lambda x: 10.0**x),
+)
+def test_gaussian_histories_are_exact_but_for_rounding_and_rounded_up(
+    noise: float, history: list[int], delta: float
+) -> None:
+    report = ReportAccountant(Gaussian(noise), GRID)
+    bounds = report.epsilon(history, delta).bounds
+    with mpmath.workdps(400):
+        squares = sum(n * mpf(c) ** 2 for n, c in zip(history, GRID.norms.tolist(), strict=True))
+        mu = mpmath.sqrt(squares) / mpf(noise)
+        assert gaussian_delta(mu, float(bounds.upper)) <= mpf(delta)
+        if bounds.lower > 0.0:
+            assert gaussian_delta(mu, float(bounds.lower)) >= mpf(delta)
+        at = min(float(bounds.upper), 1e5)
+        exact, found = gaussian_delta(mu, at), report.delta(history, at).bounds
+        assert mpf(float(found.lower)) <= exact <= mpf(float(found.upper))
+    assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper + 1e-9 * math.sqrt(float(squares))
+
+
+def test_epsilon_of_many_gaussian_steps_is_the_exact_one() -> None:
+    # By loss distributions alone: [183.7, 268.1].
+    mu = 15.0
+    report = accountant(Gaussian(math.sqrt(10**12) / mu))
+    bounds = report.epsilon([10**12], 1e-5).bounds
+    with mpmath.workdps(60):
+        assert gaussian_delta(mpf(mu) * (1 + mpf(10) ** -14), float(bounds.lower)) >= mpf(1e-5)
+        assert gaussian_delta(mpf(mu) * (1 - mpf(10) ** -14), float(bounds.upper)) <= mpf(1e-5)
+    assert bounds.upper - bounds.lower < 1e-8
+
+
+def test_points_of_the_curve_are_whole_powers_of_ten_and_what_is_between() -> None:
+    assert ANCHORS[0] == 1.0
+    assert {1e-5, 1e-6, 1e-9, 1e-300} <= set(ANCHORS.tolist())
+    assert (np.diff(ANCHORS) < 0.0).all()
+
+
+def test_users_are_bounded_as_if_each_were_alone() -> None:
+    report = ReportAccountant(PoissonGaussian(1.0, 0.02), GRID)
+    counts: IntArray = np.random.default_rng(3).integers(0, [1000, 100, 30, 5], (9, 4))
+    for ask, level in ((report.epsilon, 3e-6), (report.delta, 0.7)):
+        together = ask(counts, level)
+        alone = [float(ask(row, level)) for row in counts]
+        np.testing.assert_allclose(together, alone, rtol=1e-9)

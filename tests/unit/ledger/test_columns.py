@@ -1,0 +1,120 @@
+"""Rows of users grow, change, are packed and put back; and a new number of every user."""
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.ledger import accounts
+from streams.ledger.accounts import Balances
+from streams.ledger.columns import PAGE_ROWS, PER_ORDER, Column, Columns, Numbers, joined
+from streams.ledger.ledger import Changes, Ledger
+from tests.unit.ledger.ledgers import Log
+from tests.unit.ledger.test_ledger import random_log, state_of
+
+
+class Toy(Columns):
+    spent: Annotated[Numbers, PER_ORDER]
+    rungs: Annotated[Numbers, Column(initial=1)]
+
+
+def rows_of(columns: Toy, count: int) -> list:
+    return [columns.spent[:count].tolist(), columns.rungs[:count].tolist()]
+
+
+@pytest.mark.parametrize("orders", [None, 1, 3])
+def test_rows_are_initial_until_they_are_written_however_often_they_grow(orders):
+    toy = Toy(orders)
+    for count in (1, 2, 3, 1000, 10 * PAGE_ROWS):
+        toy.reserve(count)
+        assert len(toy.spent) == len(toy.rungs) >= count
+        assert toy.spent.shape[1:] == (() if orders is None else (orders,))
+        assert not toy.spent.any()
+        assert (toy.rungs == 1).all()
+    assert toy.changed_pages() == []
+
+
+@pytest.mark.parametrize("orders", [None, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_put_back_over_older_or_newer_pages_give_the_same_rows(orders, seed):
+    rng = np.random.default_rng(seed)
+    count = 2 * PAGE_ROWS + 17
+    toy, again = Toy(orders), Toy(orders)
+    toy.reserve(count)
+    again.reserve(count)
+    shape = () if orders is None else (orders,)
+    changes, pages = [], {}
+    for _ in range(12):
+        slots = rng.choice(count, rng.integers(0, 50), replace=False)
+        spent = rng.integers(-(2**63), 2**63 - 1, (len(slots), *shape))
+        changes.append(toy.write(slots, spent=spent))
+        changes.append(toy.write(slots[:5], rungs=rng.integers(0, 9, len(slots[:5]))))
+        assert set(toy.changed_pages()) >= set((slots // PAGE_ROWS).tolist())
+        for number in toy.changed_pages()[: rng.integers(0, 2)]:
+            pages[number] = toy.take_page(number, count)
+            assert number not in toy.changed_pages()
+    for number, page in pages.items():
+        again.load_page(number, page)
+    assert again.changed_pages() == []
+    for one in changes:
+        again.put_back(msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one)))
+    assert rows_of(again, count) == rows_of(toy, count)
+
+
+def test_changes_of_several_blocks_are_one():
+    toy, again = Toy(), Toy()
+    toy.reserve(9)
+    again.reserve(9)
+    parts = [toy.write(np.array([i, i + 4]), spent=np.array([i, 10 * i])) for i in range(4)]
+    whole = joined(parts)
+    assert whole.size == sum(part.size for part in parts)
+    again.put_back(whole)
+    assert rows_of(again, 9) == rows_of(toy, 9)
+
+
+# --- a new number of every user -------------------------------------------------------------------
+
+
+class WithVisits(Balances):
+    """What every user has, and one more number, which takes one line."""
+
+    visits: Annotated[Numbers, Column(initial=3)]
+
+
+@pytest.fixture
+def log(monkeypatch) -> Log:
+    """A log, and from here on accounts that know of visits."""
+    log = random_log(4)
+    monkeypatch.setattr(accounts, "Balances", WithVisits)
+    return log
+
+
+def pages_of(ledger: Ledger) -> dict[str, bytes]:
+    return {name: ledger.take_page(name) for name in ledger.uncompacted()}
+
+
+def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):
+    loaded, rebuilt = Ledger(0, 1), Ledger(0, 1)
+    for changes in log.changes:
+        rebuilt.put_back(msgspec.msgpack.decode(changes, type=Changes))
+    loaded.load(pages_of(log.ledger))
+    for ledger in (loaded, rebuilt):
+        assert state_of(ledger) == state_of(log.ledger)
+        for dataset in ledger.datasets.values():
+            assert (dataset._rows.visits[: len(dataset)] == 3).all()
+
+
+def test_a_new_number_is_written_compacted_and_put_back(log):
+    ledger = Ledger(0, 1)
+    outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
+    assert outputs == log.outputs
+    ledger.take_changes()
+    written = ledger.datasets["d"]._rows.write(np.array([2, 0]), visits=np.array([5, 7]))
+    loaded = Ledger(0, 1)
+    loaded.load(pages_of(ledger))
+    assert loaded.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
+    again = Ledger(0, 1)
+    again.load(pages_of(log.ledger))
+    again.datasets["d"]._rows.put_back(written)
+    assert again.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]

@@ -1,0 +1,173 @@
+"""What a charge makes a worker write is known before, and what it takes to decide is bounded."""
+
+import tracemalloc
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.ledger import limits, rule
+from streams.ledger.ledger import Changes, Ledger
+from streams.schemas import MAX_CHARGE_USERS, MAX_WRITE_BYTES, Charge, Decision, Reason, encode
+from streams.wire.packing import pack_norms
+from tests.audit import auditor
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
+from tests.unit.ledger.test_ledger import random_log
+
+
+def orders_from(count: int) -> dict:
+    """Fields of a policy with so many orders, under which everybody's odometer rises at once."""
+    if count == 1:
+        return {"budget": 4.0, "odometer_step": [1]}
+    return {
+        "measure": "renyi",
+        "orders": [2.0 + i for i in range(count)],
+        "budget": [4.0 * (2 + i) for i in range(count)],
+        "odometer_step": [1] * count,
+    }
+
+
+def names(count: int, length: int, letter: str = "x") -> list[str]:
+    """Ids of ``length`` characters."""
+    return [f"{i:06}{letter * (length - 6)}" for i in range(count)]
+
+
+WORST = [
+    # length of the dataset's name, orders, ids, what the policy does when a budget ends
+    ("integers", 1, 1, range(2**63 - 400, 2**63), "halt"),
+    ("negative integers", 128, 1, range(-(2**63), -(2**63) + 400), "halt"),
+    ("integers, clipped", 128, 1, range(2**63 - 400, 2**63), "clip"),
+    ("orders", 30, 256, range(2**63 - 100, 2**63), "halt"),
+    ("names", 128, 1, names(400, 8), "halt"),
+    ("long names", 128, 3, names(300, 256, "\U0001f9ee"), "halt"),
+    ("names of control characters", 128, 1, names(300, 256, "\x01"), "clip"),
+]
+
+
+@pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
+def test_no_charge_writes_more_than_is_counted(row):
+    _, name_length, orders, ids, on_exhaustion = row
+    name = "d" * name_length
+    log = Log(v=2)
+    log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
+    log.open(dataset=name)
+    users = list(ids)
+    norms = [20.0 if on_exhaustion == "clip" else 4.0] * len(users)
+    packed = users if isinstance(users[0], str) else np.array(users).tobytes()
+    assert isinstance(log.charge(0, packed, norms, dataset=name), Decision)
+    outputs = log.outputs[-1]
+    assert len(outputs) == 1 + len(users)  # the decision, and everybody's checkpoint
+    written = len(log.changes[-1]) + len(encode(outputs))
+    counted = limits.most_written(len(users), limits.id_bytes(packed), name, orders)
+    assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
+
+
+def test_the_largest_charge_at_one_order_is_within_the_limit():
+    assert limits.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
+
+
+@pytest.mark.parametrize("encoded", ["packed", "lists"])
+def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encoded):
+    """256 orders x 140,000 users: 287 MB of spent units alone, in each of a dozen arrays."""
+    users = np.arange(140_000)
+    log = AuditedLog(v=2)
+    log.create(**orders_from(256))
+    log.open()
+    ids = users.tobytes() if encoded == "packed" else users.tolist()
+    norms = pack_norms(users / 1e6)
+    value = encode(Charge(v=2, dataset="d", run="r", attempt=1, step=0, users=ids, norms=norms))
+    ledger = rebuilt(log.changes)
+    tracemalloc.start()
+    try:
+        ledger.apply(2, value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * len(value)
+    log.send(value)
+    assert log.reason() == Reason.TOO_LARGE
+    assert "use more partitions" in answer_of(log.outputs[-1]).detail
+    assert isinstance(log.charge(0, users[:200].tobytes(), users[:200] / 1e6), Decision)
+    log.audit()
+
+
+@pytest.mark.parametrize(("norm", "is_refused"), [(0.001, False), (4.0, True)])
+def test_version_1_refuses_what_could_never_be_written_and_nothing_else(
+    monkeypatch, norm, is_refused
+):
+    """What was decided once must be decided again: without a rise this charge was written."""
+    for module in (limits, auditor):
+        monkeypatch.setattr(module, "_LARGEST_VALUE", 20_000)
+    log = AuditedLog(v=1)
+    log.create(**{**orders_from(1), "odometer_step": [2**40]})
+    log.open()
+    users = list(range(150))
+    assert not limits.fits_by_counts(_charge(users), 1)
+    answer = log.charge(0, users, [norm] * 150)
+    assert isinstance(answer, Decision) != is_refused
+    if is_refused:
+        assert answer.reason is Reason.TOO_LARGE
+        assert log.spent() == {}
+    log.audit()
+
+
+def _charge(users: list[int]) -> Charge:
+    return Charge(dataset="d", run="r", attempt=1, step=0, users=users, norms=[])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_charging_in_blocks_gives_the_same_bytes(seed, monkeypatch):
+    whole = random_log(seed, messages=60)
+    monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 7)
+    blocks = random_log(seed, messages=60)
+    assert blocks.outputs == whole.outputs
+    assert blocks.changes == whole.changes
+    assert blocks.ledger.summary() == whole.ledger.summary()
+
+
+def test_deciding_takes_little_memory_beside_what_is_kept_and_written(monkeypatch):
+    monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 2**14)
+    users = np.arange(4_000)
+    log = Log(v=2)
+    log.create(**orders_from(64))
+    log.open()
+    log.charge(0, users.tobytes(), np.full(4_000, 4.0))
+    ledger = rebuilt(log.changes[:-1])
+    tracemalloc.start()
+    try:
+        outputs = ledger.apply(2, log.records[-1])
+        stays, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(outputs) == 4_001
+    assert peak < 1.75 * stays
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unwritten_bytes_are_about_what_is_written(seed):
+    source = random_log(seed)
+    ledger = Ledger(0, 1)
+    outputs = []
+    assert ledger.unwritten_bytes == 0
+    for offset, record in enumerate(source.records):
+        outputs += ledger.apply(offset, record)
+        if offset % 20 == 19:
+            unwritten = ledger.unwritten_bytes
+            written = len(encode(ledger.take_changes())) + len(encode(outputs))
+            assert written <= unwritten <= 2 * written + 20 * 1024
+            assert ledger.unwritten_bytes == 0
+            outputs = []
+
+
+def test_what_is_loaded_or_put_back_is_written_already():
+    source = random_log(0)
+    ledger = Ledger(0, 1)
+    for one in source.changes:
+        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
+    assert ledger.unwritten_bytes == 0
+    loaded = Ledger(0, 1)
+    loaded.load({name: ledger.take_page(name) for name in ledger.uncompacted()})
+    assert loaded.unwritten_bytes == 0
+    assert loaded.uncompacted() == []
+    assert loaded.summary() == source.ledger.summary()

@@ -1,0 +1,80 @@
+"""From a policy to the rule that decides under it: one row a measure, one row a mechanism."""
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from accounting import MEASURES, Gaussian, Laplace, PureDP
+from streams.ledger import policies
+from streams.ledger.accounts import Accounts
+from streams.ledger.policies import MECHANISMS, mechanism_of
+from streams.schemas import Charge, Measure, MechanismName, Policy, Reason, Rejection
+from streams.wire.packing import pack_norms
+
+
+def test_the_wire_has_the_measures_of_the_accounting():
+    assert set(get_args(Measure)) == set(MEASURES)
+
+
+def test_every_mechanism_of_the_wire_is_made_from_its_scale():
+    assert set(MECHANISMS) == set(get_args(MechanismName))
+    made = [MECHANISMS[name](3.0) for name in ("gaussian", "laplace", "pure-dp")]
+    assert made == [Gaussian(3.0), Laplace(3.0), PureDP()]
+
+
+COVERED = [
+    # measure, behaviour at the end of a budget, what can be charged
+    ("renyi", "halt", {"gaussian", "laplace", "pure-dp"}),
+    ("zcdp", "halt", {"gaussian", "laplace", "pure-dp"}),
+    ("approx-dp", "halt", {"gaussian", "laplace", "pure-dp"}),
+    ("gdp", "halt", {"gaussian"}),
+    ("zcdp", "clip", {"gaussian"}),
+]
+
+
+def policy_of(measure: str, on_exhaustion: str = "halt", orders: int = 0) -> Policy:
+    return Policy(
+        dataset="d",
+        partitions=1,
+        measure=measure,
+        budget=[2**44] * max(1, orders),
+        odometer_step=[2**41] * max(1, orders),
+        orders=[2.0 + i for i in range(orders)],
+        on_exhaustion=on_exhaustion,
+    )
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize(("measure", "on_exhaustion", "covered"), COVERED)
+def test_what_a_policy_cannot_charge_is_refused(measure, on_exhaustion, covered, name):
+    policy = policy_of(measure, on_exhaustion)
+    if name in covered:
+        assert mechanism_of(name, 2.0, policy) == MECHANISMS[name](2.0)
+    else:
+        with pytest.raises(Rejection, match=f"gaussian steps only, not {name}") as refused:
+            mechanism_of(name, 2.0, policy)
+        assert refused.value.reason is Reason.INVALID_MECHANISM
+
+
+@pytest.mark.parametrize("orders", [0, 2])
+def test_a_measure_is_one_row(orders, monkeypatch):
+    """A ledger charges under a measure that nothing but its row knows of."""
+    like = MEASURES["renyi" if orders else "gdp"]
+    toy = replace(like, name="toy", mechanisms=(Laplace,), power=2)
+    monkeypatch.setattr(policies, "MEASURES", {**MEASURES, "toy": toy})
+    policy = policy_of("toy", orders=orders)
+    policies.check_policy(policy)
+    with pytest.raises(Rejection, match="measure toy charges laplace steps only"):
+        mechanism_of("gaussian", 1.0, policy)
+    monkeypatch.setattr(policies, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
+    accounts = Accounts(policy, partition=0)
+    norms = pack_norms(np.array([0.5, 5.0]))
+    step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)
+    outcome = accounts.charge(accounts.plan(step))
+    assert outcome.admitted.tolist() == [True, False]
+    raised = dict(outcome.raised)
+    assert list(raised) == [1]
+    squared = [bound**2 for bound in raised[1]]  # as power says
+    assert squared == pytest.approx([0.375, 0.375] if orders else [0.25])

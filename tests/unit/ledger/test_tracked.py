@@ -1,0 +1,160 @@
+"""What changed since the last batch, and since the last compaction; and a new kind of state."""
+
+import copy
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from streams.ledger.ledger import Changes, Ledger
+from streams.ledger.tracked import Tracked
+from streams.schemas import encode
+from tests.unit.ledger.ledgers import Log
+
+PLACES = [("d",), ("e",), ("d", "r"), ("d", "s"), ()]
+
+
+def numbers() -> Tracked[int]:
+    return Tracked("number", int)
+
+
+def test_an_entry_is_stored_under_its_kind_and_the_names_that_lead_to_it():
+    tracked = numbers()
+    for number, address in enumerate(PLACES):
+        tracked[address] = number
+    names = ["number:d", "number:e", "number:d/r", "number:d/s", "number"]
+    assert tracked.take_changes() == {n: encode(i) for i, n in enumerate(names)}
+    assert sorted(tracked.uncompacted()) == sorted(names)
+
+
+def test_only_what_was_set_or_deleted_since_is_a_change_and_only_the_last_value_counts():
+    tracked = numbers()
+    tracked["d",], tracked["e",] = 1, 2
+    tracked.take_changes()
+    tracked["d",] = 3
+    tracked["d",] = 4
+    del tracked["e",]
+    assert tracked.take_changes() == {"number:d": encode(4), "number:e": encode(None)}
+    assert tracked.take_changes() == {}
+    assert tracked.changed_bytes == 0
+
+
+def test_a_page_that_was_taken_is_behind_again_when_its_entry_changes():
+    tracked = numbers()
+    tracked["d",] = 1
+    assert tracked.take_page("number:d") == encode(1)
+    assert tracked.uncompacted() == []
+    tracked["d",] = 2
+    assert tracked.uncompacted() == ["number:d"]
+    del tracked["d",]
+    assert tracked.take_page("number:d") is None
+    assert tracked.uncompacted() == []
+
+
+def test_what_is_not_there_cannot_be_deleted_but_may_be_put_back_as_gone():
+    tracked = numbers()
+    with pytest.raises(KeyError):
+        del tracked["d",]
+    assert tracked.take_changes() == {}
+    tracked.put_back("number:d", encode(None))
+    assert dict(tracked) == {}
+    assert tracked.uncompacted() == ["number:d"]  # there may be a page of it
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pages_and_the_changes_since_rebuild_every_entry(seed):
+    """Also if the compaction stops anywhere, and pages are newer than some of the changes."""
+    rng = random.Random(seed)
+    tracked, pages = numbers(), {}
+    changes: list[dict[str, bytes]] = []
+    for number in range(60):
+        address = rng.choice(PLACES)
+        if address in tracked and rng.random() < 0.3:
+            del tracked[address]
+        else:
+            tracked[address] = number
+        if rng.random() < 0.5:
+            changes.append(tracked.take_changes())
+            for name in tracked.uncompacted()[: rng.randrange(4)]:
+                pages[name] = tracked.take_page(name)
+    changes.append(tracked.take_changes())
+    again = numbers()
+    for name, page in pages.items():
+        if page is not None:
+            again.put_back(name, page)
+    again.is_compacted()
+    for batch in changes:
+        for name, packed in batch.items():
+            again.put_back(name, packed)
+    assert dict(again) == dict(tracked)
+
+
+# --- a new kind of state --------------------------------------------------------------------------
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    text: str
+
+
+class WithNotes(Ledger):
+    """A ledger that holds one more kind of state, which takes one line."""
+
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
+        self.notes = self._keep(Tracked("note", Note))
+
+
+@pytest.fixture
+def ledger():
+    ledger = WithNotes(0, 1)
+    log = Log()
+    log.create()
+    log.open()
+    log.charge(0, [1, 2], [0.5, 0.5])
+    for offset, record in enumerate(log.records):
+        ledger.apply(offset, record)
+    ledger.notes["d", "first"] = Note("kept")
+    ledger.notes["d", "second"] = Note("gone")
+    return ledger
+
+
+def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
+    taken = [encode(ledger.take_changes())]
+    del ledger.notes["d", "second"]
+    taken.append(encode(ledger.take_changes()))
+    again = WithNotes(0, 1)
+    for changes in taken:
+        again.put_back(msgspec.msgpack.decode(changes, type=Changes))
+    assert dict(again.notes) == {("d", "first"): Note("kept")}
+    assert again.summary() == ledger.summary()
+    assert again.uncompacted() == ledger.uncompacted()
+
+
+def test_a_new_kind_of_state_is_compacted_and_loaded(ledger):
+    assert "note:d/first" in ledger.uncompacted()
+    pages = {name: ledger.take_page(name) for name in ledger.uncompacted()}
+    assert ledger.uncompacted() == []
+    again = WithNotes(0, 1)
+    again.load(pages)
+    assert dict(again.notes) == dict(ledger.notes)
+    assert dict(again.runs) == dict(ledger.runs)
+    assert again.uncompacted() == []
+    assert again.unwritten_bytes == 0
+
+
+def test_a_ledger_can_be_copied_and_goes_its_own_way(ledger):
+    """As tests do that forge a state, or that try what would become of it."""
+    copied = copy.deepcopy(ledger)
+    copied.notes["d", "third"] = Note("of the copy")
+    del copied.notes["d", "first"]
+    assert len(ledger.notes) == 2
+    assert copied.summary() == ledger.summary()
+    assert copied.datasets["d"] is copied.policies.accounts["d"]
+    assert copied.datasets["d"] is not ledger.datasets["d"]
+
+
+def test_a_new_kind_of_state_counts_among_what_is_not_written_yet(ledger):
+    ledger.take_changes()
+    ledger.notes["d", "long"] = Note("x" * 10_000)
+    assert 10_000 < ledger.unwritten_bytes < 11_000

@@ -1,0 +1,168 @@
+"""Waiting for the replies of partitions, and what becomes of errors of the Kafka client."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from kafka.errors import (
+    BrokerNotAvailableError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NotEnoughReplicasError,
+    TopicAuthorizationFailedError,
+)
+
+from streams.config import Config
+from streams.schemas import (
+    Charge,
+    CloseRun,
+    DatasetWithdrawn,
+    OpenRun,
+    Reason,
+    Rejected,
+    WithdrawDataset,
+    encode,
+)
+from streams.sdk.connection import Deadline, Waiting, rejected_key, step_key
+from streams.sdk.errors import (
+    DecisionTimeout,
+    Fenced,
+    InvalidRequest,
+    ServiceUnavailable,
+    TurnstileError,
+    refusal_of,
+)
+from streams.sdk.kafka_connection import publishing_error, reaching_kafka
+
+NOW = Deadline.after(0.0)
+
+
+def answer(partition: int) -> DatasetWithdrawn:
+    return DatasetWithdrawn(dataset="d", request="t", partition=partition, offset=0)
+
+
+SENT = {0: b"to 0", 1: b"to 1"}
+
+
+def refusal(partition: int, record: bytes | None = None) -> Rejected:
+    return Rejected(
+        partition=partition,
+        offset=0,
+        reason=Reason.OLDER_ATTEMPT,
+        detail="so it is",
+        record=SENT[partition] if record is None else record,
+        current_attempt=7,
+    )
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e300])
+def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidRequest, match="timeout"):
+        Deadline.after(seconds)
+
+
+def test_all_partitions_must_answer() -> None:
+    waiting = Waiting(SENT)
+    waiting.answer(answer(0))
+    waiting.answer(answer(5))  # nobody asked that one
+    with pytest.raises(DecisionTimeout, match=r"partitions \[1\]"):
+        waiting.result(NOW)
+    waiting.answer(answer(1))
+    assert waiting.result(NOW) == {0: answer(0), 1: answer(1)}
+
+
+def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
+    waiting = Waiting({0: SENT[0]})
+    waiting.answer(answer(0))
+    waiting.refuse(refusal(0))
+    with pytest.raises(Fenced):
+        waiting.result(NOW)
+
+
+def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
+    survey = Waiting({0: SENT[0]}, to_the_end=True)
+    survey.answer(answer(0))
+    survey.refuse(refusal(0))
+    assert survey.result(NOW) == {0: answer(0)}
+
+
+def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
+    waiting = Waiting(SENT)
+    waiting.refuse(refusal(0))
+    with pytest.raises(Fenced) as fenced:
+        waiting.result(NOW)
+    assert fenced.value.current_attempt == 7
+    survey = Waiting(SENT, to_the_end=True)
+    survey.refuse(refusal(0))
+    with pytest.raises(DecisionTimeout):
+        survey.result(NOW)
+    survey.answer(answer(1))
+    replies = survey.result(NOW)
+    assert isinstance(replies[0], Fenced)
+    assert replies[1] == answer(1)
+
+
+def test_a_refusal_of_something_else_is_none_of_this() -> None:
+    waiting = Waiting({0: SENT[0]})
+    waiting.refuse(refusal(0, record=b"sent before, for the same step"))
+    waiting.refuse(refusal(1))  # nobody asked that one
+    waiting.answer(answer(0))
+    assert waiting.result(NOW) == {0: answer(0)}
+
+
+REQUESTS = [
+    (OpenRun(v=2, dataset="d", run="r", attempt=0, request="t"), "t"),
+    (CloseRun(v=2, dataset="d", run="r", attempt=1, request="t"), "t"),
+    (WithdrawDataset(v=2, dataset="d", request="t"), "t"),
+    (
+        Charge(v=2, dataset="d", run="r", attempt=3, step=5, users=[], norms=[]),
+        step_key("d", "r", 3, 5),
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "key"), REQUESTS, ids=lambda value: type(value).__name__)
+def test_who_was_refused_is_found_even_if_an_older_worker_could_not_read_the_request(
+    request_: Any, key: object
+) -> None:
+    unnamed = Rejected(
+        partition=0,
+        offset=0,
+        reason=Reason.UNSUPPORTED_VERSION,
+        detail="version 2; this worker reads version 1",
+        record=encode(request_),
+    )
+    assert rejected_key(unnamed) == key
+    assert "upgrade the workers" in str(refusal_of(unnamed))
+
+
+def test_junk_that_was_refused_is_nobody_s() -> None:
+    junk = Rejected(partition=0, offset=0, reason=Reason.MALFORMED, detail="", record=b"\xc1")
+    assert rejected_key(junk) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (KafkaTimeoutError("slow"), DecisionTimeout),
+        (NotEnoughReplicasError("few"), DecisionTimeout),
+        (MessageSizeTooLargeError("large"), ServiceUnavailable),
+        (TopicAuthorizationFailedError("no"), ServiceUnavailable),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_was_not_published_says_whether_to_ask_again(
+    error: KafkaError, kind: type[TurnstileError]
+) -> None:
+    raised = publishing_error(error)
+    assert isinstance(raised, kind)
+    assert raised.__cause__ is error
+    assert "again" in str(raised)
+
+
+def test_no_error_of_the_kafka_client_leaves_as_it_is() -> None:
+    with pytest.raises(ServiceUnavailable, match="broker up"), reaching_kafka(Config()):
+        raise BrokerNotAvailableError("gone")

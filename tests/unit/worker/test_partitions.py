@@ -1,0 +1,259 @@
+"""Claims: who owns a partition, from which offset it is decided, and what stops it."""
+
+import asyncio
+from collections import Counter
+
+import msgspec
+import pytest
+
+from streams.ledger.ledger import Channel
+from streams.schemas import Rejected
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
+from streams.worker.partitions import Extent, Partitions
+from streams.worker.stops import StopReason
+from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
+
+PARTITIONS = 2
+
+
+class Cluster:
+    """A broker and a store, which workers share."""
+
+    def __init__(self):
+        self.broker = MemoryBroker(PARTITIONS)
+        self.store = Store(Gate(Ends()))
+        for partition in range(PARTITIONS):
+            for number in range(4):
+                self.broker.norms(partition).append(b"record %d" % number)
+
+    def extents(self):
+        logs = {p: self.broker.norms(p) for p in range(PARTITIONS)}
+        return {p: Extent(log.start, log.end) for p, log in logs.items()}
+
+    def rejected(self, partition):
+        """How often each offset was answered."""
+        values = self.broker.outputs(Channel.REJECTS, partition).values
+        return Counter(msgspec.msgpack.decode(value, type=Rejected).offset for value in values)
+
+    def next(self, partition):
+        return int(self.store.contents(partition).meta["next"])
+
+
+class Worker:
+    """Partitions in a world of memory, and the stream that feeds them."""
+
+    def __init__(self, cluster, owner):
+        self.cluster = cluster
+        self.ends = Ends()
+        self.gate = Gate(self.ends)
+        client = MemoryClient(cluster.broker, self.gate)
+        self.partitions = Partitions(world_of(owner, cluster.store, client, self.ends))
+
+    async def claim(self):
+        self.positions = await self.partitions.claim(self.cluster.extents())
+        return self.positions
+
+    async def deliver(self, partition):
+        """Hand over what the log has, from where the claim said."""
+        log = self.cluster.broker.norms(partition)
+        for offset in range(self.positions[partition], log.end):
+            await self.partitions.arrive(partition, Record(offset, log.records[offset][1]))
+
+    async def decide(self):
+        """Until all that is in the log is decided and answered."""
+        for partition in self.positions:
+            await self.deliver(partition)
+        async with asyncio.timeout(20):
+            for partition, (_, end) in self.cluster.extents().items():
+                while set(self.cluster.rejected(partition)) < set(range(end)):
+                    self.ends.refuse()
+                    await asyncio.sleep(0)
+
+    async def leave(self):
+        await self.partitions.claim({})
+
+
+def test_what_one_owner_decided_is_where_the_next_one_continues():
+    async def scenario():
+        cluster = Cluster()
+        first, second = Worker(cluster, "first"), Worker(cluster, "second")
+        assert await first.claim() == {0: 0, 1: 0}
+        await first.decide()
+        await first.leave()
+        assert not first.partitions.decides(0)
+        cluster.broker.norms(0).append(b"one more")
+        assert await second.claim() == {0: 4, 1: 4}
+        await second.decide()
+        for partition in range(PARTITIONS):
+            end = cluster.extents()[partition].end
+            assert set(cluster.rejected(partition)) == set(range(end))
+        await second.leave()
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_that_was_fenced_ends_and_decides_nothing():
+    async def scenario():
+        cluster = Cluster()
+        older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
+        await older.claim()
+        await newer.claim()
+        await older.deliver(0)
+        async with asyncio.timeout(20):
+            while not older.ends.why:
+                await asyncio.sleep(0)
+        assert "FENCED" in older.ends.why
+        assert cluster.rejected(0) == {}
+        await newer.decide()
+        assert cluster.rejected(0) == dict.fromkeys(range(4), 1)
+        await newer.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
+    async def scenario():
+        cluster = Cluster()
+        worker = Worker(cluster, "only")
+        await worker.claim()
+        await worker.decide()
+        loaded = worker.partitions._owned[0].processor
+        await worker.partitions.suspend()
+        assert await worker.claim() == {0: 4, 1: 4}
+        assert worker.partitions._owned[0].processor is loaded
+        cluster.broker.norms(0).append(b"one more")
+        await worker.decide()
+        assert cluster.rejected(0) == dict.fromkeys(range(5), 1)
+        await worker.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_kafka_does_not_show_ends_the_worker():
+    async def scenario():
+        worker = Worker(Cluster(), "any")
+        with pytest.raises(Ended, match="Kafka shows 2"):
+            await worker.partitions.claim({2: Extent(0, 0)})
+
+    asyncio.run(scenario())
+
+
+def create_the_topic_again(cluster):
+    cluster.broker.topic = b"another 16 bytes"
+
+
+def add_partitions(cluster):
+    cluster.broker.partitions += 1
+
+
+def let_records_be_deleted(cluster):
+    cluster.broker.problem = "retention is 5 s"
+
+
+def lose_the_end(cluster):
+    log = cluster.broker.norms(0)
+    log.remove(2, 4)
+    log.end = 2
+
+
+def delete_what_was_not_applied(cluster):
+    log = cluster.broker.norms(0)
+    log.append(b"not applied")
+    log.delete_before(5)
+
+
+def write_the_log_anew(cluster):
+    cluster.broker.norms(0).records[3] = None, b"another record"
+
+
+def compact_the_last_record_away(cluster):
+    cluster.broker.norms(0).remove(3, 4)
+
+
+def lose_changes(cluster):
+    cluster.store.lose(0, "changes")
+
+
+def rename_a_parcel(cluster):
+    kept = cluster.store.contents(0)
+    kept.outbox, kept.meta["outbox"] = {"nonsense": b""}, "1"
+
+
+def let_another_release_write(cluster):
+    cluster.store.contents(0).meta["layout"] = "1"
+
+
+STOPS = {
+    let_another_release_write: StopReason.OTHER_LAYOUT,
+    lose_changes: StopReason.DAMAGED,
+    rename_a_parcel: StopReason.DAMAGED,
+    create_the_topic_again: StopReason.OTHER_LOG,
+    add_partitions: StopReason.OTHER_PARTITIONS,
+    let_records_be_deleted: StopReason.TOPICS,
+    lose_the_end: StopReason.LOG_ENDS_EARLY,
+    delete_what_was_not_applied: StopReason.LOG_BEGINS_LATE,
+    write_the_log_anew: StopReason.LOG_REWRITTEN,
+    compact_the_last_record_away: StopReason.LOG_REWRITTEN,
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"), STOPS.items(), ids=lambda case: getattr(case, "__name__", "")
+)
+def test_a_claim_of_what_does_not_fit_stops_the_partition(damage, reason):
+    async def scenario():
+        cluster = Cluster()
+        before = Worker(cluster, "before")
+        await before.claim()
+        await before.decide()
+        await before.leave()
+        damage(cluster)
+        after = Worker(cluster, "after")
+        assert 0 not in await after.claim()
+        assert cluster.store.contents(0).stopped["reason"] == STOPS[damage]
+        assert not after.partitions.decides(0)
+        await after.partitions.arrive(0, Record(4))
+        assert cluster.next(0) == 4
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("change", [create_the_topic_again, add_partitions, let_records_be_deleted])
+def test_topics_that_change_while_a_partition_is_owned_stop_it(change, monkeypatch):
+    monkeypatch.setattr("streams.worker.partitions._WATCH_EVERY", 0.0)
+
+    async def scenario():
+        cluster = Cluster()
+        worker = Worker(cluster, "only")
+        await worker.claim()
+        await worker.decide()
+        watching = asyncio.create_task(worker.partitions.keep_watch())
+        change(cluster)
+        async with asyncio.timeout(20):
+            while worker.partitions.decides(0) or worker.partitions.decides(1):
+                await asyncio.sleep(0)
+        watching.cancel()
+        assert cluster.store.contents(1).stopped["reason"] == STOPS[change]
+        await worker.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_same_calls_have_the_same_effects_in_the_same_order():
+    async def scenario():
+        cluster = Cluster()
+        first, second = Worker(cluster, "first"), Worker(cluster, "second")
+        await first.claim()
+        await first.decide()
+        await first.partitions.suspend()
+        await second.claim()
+        await first.leave()
+        cluster.broker.norms(0).append(b"one more")
+        second.positions = await second.claim()
+        await second.decide()
+        await second.leave()
+        published = [cluster.broker.outputs(Channel.REJECTS, p).records for p in range(PARTITIONS)]
+        return first.gate.passed, second.gate.passed, published, cluster.store.copy()
+
+    assert asyncio.run(scenario()) == asyncio.run(scenario())
