@@ -14,7 +14,7 @@ import hashlib
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -46,7 +46,8 @@ from tests.audit.auditor_requests import (
 Place = tuple[int, int]
 """Partition and offset."""
 
-TOPICS = ("norms", "halts", "rejects", "odometer")
+OUTPUTS = ("halts", "rejects", "odometer")
+TOPICS = ("norms", *OUTPUTS)
 _UNIT = 2**44
 _LARGEST_COST = 2**62
 _LARGEST_RECORD = 8 * 1024 * 1024
@@ -80,14 +81,17 @@ class Log:
         self._consumer.assign(self._places)
         self._consumer.seek_to_beginning(*self._places)
 
-    def refresh(self) -> None:
-        """Read up to the ends that the topics have now."""
-        ends = self.ends()
+    def refresh(self, topics: Collection[str] = TOPICS) -> None:
+        """Read these topics up to the ends that they have now."""
+        others = [place for place in self._places if self._names[place.topic] not in topics]
+        ends = {place: end for place, end in self.ends().items() if place not in others}
+        self._consumer.pause(*others)
         while any(self._consumer.position(place) < end for place, end in ends.items()):
             for place, records in self._consumer.poll(timeout_ms=200).items():
                 topic = self._names[place.topic]
                 self.records[topic] += [(place.partition, r.offset, r.value) for r in records]
                 self._values |= {(topic, place.partition, r.value) for r in records}
+        self._consumer.resume(*others)
 
     def has(self, topic: str, partition: int, value: bytes) -> bool:
         """Whether such a record has been read."""

@@ -22,7 +22,7 @@ from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
-from tests.audit.auditor import Auditor, Log, Rows, compare, compare_chain, home, state_of
+from tests.audit.auditor import OUTPUTS, Auditor, Log, Rows, compare, compare_chain, home, state_of
 
 _SETTLES_WITHIN = 60.0
 
@@ -224,7 +224,7 @@ class Service:
 
     def _is_published(self, partition: int, kept: Snapshot) -> bool:
         if kept.outbox:
-            self.log.refresh()
+            self.log.refresh(OUTPUTS)
         return all(
             self.log.has(output.channel.value, partition, output.value)
             for _, packed in kept.outbox

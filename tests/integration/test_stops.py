@@ -35,7 +35,7 @@ def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
         run.charge(users, NORMS_OF_STEP, noise_stddev=2.0)
 
 
-def decides_nothing(service: Service, where: str = "") -> None:
+def decides_nothing(service: Service, where: str | None = None) -> None:
     """An attempt to open a run gets no answer, or does not even reach the log."""
     no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable), match=where)
     with no_answer, service.turnstile(timeout=2.0) as client:
