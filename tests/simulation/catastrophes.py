@@ -50,11 +50,16 @@ def hole(world: World, _: Simulation) -> None:
 
 
 def lost_tail(world: World, simulation: Simulation) -> None:
-    """An election loses the last records, of which some were applied; connections break."""
+    """An election loses the last records, of which some were applied; connections break.
+
+    That the log is another one is seen by the last record that was applied, and by no other. Who
+    asks again sends the same bytes: if they come to stand at the same offset, nobody can see it.
+    """
     partition = world.rng.randrange(world.broker.partitions)
     log, reached = world.broker.norms(partition), world.store.next_of(partition)
     if log.start < reached == simulation.audit.reached(partition):
         end = world.rng.randint(max(log.start, reached - 4), reached - 1)
+        world.not_again[partition] = reached - 1, log.records.get(reached - 1, (None, b""))[1]
         log.remove(end, log.end)
         log.end = end
         world.catastrophe = "lost-tail"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.process import Process
+from tests.simulation.process import SESSION, Process
 from tests.simulation.world import World
 
-_REJOIN_WITHIN = 8.0
-_SESSION = 6.0
+_REJOIN_WITHIN = 4.0
 
 
 class Group:
@@ -38,7 +37,7 @@ class Group:
     def leave(self, member: Process, at_once: bool) -> None:
         """A member is found to be gone; a dead one, some time after it died."""
         if not at_once:
-            self.world.after(self.world.rng.uniform(0.1, _SESSION), self.leave, member, True)
+            self.world.after(self.world.rng.uniform(0.1, SESSION), self.leave, member, True)
         elif member in self.members:
             self.world.note("group", f"drops {member.name}")
             del self.members[member]

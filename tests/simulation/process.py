@@ -24,6 +24,9 @@ from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
 
+SESSION = 3.0
+"""Seconds after which the group drops a member that shows no sign of life."""
+_MORE = 20  # times as often things happen before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
     Effect.OPEN: LogUnavailable,
@@ -85,7 +88,7 @@ class Process:
         self.world.note(self.name, f"stands still for {seconds:.2f} s")
         self._going.clear()
         self.world.after(seconds, self.wake)
-        self.world.after(6.0, self.group.leave_if_paused, self)
+        self.world.after(SESSION, self.group.leave_if_paused, self)
 
     def wake(self) -> None:
         if not self._going.is_set():
@@ -101,10 +104,11 @@ class Process:
         """What is about to have an effect passes here."""
         world, temper = self.world, self.world.temper
         await self._held()
-        if world.happens(temper.crash):
+        more = _MORE if effect == temper.favourite else 1
+        if world.happens(more * temper.crash):
             self.kill(f"before {effect}")
             await self._held()
-        if world.happens(temper.pause):
+        if world.happens(more * temper.pause):
             self.pause(world.rng.expovariate(1.0) * temper.pause_seconds)
             await self._held()
         if delay := world.delay():

@@ -153,8 +153,9 @@ class Simulation:
             fault.cancel()
         world.temper.calm()
         world.note("world", "calm")
-        for process in self.slots:
-            process.wake()
+        if world.rng.random() < 0.5:
+            for process in self.slots:
+                process.wake()
         operating = world.start(self._operate())
         if world.catastrophe:
             await asyncio.sleep(_NOTICED_WITHIN)
@@ -191,7 +192,9 @@ class Simulation:
         if world.damaged:
             for process in self.slots:
                 process.kill("the operator lets the damage be found")
-        while not all(self._is_settled(p) for p in range(world.broker.partitions)):
+        while any(process.is_paused and not process.is_dead for process in self.slots) or not all(
+            self._is_settled(p) for p in range(world.broker.partitions)
+        ):
             if world.loop.time() > until:
                 raise Wrong(f"does not settle: {self._condition()}")
             await asyncio.sleep(0.5)

@@ -26,6 +26,7 @@ class Temper:
     crash: float  # a worker dies before an effect
     pause: float  # it stands still before an effect
     pause_seconds: float
+    favourite: str  # the effect before which it dies or stands still much more often
     store_fails: float  # the store's answer is lost, after the effect or instead of it
     kafka_fails: float  # Kafka does not answer a worker
     skip: float  # the stream leaves out a record
@@ -59,7 +60,8 @@ class Temper:
             latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
             crash=rate(0.002, 0.03),
             pause=rate(0.001, 0.02),
-            pause_seconds=rng.choice((1.0, 8.0, 40.0)),
+            pause_seconds=rng.choice((1.0, 8.0, 30.0)),
+            favourite=rng.choice(_EFFECTS),
             store_fails=rate(0.001, 0.01, 0.3),
             kafka_fails=rate(0.001, 0.02, 0.3),
             skip=rate(0.001, 0.02, 0.2),
@@ -105,6 +107,22 @@ class Temper:
             yield
 
 
+_EFFECTS = (
+    "claim",
+    "load",
+    "commit",
+    "compact",
+    "forget",
+    "publish",
+    "begin",
+    "owner",
+    "send",
+    "send",
+    "hear",
+    "read",
+    "join the group",
+    "none",
+)
 _RATES = (
     "crash",
     "pause",

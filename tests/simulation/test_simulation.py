@@ -14,6 +14,7 @@ from tests.simulation.simulation import simulate
 
 _SEEDS = 250
 _SECONDS = 20.0
+_MUTATED_SEEDS = 200
 
 
 def test_nothing_is_wrong_whatever_happens() -> None:
@@ -25,6 +26,20 @@ def test_nothing_is_wrong_whatever_happens() -> None:
         if process_time() - began > _SECONDS:
             assert seed >= 50, f"{seed} seeds took {_SECONDS} s"
             break
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["version-not-compared", "partitions-not-compared", "outbox-not-republished", "lock-not-held"],
+)
+def test_a_guarantee_that_is_taken_out_is_missed(name: str) -> None:
+    for seed in range(_MUTATED_SEEDS):
+        with mutated(name):
+            outcome = simulate(seed)
+        forget()
+        if outcome.wrong:
+            return
+    pytest.fail(f"{_MUTATED_SEEDS} seeds find nothing wrong with {name}")
 
 
 def test_a_seed_replays_exactly() -> None:

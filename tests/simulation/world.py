@@ -97,6 +97,7 @@ class World:
         self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
+        self.not_again: dict[int, tuple[int, bytes | None]] = {}  # what cannot be seen, see there
         self.trimmed = False  # records that were applied were deleted from the log
         self._context = Context()
         self._tokens = 0
@@ -134,6 +135,8 @@ class World:
     def append(self, partition: int, value: bytes | None) -> None:
         """Write to the log."""
         if partition < self.broker.partitions:
+            if self.not_again.get(partition) == (self.broker.norms(partition).end, value):
+                return
             offset = self.broker.norms(partition).append(value)
             self.log.records["norms"].append((partition, offset, value))
             self.note("log", f"{partition}/{offset} {_short(value)}")
