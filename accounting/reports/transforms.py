@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.reports.losses import LatticeLoss, StepLoss
+from accounting.reports.discretisation import LatticeLoss, StepLoss
 from accounting.reports.tangents import LOSS_ERROR
 from accounting.validation import BoolArray, FloatArray, IntArray
 
