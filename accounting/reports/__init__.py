@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from accounting.reports.accountant import METHODS, BoundedArray, Method, ReportAccountant
 from accounting.reports.bounds import Bounds
+from accounting.reports.curves import (
+    RenyiCurve,
+    TradeOff,
+    plot_renyi_curve,
+    plot_trade_off,
+    renyi_curve,
+    trade_off,
+)
 from accounting.reports.grid import NormGrid
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.reports.tightest import TightestReport
 
 __all__ = [
     "DEFAULT_ORDERS",
@@ -22,7 +31,14 @@ __all__ = [
     "Method",
     "NormGrid",
     "PldReport",
+    "RenyiCurve",
     "RenyiReport",
     "ReportAccountant",
     "SaddlePointReport",
+    "TightestReport",
+    "TradeOff",
+    "plot_renyi_curve",
+    "plot_trade_off",
+    "renyi_curve",
+    "trade_off",
 ]

@@ -4,7 +4,7 @@ These are reports. They hold for the history as it was realised, for one user: o
 (epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
 user, or out through a differentially private release. They are not filters and must never admit a
 step: where later steps depend on earlier outcomes, only the filters and odometers of
-`accounting.rules.filters` and `accounting.rules.odometers` are valid.
+`accounting.rules.filters` and `accounting.odometers` are valid.
 
 A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
 al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
@@ -13,15 +13,21 @@ enforced is an estimate and must be called one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Mechanism, PoissonGaussian
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import IntArray, nonnegative_finite, probability, renyi_orders
+from accounting.exact.validation import (
+    FloatArray,
+    IntArray,
+    nonnegative_finite,
+    probability,
+    renyi_orders,
+)
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.pld import PldReport
@@ -114,12 +120,14 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
 
 
 class ReportAccountant:
-    """Reports for users whose steps all ran one mechanism, from counts of steps at each level.
+    """Reports for users from counts of steps at each level of the norms.
 
-    `mechanism`: `Gaussian` or `PoissonGaussian` for every method; `Laplace` and `PureDP` for
-    "renyi" alone. What a norm is, is said by the mechanism. `grid`: the levels; histograms are
-    made by `NormGrid.counts` and `NormGrid.add_step`. A sampled step counts at the norm of the
-    user whether or not the user was sampled.
+    `mechanism`: what all steps ran; or a sequence of mechanisms, if rates, noises or kinds of
+    mechanisms differed. What a norm is, is said by its mechanism. `grid`: the levels; histograms
+    are made by `NormGrid.counts` and `NormGrid.add_step`. With several mechanisms a sequence of as
+    many grids, or one that all share; the counts are the histograms of the mechanisms, side by
+    side: `np.concatenate([first, second], axis=1)`. A sampled step counts at the norm of the user
+    whether or not the user was sampled.
 
     `orders`: for "renyi", shape (k,), > 1 and finite; a good set if not given.
 
@@ -140,15 +148,29 @@ class ReportAccountant:
     """
 
     def __init__(
-        self, mechanism: Mechanism, grid: NormGrid, orders: npt.ArrayLike | None = None
+        self,
+        mechanism: Mechanism | Sequence[Mechanism],
+        grid: NormGrid | Sequence[NormGrid],
+        orders: npt.ArrayLike | None = None,
     ) -> None:
-        if not isinstance(mechanism, (Gaussian, PoissonGaussian, Laplace, PureDP)):
-            allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
-            raise InvalidInput("mechanism", mechanism, allowed)
-        if not isinstance(grid, NormGrid):
-            raise InvalidInput("grid", grid, "a NormGrid")
+        each = [mechanism] if isinstance(mechanism, Mechanism) else list(_listed(mechanism))
+        grids = list(grid) if isinstance(grid, Sequence) else [grid] * len(each)
+        if not each or len(grids) != len(each):
+            allowed = "one grid, or one for each of the mechanisms, of which there is one at least"
+            raise InvalidInput("grid", f"{len(grids)} for {len(each)} mechanisms", allowed)
+        for one in each:
+            if not isinstance(one, Mechanism):
+                allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+                raise InvalidInput("mechanism", one, allowed)
+        for one_grid in grids:
+            if not isinstance(one_grid, NormGrid):
+                raise InvalidInput("grid", one_grid, "a NormGrid")
         self.mechanism = mechanism
         self.grid = grid
+        self._norms = np.concatenate([one_grid.norms for one_grid in grids])
+        self._mechanisms = [
+            one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
+        ]
         self._orders = None if orders is None else renyi_orders("orders", orders)
         self._reports: dict[Method, Report] = {}
 
@@ -176,12 +198,23 @@ class ReportAccountant:
         level = nonnegative_finite("epsilon", epsilon)
         return self._report(counts, method, lambda report, rows: report.delta(rows, level))
 
+    def divergences(self, counts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return the orders, shape (k,), and each user's Renyi divergence at them, (n, k).
+
+        Nats, rounded up; the larger direction's. `counts` as for `epsilon`; (levels,) gives (k,).
+        """
+        report = self._method("renyi")
+        assert isinstance(report, RenyiReport)
+        checked = _checked_counts(counts, self._norms.size)
+        found = report.divergences(np.atleast_2d(checked))
+        return report.orders, found if checked.ndim == 2 else found[0]
+
     def _report(
         self, counts: npt.ArrayLike, method: Method, ask: Callable[[Report, IntArray], Bounds]
     ) -> BoundedArray:
         if method not in METHODS:
             raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
-        checked = _checked_counts(counts, self.grid.levels)
+        checked = _checked_counts(counts, self._norms.size)
         if checked.ndim == 2:
             return BoundedArray(ask(self._method(method), checked))
         one = ask(self._method(method), checked[np.newaxis])
@@ -192,27 +225,44 @@ class ReportAccountant:
             self._reports[method] = self._build(method)
         return self._reports[method]
 
-    def _saddle_point(self) -> SaddlePointReport:
-        report = self._method("saddlepoint")
+    def _saddle_point(self) -> SaddlePointReport | None:
+        try:
+            report = self._method("saddlepoint")
+        except InvalidInput:
+            return None  # it does not cover the mechanisms
         assert isinstance(report, SaddlePointReport)
         return report
 
     def _build(self, method: Method) -> Report:
-        mechanism, norms = self.mechanism, self.grid.norms
+        mechanisms, norms = self._mechanisms, self._norms
         if method == "tightest":
-            if not isinstance(mechanism, (Gaussian, PoissonGaussian)):
-                return self._method("renyi")
             pld, renyi = self._method("pld"), self._method("renyi")
             assert isinstance(pld, PldReport)
             assert isinstance(renyi, RenyiReport)
-            return TightestReport(pld, renyi, self._saddle_point, gaussian_ratios(mechanism, norms))
+            ratios = gaussian_ratios(mechanisms, norms)
+            return TightestReport(pld, renyi, self._saddle_point, ratios)
         if method == "renyi":
-            return RenyiReport(mechanism, norms, self._orders)
-        if not isinstance(mechanism, (Gaussian, PoissonGaussian)):
-            raise InvalidInput("method", method, f"renyi for {type(mechanism).__name__}")
+            return RenyiReport(mechanisms, norms, self._orders)
         if method == "pld":
-            return PldReport(mechanism, norms)
-        return SaddlePointReport(mechanism, norms)
+            return PldReport(mechanisms, norms)
+        return _saddle_point_report(mechanisms, norms)
+
+
+def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:
+    if not isinstance(mechanism, Sequence) or isinstance(mechanism, str):
+        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP, or a sequence of these"
+        raise InvalidInput("mechanism", mechanism, allowed)
+    return mechanism
+
+
+def _saddle_point_report(mechanisms: list[Mechanism], norms: FloatArray) -> SaddlePointReport:
+    first = mechanisms[0]
+    if any(one != first for one in mechanisms):
+        raise InvalidInput("method", "saddlepoint", "another one for several mechanisms")
+    if not isinstance(first, (Gaussian, PoissonGaussian)):
+        allowed = f"tightest, pld or renyi for {type(first).__name__}"
+        raise InvalidInput("method", "saddlepoint", allowed)
+    return SaddlePointReport(first, norms)
 
 
 def _checked_counts(counts: npt.ArrayLike, levels: int) -> IntArray:

@@ -1,7 +1,7 @@
 """Upper bounds of delta in the add direction, without a lattice: most users need no more there.
 
-Adding a user is below removing one in most histories. The loss is bounded, by -log(1 - q) a step,
-and delta falls to 0 on the way to their sum, faster than any lattice could follow.
+Adding a user is below removing one in most histories. The loss of sampled steps is bounded, by
+-log(1 - q) each, and delta falls to 0 on the way to their sum, faster than a lattice could follow.
 
 Outcomes between two places are split over them so that their masses under both distributions are
 kept ("connect the dots", Doroshenko et al. 2022): what results dominates the step. Its cumulants
@@ -10,13 +10,15 @@ bound delta by Chernoff, at any tilt.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from scipy.special import ndtr
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.losses import loss
+from accounting.reports.losses import SampledGaussian, loss
+from accounting.reports.steps import Source, Steps
 from accounting.reports.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
@@ -27,25 +29,24 @@ _TILTS: Final = 2.0 ** np.arange(-24.0, 40.25, 0.5)
 _LOG_WEIGHT: Final = np.array([log_largest_weight(tilt) for tilt in _TILTS.tolist()])
 _ROUNDING: Final = 2.0**-48
 _LARGE: Final = 30.0
+_UNLIMITED: Final = 1e280
 
 
 class AddedCeilings:
-    """Chernoff's bounds for sampled Gaussian steps; a level's cumulants are computed when needed.
+    """Chernoff's bounds for the steps of some levels; cumulants are computed when needed."""
 
-    `ratios`: norms over noise, shape (levels,), > 0; 0 < `sampling_rate` < 1.
-    """
-
-    def __init__(self, ratios: FloatArray, rates: FloatArray) -> None:
-        self._ratios, self._rates = ratios, rates
-        self._cumulants = np.full((ratios.size, _TILTS.size), np.nan)
-        self._largest = -np.log1p(-rates) * (1.0 + 2.0**-50)
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._cumulants = np.full((len(steps.sources), _TILTS.size), np.nan)
+        self._largest = np.array([_largest(source) for source in steps.sources])
+        self._largest[steps.unbounded] = _UNLIMITED
 
     def delta(self, counts: FloatArray, epsilon: FloatArray) -> FloatArray:
         """Return upper bounds of delta at `epsilon`, shape (n,); `counts`: (n, levels)."""
         used = np.flatnonzero(counts.any(axis=0))
         for level in used[np.isnan(self._cumulants[used, 0])].tolist():
-            self._cumulants[level] = _cumulants(
-                float(self._ratios[level]), float(self._rates[level])
+            self._cumulants[level] = (
+                _UNLIMITED if self._steps.unbounded[level] else _of(self._steps.sources[level])
             )
         sums = counts[:, used] @ self._cumulants[used]
         sums *= 1.0 + (used.size + 4.0) * 2.0**-52
@@ -54,8 +55,30 @@ class AddedCeilings:
             bound = np.exp(np.minimum(log_bound.min(axis=1), 1.0))
         bound += counts.sum(axis=1) * (2.0 * float(ndtr(-_REACH)))
         bound = bound * (1.0 + 2.0**-40) + np.nextafter(0.0, 1.0)
-        over = counts @ self._largest * (1.0 + (counts.shape[1] + 4.0) * 2.0**-52)
-        return np.where(epsilon >= over, 0.0, np.minimum(bound, 1.0))
+        return np.where(epsilon >= self.largest(counts), 0.0, np.minimum(bound, 1.0))
+
+    def largest(self, counts: FloatArray) -> FloatArray:
+        """Return the largest loss of each user, infinite if there is none; shape (n,)."""
+        total = counts @ self._largest * (1.0 + (counts.shape[1] + 4.0) * 2.0**-52)
+        return np.where(total < _UNLIMITED, total, np.inf)
+
+
+def _largest(source: Source) -> float:
+    """Return the largest loss when a user is added."""
+    if not isinstance(source, SampledGaussian):
+        return source.size
+    rate = source.sampling_rate
+    return -math.log1p(-rate) * (1.0 + 2.0**-50) if rate < 1.0 else _UNLIMITED
+
+
+def _of(source: Source) -> FloatArray:
+    """Return upper bounds of log E exp(t L) at the tilts t, shape (tilts,)."""
+    if not isinstance(source, SampledGaussian):
+        return source.cumulants(_TILTS) + _ROUNDING * (1.0 + (_TILTS + 1.0) * source.size)
+    if source.sampling_rate == 1.0:
+        squares = _TILTS * (_TILTS + 1.0) * (0.5 * source.ratio * source.ratio)
+        return np.asarray(squares * (1.0 + _ROUNDING))
+    return _cumulants(source.ratio, source.sampling_rate)
 
 
 def _cumulants(ratio: float, rate: float) -> FloatArray:

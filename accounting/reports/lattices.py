@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.losses import SMALLEST_STEP, loss, outcome_range
+from accounting.reports.discretisation import SMALLEST_STEP
+from accounting.reports.losses import SampledGaussian, loss, outcome_range
+from accounting.reports.steps import Source
 from accounting.reports.tangents import LOSS_ERROR
 from accounting.reports.transforms import log_largest_weight
 
@@ -81,14 +84,14 @@ class Plan(NamedTuple):
 class LatticeChooser:
     """Chooses from rough cumulants of the loss at each level, made once.
 
-    `ratios`: norms over noise, shape (levels,), > 0; 0 < `sampling_rate` <= 1.
+    `sources`: the losses of a step at each level.
     """
 
-    def __init__(self, ratios: FloatArray, sampling_rate: float) -> None:
-        self._ratios, self._rate = ratios.tolist(), sampling_rate
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
         self._curves: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._largest_losses: dict[int, FloatArray] = {}
-        self._deviation = np.array([_deviation(ratio, sampling_rate) for ratio in self._ratios])
+        self._deviation = np.array([_deviation(source) for source in sources])
         steps = 2.0**_STEP_EXPONENTS
         # What one step's discretisation adds to the variance, less where the loss is narrower.
         self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
@@ -135,7 +138,7 @@ class LatticeChooser:
         result = np.empty((counts.shape[0], TILTS.size))
         for index in np.unique(cut).tolist():
             if index not in self._curves:
-                curves = [_cumulants(ratio, self._rate, CUTS[index]) for ratio in self._ratios]
+                curves = [_cumulants(source, CUTS[index]) for source in self._sources]
                 removed, raised = zip(*curves, strict=True)
                 self._curves[index] = np.array(removed), np.array(raised)
             who = cut == index
@@ -173,8 +176,8 @@ class LatticeChooser:
         known = self._largest_losses
         for index in np.unique(cut).tolist():
             if index not in known:
-                losses = [_largest_loss(ratio, self._rate, CUTS[index]) for ratio in self._ratios]
-                known[index] = np.array(losses)
+                ends = [source.extremes(CUTS[index]) for source in self._sources]
+                known[index] = np.abs(np.array(ends)).max(axis=1)
         return np.array([known[index] for index in cut.tolist()])
 
     def _tilt(
@@ -207,23 +210,23 @@ def _exponents(steps: FloatArray) -> IntArray:
     return np.floor(np.log2(np.maximum(steps, 1e-300))).astype(np.int64)
 
 
-def _deviation(ratio: float, sampling_rate: float) -> float:
+def _deviation(source: Source) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
+    if not isinstance(source, SampledGaussian):
+        return source.size
     x = np.linspace(-9.0, 9.0, 181)
-    losses = loss(ratio, sampling_rate, x)
+    losses = loss(source.ratio, source.sampling_rate, x)
     return math.sqrt(float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2 * math.pi))
 
 
-def _largest_loss(ratio: float, sampling_rate: float, cut: float) -> float:
-    ends = np.array(outcome_range(ratio, sampling_rate, cut))
-    return float(np.abs(loss(ratio, sampling_rate, ends)).max())
-
-
-def _cumulants(ratio: float, sampling_rate: float, cut: float) -> tuple[FloatArray, FloatArray]:
+def _cumulants(source: Source, cut: float) -> tuple[FloatArray, FloatArray]:
     """Return roughly log E exp(tilt loss) at all tilts, remove and add, within a cut."""
-    low, high = outcome_range(ratio, sampling_rate, cut)
+    if not isinstance(source, SampledGaussian):
+        cumulants = source.cumulants(TILTS)
+        return cumulants, cumulants
+    low, high = outcome_range(source.ratio, source.sampling_rate, cut)
     x, spacing = np.linspace(low, high, 60 + math.ceil(3.0 * (high - low)), retstep=True)
-    losses = loss(ratio, sampling_rate, x)
+    losses = loss(source.ratio, source.sampling_rate, x)
     log_weights = math.log(float(spacing) / math.sqrt(2.0 * math.pi)) - 0.5 * x * x
     weights = np.exp(log_weights)
     # Under Q, exp(loss) - 1 has mean 0; taking it off leaves terms of second order.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.ceilings import AddedCeilings
+from accounting.reports.discretisation import StepLoss, discretised
 from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
-from accounting.reports.losses import LARGEST_RATIO, StepLoss, step_loss
+from accounting.reports.steps import Mechanisms, steps_of
 from accounting.reports.transforms import Composition, LossTransforms
 
 _CHUNK = 2**20  # complex numbers in one intermediate
@@ -24,7 +24,6 @@ _LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25
 _SEARCH_STEPS = 300
 # Wider intervals are computed again: on a finer lattice, or with the tilt of the upper bound.
 _WIDE_EPSILON, _WIDE_DELTA, _REFINEMENTS = 5e-4, 2e-2, 3
-_SMALLEST_RATIO = 1e-150  # smaller ones count as this
 _FURTHEST = 2**60
 _TRUNCATED = 1e-8  # of delta
 _ROUNDING = 2.0**-50
@@ -33,43 +32,40 @@ _ROUNDING = 2.0**-50
 class PldReport:
     """Certified (lower, estimate, upper) of delta and epsilon from transforms of discrete losses.
 
-    `mechanism`: one step at each level, q = 1 for `Gaussian`; `norms`: the levels, shape (levels,),
-    ascending, > 0. Neighbours add or remove one user; the larger direction counts.
+    `mechanisms`: what ran at each of the levels, a sequence, or the one that ran at all; `norms`:
+    the levels, shape (levels,), > 0. What a norm is, is said by its mechanism. Neighbours add or
+    remove one user; the larger direction counts.
 
     Upper bounds compose distributions that dominate the steps and lower bounds distributions that
     the steps dominate (`losses`); errors of truncation, aliasing and rounding are on the safe side
     (`transforms`). The lattice is chosen for each user so that epsilon is known to about 1e-3 of
     itself or better; outside of usual ranges the interval is wider, not wrong. A norm of more than
-    128 noise standard deviations counts as an unbounded loss above and as 128 of them below.
+    128 times the noise, or an epsilon of more than 128, counts as an unbounded loss above and as
+    128 below.
     """
 
-    def __init__(self, mechanism: Gaussian | PoissonGaussian, norms: FloatArray) -> None:
-        self._rate = mechanism.sampling_rate if isinstance(mechanism, PoissonGaussian) else 1.0
-        with np.errstate(over="ignore", under="ignore"):
-            ratios = norms / mechanism.noise_stddev
-        self._unbounded = ratios > LARGEST_RATIO
-        self._ratios = np.clip(ratios, _SMALLEST_RATIO, LARGEST_RATIO)
-        self._chooser = LatticeChooser(self._ratios, self._rate) if self._rate > 0.0 else None
-        rates = np.full(norms.size, self._rate)
-        self._ceilings = AddedCeilings(self._ratios, rates) if 0.0 < self._rate < 1.0 else None
+    def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
+        self._steps = steps_of(mechanisms, norms)
+        self._chooser = LatticeChooser(self._steps.sources)
+        self._mirrored = self._steps.mirrored()
+        self._ceilings = AddedCeilings(self._steps)
         self._losses: dict[tuple[int, int, int], StepLoss] = {}
         self._tables: dict[tuple[int, int, int, int, bool, bool], LossTransforms] = {}
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds on delta at `epsilon` >= 0; `counts`: steps at each level, (n, levels)."""
-        used = np.asarray(counts.any(axis=1))
-        if self._chooser is None or not used.any():
+        used, steps = self._used(counts)
+        if not used.any():
             return _bounds(counts.shape[0])
-        steps = counts[used].astype(np.float64)
         epsilons, nothing = np.full(steps.shape[0], float(epsilon)), np.zeros(steps.shape[0])
         lower, upper = self._delta_interval(steps, epsilons, False, nothing)
-        if self._ceilings is not None:
-            ceiling = self._ceilings.delta(steps, epsilons)
-            more = np.flatnonzero(ceiling > lower)
-            if more.size:
-                other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
-                lower[more] = np.maximum(lower[more], other[0])
-                upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
+        ceiling, one_sided = self._ceilings.delta(steps, epsilons), self._one_sided(steps)
+        upper = np.where(one_sided, upper, np.minimum(upper, ceiling))
+        more = np.flatnonzero(one_sided & (ceiling > lower))
+        if more.size:
+            other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
+            lower[more] = np.maximum(lower[more], other[0])
+            upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
         return _bounds(counts.shape[0], used, lower, upper)
 
     def epsilon(self, counts: IntArray, delta: float | FloatArray) -> Bounds:
@@ -77,33 +73,41 @@ class PldReport:
 
         `counts` as for `delta`.
         """
-        used = np.asarray(counts.any(axis=1))
-        if self._chooser is None or not used.any():
+        used, steps = self._used(counts)
+        if not used.any():
             return _bounds(counts.shape[0])
-        steps = counts[used].astype(np.float64)
         deltas = np.broadcast_to(np.asarray(delta, dtype=np.float64), used.shape)[used]
         lower, upper = self._epsilon_interval(steps, deltas, added=False)
-        known = np.flatnonzero(upper < math.inf)
-        if self._ceilings is not None and known.size:
-            known = known[self._ceilings.delta(steps[known], upper[known]) > deltas[known]]
-        if self._ceilings is not None and known.size:
+        one_sided = self._one_sided(steps)
+        upper = np.where(one_sided, upper, np.minimum(upper, self._ceilings.largest(steps)))
+        known = np.flatnonzero(one_sided & (upper < math.inf))
+        known = known[self._ceilings.delta(steps[known], upper[known]) > deltas[known]]
+        if known.size:
             # Where Chernoff's bound does not show that adding is below removing, delta may.
             log_delta = np.log(deltas[known])
             plan = self._chooser.at_both(steps[known], upper[known], log_delta, added=True)
             more = known[self._delta(steps[known], plan, added=True, upper=True) > deltas[known]]
             if more.size:
-                other_lower, other_upper = self._epsilon_interval(
-                    steps[more], deltas[more], added=True
-                )
-                lower[more] = np.maximum(lower[more], other_lower)
-                upper[more] = np.maximum(upper[more], other_upper)
+                other = self._epsilon_interval(steps[more], deltas[more], added=True)
+                lower[more] = np.maximum(lower[more], other[0])
+                upper[more] = np.maximum(upper[more], other[1])
         return _bounds(counts.shape[0], used, lower, upper)
+
+    def _used(self, counts: IntArray) -> tuple[BoolArray, FloatArray]:
+        """Return which users have steps that cost anything, and these steps of theirs."""
+        steps = counts.astype(np.float64)
+        steps[:, self._steps.free] = 0.0
+        used = np.asarray(steps.any(axis=1))
+        return used, steps[used]
+
+    def _one_sided(self, steps: FloatArray) -> BoolArray:
+        """Return who has steps that lose more in one direction than in the other, shape (n,)."""
+        return np.asarray(steps[:, ~self._mirrored].any(axis=1))
 
     def _delta_interval(
         self, steps: FloatArray, epsilons: FloatArray, added: bool, enough: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Return (lower, upper) in one direction; it need not be tight below `enough`."""
-        assert self._chooser is not None
         plan = self._chooser.at_epsilon(steps, epsilons, added, enough)
         lower, upper = np.zeros(steps.shape[0]), self._delta(steps, plan, added, upper=True)
         wide = np.flatnonzero(upper > enough)
@@ -128,7 +132,6 @@ class PldReport:
         self, steps: FloatArray, delta: FloatArray, added: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Return (lower, upper) in one direction."""
-        assert self._chooser is not None
         plan = self._chooser.at_delta(steps, delta, added)
         lower = self._epsilon(steps, plan, delta, added, upper=False)
         upper = self._epsilon(steps, plan, delta, added, upper=True)
@@ -198,7 +201,6 @@ class PldReport:
         self, steps: FloatArray, plan: Plan, added: bool, upper: bool
     ) -> Iterator[tuple[IntArray, float, Composition]]:
         """Yield (users, lattice step, their composition): users that can share tables together."""
-        assert self._chooser is not None
         choices = np.stack([plan.step_exponent, plan.log2_size, plan.tilt, plan.cut], axis=1)
         for choice in np.unique(choices, axis=0):
             who = np.flatnonzero((choices == choice).all(axis=1))
@@ -222,7 +224,7 @@ class PldReport:
         if table is None:
             exponent, log2_size, tilt, _, added, upper = key
             table = LossTransforms(
-                self._ratios.size, 2.0**exponent, 2**log2_size, float(TILTS[tilt]), added, upper
+                self._mirrored.size, 2.0**exponent, 2**log2_size, float(TILTS[tilt]), added, upper
             )
         self._tables[key] = table  # last, so that the first is the one not used for longest
         while (
@@ -238,7 +240,7 @@ class PldReport:
         steps: FloatArray,
     ) -> None:
         for level in table.missing(np.asarray(steps.any(axis=0))).tolist():
-            unbounded = bool(self._unbounded[level])
+            unbounded = bool(self._steps.unbounded[level])
             table.fill(level, self._loss(level, key[0], key[3]), unbounded)
 
     def _loss(self, level: int, exponent: int, cut: int) -> StepLoss:
@@ -246,8 +248,8 @@ class PldReport:
         if key not in self._losses:
             while len(self._losses) >= _LOSSES_KEPT:
                 del self._losses[next(iter(self._losses))]
-            ratio = float(self._ratios[level])
-            self._losses[key] = step_loss(ratio, self._rate, 2.0**exponent, CUTS[cut])
+            source = self._steps.sources[level]
+            self._losses[key] = discretised(source, 2.0**exponent, CUTS[cut])
         return self._losses[key]
 
 

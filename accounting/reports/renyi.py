@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
-from accounting.costs.mechanisms import Mechanism
 from accounting.exact.validation import FloatArray, IntArray, renyi_orders
 from accounting.reports.bounds import Bounds
+from accounting.reports.steps import Mechanisms, per_level
 
 
 def _default_orders() -> FloatArray:
@@ -40,7 +40,8 @@ _MOST_ROWS, _MOST_ENTRIES = 256, 2**22  # users at a time; counts of users x lev
 class RenyiReport:
     """Upper bounds of one user's realised loss, from Renyi divergences at a set of orders.
 
-    `mechanism`: one whose `renyi_cost` is known; `norms`: the levels, shape (levels,), > 0;
+    `mechanisms`: what ran at each of the levels, a sequence, or the one that ran at all; `norms`:
+    the levels, shape (levels,), > 0; what a norm is, is said by its mechanism;
     `orders`: shape (k,), > 1 and finite, `DEFAULT_ORDERS` if not given. The table of
     levels x orders is computed here.
 
@@ -50,11 +51,15 @@ class RenyiReport:
     """
 
     def __init__(
-        self, mechanism: Mechanism, norms: FloatArray, orders: npt.ArrayLike | None = None
+        self, mechanisms: Mechanisms, norms: FloatArray, orders: npt.ArrayLike | None = None
     ) -> None:
         chosen = DEFAULT_ORDERS if orders is None else orders
         self.orders = renyi_orders("orders", chosen)
-        table = renyi_cost(mechanism, norms, self.orders)
+        table = np.empty((norms.size, self.orders.size))
+        each = per_level(mechanisms, norms.size)
+        for mechanism in dict.fromkeys(each):
+            alike = np.array([one == mechanism for one in each])
+            table[alike] = renyi_cost(mechanism, norms[alike], self.orders)
         self._infinite = np.isinf(table)
         self._table = np.where(self._infinite, 0.0, table)  # zero counts x infinity is NaN
 

@@ -21,12 +21,13 @@ from typing import Final
 import numpy as np
 
 from accounting.conversions import gdp_to_delta, gdp_to_epsilon
-from accounting.costs.mechanisms import Gaussian, Mechanism, PoissonGaussian
+from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.reports.steps import Mechanisms, per_level
 
 _PER_DECADE: Final = 32
 _DECADES: Final = 300
@@ -63,7 +64,7 @@ class TightestReport:
         self,
         pld: PldReport,
         renyi: RenyiReport,
-        saddle_point: Callable[[], SaddlePointReport],
+        saddle_point: Callable[[], SaddlePointReport | None],
         ratios: FloatArray,
     ) -> None:
         self._pld, self._renyi, self._saddle_point = pld, renyi, saddle_point
@@ -144,8 +145,9 @@ class TightestReport:
         if rest.size:
             found = of_any(counts[rest])
             wide = np.flatnonzero(found.lower < found.upper * (1.0 - _WIDE))
-            if wide.size:
-                closer = by_saddle_point(self._saddle_point(), counts[rest[wide]])
+            report = self._saddle_point() if wide.size else None
+            if report is not None:
+                closer = by_saddle_point(report, counts[rest[wide]])
                 lower = np.maximum(found.lower[wide], closer.lower)
                 upper = found.upper[wide]
                 upper = np.where(closer.upper < _LOOSE * upper, closer.upper, upper)
@@ -264,14 +266,15 @@ class _Curve:
                 column[users[rows]] = values[rows]
 
 
-def gaussian_ratios(mechanism: Mechanism, norms: FloatArray) -> FloatArray:
+def gaussian_ratios(mechanisms: Mechanisms, norms: FloatArray) -> FloatArray:
     """Return norm over noise of Gaussian steps, rounded up; NaN for other ones; shape (levels,)."""
-    if isinstance(mechanism, Gaussian) or (
-        isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0
-    ):
-        with np.errstate(over="ignore"):
-            return np.nextafter(norms / mechanism.noise_stddev, np.inf)
-    return np.full(norms.size, np.nan)
+    ratios = np.full(norms.size, np.nan)
+    for level, mechanism in enumerate(per_level(mechanisms, norms.size)):
+        match mechanism:
+            case Gaussian(noise) | PoissonGaussian(noise, 1.0):
+                with np.errstate(over="ignore", under="ignore"):
+                    ratios[level] = np.nextafter(norms[level] / noise, np.inf)
+    return ratios
 
 
 def _anchor(place: IntArray | int) -> FloatArray:

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.losses import LatticeLoss, StepLoss
+from accounting.reports.discretisation import LatticeLoss, StepLoss
 from accounting.reports.tangents import LOSS_ERROR
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.

@@ -14,6 +14,7 @@ from mpmath import mpf
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.ceilings import AddedCeilings
 from accounting.reports.pld import PldReport
+from accounting.reports.steps import steps_of
 
 
 def added(q: mpf, m: mpf, epsilon: mpf) -> mpf:
@@ -43,14 +44,15 @@ def test_delta_of_an_added_user_is_below_its_ceiling(
 ) -> None:
     q, m = 10.0**log_rate, 10.0**log_ratio
     epsilon = -math.log1p(-q) * part
-    ceilings = AddedCeilings(np.array([m]), np.array([q]))
+    ceilings = AddedCeilings(steps_of(PoissonGaussian(1.0, q), np.array([m])))
     with mpmath.workdps(60):
         exact = added(mpf(q), mpf(m), mpf(epsilon))
     assert exact <= mpf(float(ceilings.delta(np.ones((1, 1)), np.array([epsilon]))[0]))
 
 
 def test_delta_of_an_added_user_is_0_from_the_largest_loss_on() -> None:
-    ceilings, largest = AddedCeilings(np.array([1.0]), np.array([0.1])), -3 * math.log1p(-0.1)
+    largest = -3 * math.log1p(-0.1)
+    ceilings = AddedCeilings(steps_of(PoissonGaussian(1.0, 0.1), np.ones(1)))
     epsilon = np.array([largest * (1.0 - 1e-12), largest * (1.0 + 1e-12)])
     found = ceilings.delta(np.full((2, 1), 3.0), epsilon)
     assert 0.0 == found[1] < found[0] < 1e-100

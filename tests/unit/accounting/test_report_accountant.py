@@ -211,19 +211,45 @@ def test_levels_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [Laplace(2.0), PureDP()])
-def test_mechanisms_without_a_loss_distribution_are_reported_by_renyi_alone(
-    mechanism: Mechanism,
-) -> None:
+def test_pure_mechanisms_are_reported_by_all_methods_that_cover_them(mechanism: Mechanism) -> None:
     reports = accountant(mechanism)
-    assert (np.delete(reports.epsilon(COUNTS, 1e-5), 3) > 0.0).all()
-    for method in ("pld", "saddlepoint"):
-        with pytest.raises(InvalidInput, match="method"):
-            reports.epsilon(COUNTS, 1e-5, method)
+    by_renyi = reports.epsilon(COUNTS, 1e-5, "renyi")
+    assert (np.delete(by_renyi, 3) > 0.0).all()
+    for method in ("pld", "tightest"):
+        assert (reports.epsilon(COUNTS, 1e-5, method) <= by_renyi).all()
+
+
+def test_several_mechanisms_have_their_histograms_side_by_side() -> None:
+    sampled, laplace = PoissonGaussian(1.0, 0.05), Laplace(20.0)
+    both = ReportAccountant([sampled, laplace], [GRID, NormGrid(2.0, 3)])
+    first = np.concatenate([COUNTS[:2], np.zeros((2, 3), np.int64)], axis=1)
+    second = np.concatenate([np.zeros((2, 10), np.int64), [[3, 1, 2], [0, 0, 9]]], axis=1)
+    for method in ("tightest", "pld", "renyi"):
+        of_first = both.epsilon(first, 1e-5, method)
+        of_second = both.epsilon(second, 1e-5, method)
+        np.testing.assert_allclose(
+            of_first, accountant(sampled).epsilon(COUNTS[:2], 1e-5, method), rtol=2e-3
+        )
+        alone = ReportAccountant(laplace, NormGrid(2.0, 3))
+        np.testing.assert_allclose(
+            of_second, alone.epsilon([[3, 1, 2], [0, 0, 9]], 1e-5, method), rtol=2e-3
+        )
+        together = both.epsilon(first + second, 1e-5, method)
+        assert (together > np.maximum(of_first, of_second)).all()
+        assert (together <= (of_first + of_second) * 1.1).all()
+    one_grid = ReportAccountant([sampled, laplace], GRID)
+    assert one_grid.epsilon(np.ones(20, np.int64), 1e-5).shape == ()
 
 
 def test_a_mechanism_or_a_grid_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="mechanism"):
         ReportAccountant("gaussian", GRID)
+    with pytest.raises(InvalidInput, match="mechanism"):
+        ReportAccountant([Gaussian(1.0), "laplace"], GRID)
+    with pytest.raises(InvalidInput, match="grid"):
+        ReportAccountant([Gaussian(1.0), Gaussian(2.0)], [GRID])
+    with pytest.raises(InvalidInput, match="grid"):
+        ReportAccountant([], GRID)
     with pytest.raises(InvalidInput, match="grid"):
         ReportAccountant(Gaussian(1.0), 1.0)
     with pytest.raises(InvalidInput, match="orders"):

@@ -1,0 +1,122 @@
+"""Curves of what a user has lost: Renyi divergences over orders, and the trade-off of a test.
+
+The trade-off of a history says what a test for the user's presence can reach: beta, the least
+probability of missing a user who is present, at each alpha, the probability of a false alarm. A
+history that is (epsilon, delta)-DP in both directions has (Wasserman and Zhou 2010; Kairouz, Oh and
+Viswanath 2015)
+
+    beta(alpha) >= max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)),
+
+and each point of the curve delta(epsilon) gives such a bound; the largest of them counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, as_float_array, probability
+from accounting.reports.accountant import ReportAccountant
+
+# From where a test is nearly sure to far into the tail.
+DEFAULT_DELTAS: Final = (
+    *(0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
+    *(5e-2, 2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10),
+)
+_ROUNDING: Final = 2.0**-48
+
+
+class RenyiCurve(NamedTuple):
+    """`orders`, shape (k,), and upper bounds of the divergences at them, nats, shape (n, k)."""
+
+    orders: FloatArray
+    divergences: FloatArray
+
+
+class TradeOff(NamedTuple):
+    """False alarms `alpha`, shape (m,), and lower bounds `beta` of misses, shape (n, m)."""
+
+    alpha: FloatArray
+    beta: FloatArray
+
+
+def renyi_curve(accountant: ReportAccountant, counts: npt.ArrayLike) -> RenyiCurve:
+    """Return the (order, epsilon) curve of each user: Renyi divergences, rounded up.
+
+    At the orders of the accountant. `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
+    divergences of shape (k,). Raises `InvalidInput` for other counts.
+    """
+    orders, divergences = accountant.divergences(counts)
+    return RenyiCurve(orders, divergences)
+
+
+def trade_off(
+    accountant: ReportAccountant,
+    counts: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    deltas: Sequence[float] = DEFAULT_DELTAS,
+) -> TradeOff:
+    """Return lower bounds of the misses of any test for a user at each rate of false alarms.
+
+    `alpha`: from 0 to 1, shape (m,); `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
+    beta of shape (m,). `deltas`: the points of the curve that are used, each in (0, 1), and
+    epsilon = 0; more of them bring the bound closer, from below. Rounded down; 1 - alpha for a user
+    without steps. For both directions, in which the exact trade-off is one curve and its mirror
+    image. Raises `InvalidInput` for other arguments.
+    """
+    rates = as_float_array("alpha", alpha)
+    if rates.ndim != 1 or not ((rates >= 0.0) & (rates <= 1.0)).all():
+        raise InvalidInput("alpha", alpha, "numbers from 0 to 1, of shape (m,)")
+    levels = [probability("deltas", delta) for delta in deltas]
+    at_zero = np.asarray(accountant.delta(counts, 0.0))
+    beta = _below(rates, np.zeros_like(at_zero), at_zero)
+    for delta in levels:
+        epsilon = np.asarray(accountant.epsilon(counts, delta))
+        beta = np.maximum(beta, _below(rates, epsilon, np.full_like(epsilon, delta)))
+    return TradeOff(rates, beta)
+
+
+def plot_renyi_curve(axes: Any, curve: RenyiCurve, labels: Sequence[str] = ()) -> None:
+    """Draw divergences over orders on `axes` of matplotlib, both logarithmic, a line for each user.
+
+    `labels`: one for each user, for a legend.
+    """
+    divergences = np.atleast_2d(curve.divergences)
+    # The distance from 1 is what orders differ by.
+    _lines(axes, curve.orders - 1.0, np.where(divergences > 0.0, divergences, np.nan), labels)
+    axes.set(xscale="log", yscale="log", xlabel="Rényi order - 1", ylabel="divergence (nats)")
+
+
+def plot_trade_off(axes: Any, curve: TradeOff, labels: Sequence[str] = ()) -> None:
+    """Draw misses over false alarms on `axes` of matplotlib, a line for each user.
+
+    `labels`: one for each user, for a legend. The diagonal is that of a test that knows nothing.
+    """
+    axes.plot([0.0, 1.0], [1.0, 0.0], color="0.7", linestyle="--", linewidth=1.0)
+    _lines(axes, curve.alpha, np.atleast_2d(curve.beta), labels)
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), aspect="equal")
+    axes.set(xlabel="false alarms", ylabel="misses, at least")
+
+
+def _lines(axes: Any, x: FloatArray, rows: FloatArray, labels: Sequence[str]) -> None:
+    if labels and len(labels) != rows.shape[0]:
+        raise InvalidInput("labels", len(labels), f"one for each of the {rows.shape[0]} users")
+    for user, row in enumerate(rows):
+        axes.plot(x, row, label=labels[user] if labels else None)
+    if labels:
+        axes.legend()
+
+
+def _below(alpha: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """Return the bound of one point for each user, rounded down, shape (n, m)."""
+    eps, left = epsilon[..., np.newaxis], 1.0 - delta[..., np.newaxis]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        growth = np.exp(np.minimum(eps, 700.0)) * (1.0 + _ROUNDING)
+        steep = left - growth * alpha
+        flat = np.exp(-eps) * (1.0 - _ROUNDING) * (left - alpha)
+    bound = np.maximum(np.where(eps <= 700.0, steep, np.where(alpha > 0.0, 0.0, left)), flat)
+    return np.asarray(np.maximum(bound - _ROUNDING, 0.0))

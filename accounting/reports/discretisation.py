@@ -1,0 +1,230 @@
+"""Losses of one step on a lattice, from above and from below.
+
+P against Q is a step of some mechanism, and l the loss of an outcome, log dP/dQ. Remove compares P
+with Q; add compares Q with P, whose losses are -l. H(a) = P(l > log a) - a Q(l > log a), convex in
+a, holds both directions, and both discretisations below keep the masses under P and under Q tied by
+exp(loss), so one set of nodes serves both.
+
+- Above: every outcome between two nodes is split over them so that its P and its Q mass are kept.
+  H becomes the polygon through its own values at the nodes ("connect the dots", Doroshenko et al.
+  2022), which dominates; the mean loss moves by a term of second order in the step only.
+- Below: a polygon under the tangents of H (`tangents`), the loss of a pair that it dominates.
+
+Every cell is split, or touched, by integrals of positive functions, so that masses have a small
+relative error even where they are far below the rounding of 1. Nodes are multiples of one step,
+dense around the bulk and then, outwards, at distances that grow with the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from accounting.exact.validation import FloatArray, IntArray
+from accounting.reports.tangents import Cells, tangent_bins, tangent_polygon
+
+# Of the largest loss: nodes that are closer to each other are not told apart.
+SMALLEST_STEP: Final = 2.0**-45
+# Of the masses of a discretisation: what misses 1 by more is not rounding, and is not used.
+_LARGEST_EXCESS = 2.0**-32
+_DENSE = 128  # the step is at most this part of the distance from the bulk, and at least one
+_OFFSETS = 5  # offsets tried for the bulk to be exactly at a node
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+@dataclass(frozen=True)
+class LatticeLoss:
+    """Masses at the losses `offset` + `indices` * step; -inf is no mass. All of shape (nodes,).
+
+    `log_removed`: log masses under P at that loss. `log_added`: under Q at minus that loss.
+    """
+
+    offset: float
+    indices: IntArray
+    log_removed: FloatArray
+    log_added: FloatArray
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The two discretisations of one step; `below` is None where the step is taken for harmless.
+
+    `largest`: the largest absolute loss among the nodes. `outside`: the mass, in either direction,
+    that is outside the range of outcomes; above, it must be taken for an infinite loss. `error`:
+    what Gauss's rule and rounding keep the relative error of each mass within, and how far the
+    masses of a discretisation are from adding up.
+    """
+
+    above: LatticeLoss
+    below: LatticeLoss | None
+    largest: float
+    outside: float
+    error: float
+
+
+class Source(Protocol):
+    """The losses of one step of some mechanism, as far as a lattice needs to know them."""
+
+    def extremes(self, cut: float) -> tuple[float, float]:
+        """Return the least and the largest loss of the outcomes within a cut."""
+        ...
+
+    def outside(self, cut: float) -> float:
+        """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
+        ...
+
+    def largest_step(self) -> float:
+        """Return how far apart nodes may be, at most."""
+        ...
+
+    def bulk(self, step: float) -> float:
+        """Return a loss that should be a node."""
+        ...
+
+    def integrals(
+        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mass and moment, as in `Cells`, of each half of each cell, between `edges`."""
+        ...
+
+
+def discretised(source: Source, step: float, cut: float) -> StepLoss:
+    """Return both discretisations of a step on multiples of `step` plus an offset of its own.
+
+    Outcomes in the range of `cut` are taken into account. `step`: from the largest loss times
+    `SMALLEST_STEP` to 2; others raise ValueError, for losses would not be told apart, or masses
+    overflow.
+    """
+    if not max(abs(end) for end in source.extremes(cut)) * SMALLEST_STEP <= step <= 2.0:
+        raise ValueError(f"a lattice of {step} does not suit the losses of {source}")
+    offset = source.bulk(step)
+    cells = _cells(source, step, offset, cut)
+    above = _connect_the_dots(cells)
+    below = None
+    lower_cells = cells
+    for _ in range(_OFFSETS):
+        bins = tangent_bins(lower_cells)
+        if bins.hold:
+            below = tangent_polygon(lower_cells, bins)
+            break
+        offset += bins.bulk_shift
+        lower_cells = _cells(source, step, offset, cut)
+    dominating = _lattice(cells, np.arange(above.size), above)
+    dominated = None if below is None else _lattice(lower_cells, *below)
+    outside = source.outside(cut)
+    missing = max(1.0 - min(_totals(dominating)) - outside, 0.0)
+    excess = max(max(_totals(dominated)) - 1.0, 0.0) if dominated is not None else 0.0
+    if excess > _LARGEST_EXCESS:
+        dominated, excess = None, 0.0
+    if missing > _LARGEST_EXCESS:
+        outside, missing = 1.0, 0.0
+    return StepLoss(
+        above=dominating,
+        below=dominated,
+        largest=float(np.abs(cells.nodes).max()),
+        outside=outside,
+        error=2.0**-47 + cut * cut * 2.0**-51 + 2.0 * max(missing, excess),
+    )
+
+
+def _totals(lattice: LatticeLoss) -> tuple[float, float]:
+    """Return the masses under P and under Q: the sums that powers of are taken of."""
+    with np.errstate(under="ignore"):
+        return float(np.exp(lattice.log_removed).sum()), float(np.exp(lattice.log_added).sum())
+
+
+def _lattice(cells: Cells, kept: IntArray, scaled: FloatArray) -> LatticeLoss:
+    kept, scaled = kept[scaled > 0.0], scaled[scaled > 0.0]
+    log_mass, at = np.log(scaled), cells.nodes[kept]
+    return LatticeLoss(
+        cells.offset,
+        cells.indices[kept],
+        log_mass + np.minimum(at, 0.0),
+        log_mass - np.maximum(at, 0.0),
+    )
+
+
+def _node_indices(lowest: int, highest: int, largest_step: int) -> IntArray:
+    """Return ascending integers that cover the range, 0 among them, growing apart outwards."""
+
+    def side(reach: int) -> list[IntArray]:
+        parts, start, step = [np.arange(2 * _DENSE)], 2 * _DENSE, 2
+        while start <= reach:
+            step = min(step, largest_step)
+            end = 2 * start if step < largest_step else (reach // step + 2) * step
+            end = max(end, start + step)
+            parts.append(np.arange(start, end, step))
+            start, step = end, 2 * step
+        parts.append(np.array([start]))
+        return parts
+
+    right = np.concatenate(side(max(highest, 1)))
+    left = np.concatenate(side(max(-lowest, 1)))
+    right = right[: np.searchsorted(right, highest) + 1]
+    left = left[: np.searchsorted(left, -lowest) + 1]
+    return np.concatenate([-left[:0:-1], right]).astype(np.int64)
+
+
+def _cells(source: Source, step: float, offset: float, cut: float) -> Cells:
+    lowest, highest = source.extremes(cut)
+    indices = _node_indices(
+        math.floor((lowest - offset) / step) - 1,
+        math.ceil((highest - offset) / step) + 1,
+        2 ** math.floor(math.log2(max(source.largest_step() / step, 1.0))),
+    )
+    nodes = offset + step * indices.astype(np.float64)
+    widths = step * np.diff(indices).astype(np.float64)
+    scale = np.maximum(nodes, 0.0)
+    edges = np.empty(2 * nodes.size - 1)
+    edges[::2], edges[1::2] = nodes, nodes[:-1] + 0.5 * widths
+    mass, moment = source.integrals(edges, nodes, scale, cut)
+    shape = (nodes.size - 1, 2)
+    return Cells(offset, indices, nodes, widths, scale, mass.reshape(shape), moment.reshape(shape))
+
+
+def integrated(
+    places: FloatArray,
+    panel: float,
+    nodes: FloatArray,
+    scale: FloatArray,
+    log_density: Callable[[FloatArray], FloatArray],
+    loss_at: Callable[[FloatArray], FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Return mass and moment of each half cell of outcomes with a density under Q.
+
+    `places`: the outcomes at the ends of the half cells, ascending; `panel`: what Gauss's rule is
+    applied to, at most.
+    """
+    count = math.ceil((places[-1] - places[0]) / panel)
+    breaks = np.unique(np.concatenate([places, np.linspace(places[0], places[-1], count + 1)]))
+    half = 0.5 * np.diff(breaks)
+    middle = breaks[:-1] + half
+    owner = np.clip(np.searchsorted(places, middle, side="right") - 1, 0, places.size - 2)
+    node = (owner + 1) // 2
+    mass, moment = np.zeros(half.size), np.zeros(half.size)
+    for point, weight in zip(_GAUSS_NODES.tolist(), _GAUSS_WEIGHTS.tolist(), strict=True):
+        x = middle + half * point
+        density = (weight * half) * np.exp(scale[node] + log_density(x))
+        mass += density
+        moment += density * np.abs(np.expm1(loss_at(x) - nodes[node]))
+
+    def halves(panels: FloatArray) -> FloatArray:
+        total = np.bincount(owner, weights=panels, minlength=places.size - 1)
+        return total.astype(np.float64)
+
+    return halves(mass), halves(moment)
+
+
+def _connect_the_dots(cells: Cells) -> FloatArray:
+    """Return the scaled mass of each node when each outcome is split over its two neighbours."""
+    mass, moment = cells.mass, cells.moment
+    rise, fall, jump = np.expm1(cells.widths), -np.expm1(-cells.widths), np.diff(cells.scale)
+    nodes = np.zeros(cells.nodes.size)
+    nodes[:-1] += mass[:, 0] - moment[:, 0] / rise + moment[:, 1] / fall * np.exp(-jump)
+    nodes[1:] += mass[:, 1] - moment[:, 1] / fall
+    nodes[1:] += moment[:, 0] / fall * np.exp(jump - cells.widths)
+    return np.maximum(nodes, 0.0)

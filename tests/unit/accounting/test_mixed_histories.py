@@ -1,0 +1,133 @@
+"""Histories of several mechanisms, by loss distributions, beside exact deltas in many digits."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+from accounting import Gaussian, InvalidInput, PoissonGaussian
+from accounting.costs.mechanisms import Laplace, PureDP
+from accounting.reports.bounds import Bounds
+from accounting.reports.pld import PldReport
+from accounting.reports.renyi import RenyiReport
+
+mpmath.mp.dps = 40
+
+
+def gaussian(mu: mpf, epsilon: mpf) -> mpf:
+    """Delta of mu-GDP, at any real epsilon."""
+    m = mpf(mu)
+    return mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(epsilon) * mpmath.ncdf(
+        -epsilon / m - m / 2
+    )
+
+
+def responses(size: float, count: int, epsilon: mpf) -> mpf:
+    """Delta of `count` randomised responses, at any real epsilon."""
+    e, total = mpf(size), mpf(0)
+    for ahead in range(count + 1):
+        loss = (2 * ahead - count) * e
+        mass = mpmath.binomial(count, ahead) * mpmath.exp(ahead * e) / (1 + mpmath.exp(e)) ** count
+        total += mass * max(1 - mpmath.exp(epsilon - loss), mpf(0))
+    return total
+
+
+def assert_between(bounds: Bounds, exact: mpf, width: float) -> None:
+    assert mpf(float(bounds.lower[0])) <= exact <= mpf(float(bounds.upper[0]))
+    assert bounds.upper[0] <= bounds.lower[0] * (1.0 + width) + 1e-14
+
+
+@settings(max_examples=30)
+@given(st.floats(-2.0, 1.0).map(lambda x: 10.0**x), st.floats(0.0, 1.1))
+def test_one_laplace_step_is_the_exact_one(size: float, part: float) -> None:
+    epsilon = size * part
+    bounds = PldReport(Laplace(1.0), np.array([size])).delta(np.array([[1]]), epsilon)
+    assert_between(bounds, max(-mpmath.expm1((mpf(epsilon) - mpf(size)) / 2), mpf(0)), 0.02)
+
+
+@settings(max_examples=30)
+@given(st.floats(0.01, 2.0), st.integers(1, 40), st.floats(0.0, 1.0))
+def test_randomised_responses_are_the_exact_ones(size: float, count: int, part: float) -> None:
+    epsilon = size * count * part * part
+    bounds = PldReport(PureDP(), np.array([size])).delta(np.array([[count]]), epsilon)
+    # Losses of two values stay a lattice of their own, which delta has the kinks of.
+    assert_between(bounds, responses(size, count, mpf(epsilon)), 0.3)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.5, 4.0])
+def test_gaussian_steps_and_a_response_are_a_mixture_of_both(epsilon: float) -> None:
+    report = PldReport([Gaussian(2.0), PureDP()], np.array([1.0, 0.7]))
+    ahead = 1 / (1 + mpmath.exp(-mpf(0.7)))
+    mu, e = mpmath.sqrt(3) / 2, mpf(epsilon)
+    shifted = [gaussian(mu, e - mpf(0.7)), gaussian(mu, e + mpf(0.7))]
+    exact = ahead * shifted[0] + (1 - ahead) * shifted[1]
+    assert_between(report.delta(np.array([[3, 1]]), epsilon), exact, 0.02)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_gaussian_and_laplace_steps_are_an_integral_over_the_loss_of_one(epsilon: float) -> None:
+    report = PldReport([Laplace(2.0), Gaussian(1.0)], np.array([1.0, 0.8]))
+    m, e = mpf(0.5), mpf(epsilon)
+    between = mpmath.quad(
+        lambda loss: mpmath.exp((loss - m) / 2) / 4 * gaussian(mpf(0.8), e - loss), [-m, 0, m]
+    )
+    exact = gaussian(mpf(0.8), e - m) / 2 + mpmath.exp(-m) * gaussian(mpf(0.8), e + m) / 2 + between
+    assert_between(report.delta(np.array([[1, 1]]), epsilon), exact, 0.02)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
+def test_sampled_and_gaussian_steps_lose_the_larger_direction(epsilon: float) -> None:
+    report = PldReport([PoissonGaussian(1.0, 0.1), Gaussian(1.0)], np.array([1.0, 0.5]))
+
+    def loss(x: mpf) -> mpf:
+        return mpmath.log1p(mpf(0.1) * mpmath.expm1(x - mpf(1) / 2))
+
+    def removed(x: mpf) -> mpf:
+        density = (1 - mpf(0.1)) * mpmath.npdf(x) + mpf(0.1) * mpmath.npdf(x, 1)
+        return density * gaussian(mpf(0.5), mpf(epsilon) - loss(x))
+
+    def added(x: mpf) -> mpf:
+        return mpmath.npdf(x) * gaussian(mpf(0.5), mpf(epsilon) + loss(x))
+
+    points = [mpf(x) for x in np.linspace(-12.0, 13.0, 26)]
+    exact = max(mpmath.quad(removed, points), mpmath.quad(added, points))
+    assert_between(report.delta(np.array([[1, 1]]), epsilon), exact, 0.02)
+
+
+def test_rates_and_noises_that_are_the_same_count_together() -> None:
+    one, other = PoissonGaussian(1.0, 0.01), PoissonGaussian(2.0, 0.01)
+    # A norm of 2 with twice the noise is a norm of 1.
+    mixed = PldReport([one, other], np.array([1.0, 2.0])).epsilon(np.array([[300, 200]]), 1e-5)
+    alike = PldReport(one, np.ones(1)).epsilon(np.array([[500]]), 1e-5)
+    for first, second in zip(mixed, alike, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-9)
+
+
+def test_bounded_losses_end_epsilon_at_their_sum() -> None:
+    bounds = PldReport([PureDP(), Laplace(2.0)], np.array([0.3, 1.0])).epsilon(
+        np.array([[2, 3]]), 1e-250
+    )
+    assert 2 * 0.3 + 3 * 0.5 <= bounds.upper[0] <= (2 * 0.3 + 3 * 0.5) * (1.0 + 1e-12)
+
+
+def test_divergences_of_mixed_histories_are_the_sums_of_those_of_each() -> None:
+    norms, counts = np.array([1.0, 0.5, 0.2]), np.array([[5, 7, 3]])
+    mechanisms = [Laplace(4.0), PoissonGaussian(1.0, 0.1), Laplace(4.0)]
+    total = RenyiReport(mechanisms, norms).divergences(counts)
+    parts = [
+        RenyiReport(mechanism, norms[[level]]).divergences(counts[:, [level]])
+        for level, mechanism in enumerate(mechanisms)
+    ]
+    np.testing.assert_allclose(total, sum(parts), rtol=1e-12)
+
+
+def test_as_many_mechanisms_as_norms_are_asked_for() -> None:
+    for report in (PldReport, RenyiReport):
+        with pytest.raises(InvalidInput, match="mechanisms"):
+            report([Gaussian(1.0)], np.ones(2))
+        with pytest.raises(InvalidInput, match="mechanism"):
+            report([Gaussian(1.0), "laplace"], np.ones(2))
