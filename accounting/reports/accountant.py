@@ -4,7 +4,7 @@ These are reports. They hold for the history as it was realised, for one user: o
 (epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
 user, or out through a differentially private release. They are not filters and must never admit a
 step: where later steps depend on earlier outcomes, only the filters and odometers of
-`accounting.rules.filters` and `accounting.odometers` are valid.
+`accounting.rules` are valid.
 
 A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
 al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Gaussian, Mechanism, PoissonGaussian
+from accounting.costs.mechanisms import Mechanism
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import (
     FloatArray,
@@ -29,7 +29,8 @@ from accounting.exact.validation import (
     renyi_orders,
 )
 from accounting.reports.bounds import Bounds
-from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.grid import NormGrid
+from accounting.reports.histories import level_counts
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
@@ -181,8 +182,7 @@ class ReportAccountant:
 
         `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
         shape (). 0 < `delta` < 1. In nats, >= 0; infinite where the method can say nothing; 0 for
-        a user without steps. Raises `InvalidInput` for other arguments, or for a method that does
-        not cover the mechanism.
+        a user without steps. Raises `InvalidInput` for other arguments.
         """
         level = probability("delta", delta)
         return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
@@ -205,7 +205,7 @@ class ReportAccountant:
         """
         report = self._method("renyi")
         assert isinstance(report, RenyiReport)
-        checked = _checked_counts(counts, self._norms.size)
+        checked = level_counts(counts, self._norms.size)
         found = report.divergences(np.atleast_2d(checked))
         return report.orders, found if checked.ndim == 2 else found[0]
 
@@ -214,7 +214,7 @@ class ReportAccountant:
     ) -> BoundedArray:
         if method not in METHODS:
             raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
-        checked = _checked_counts(counts, self._norms.size)
+        checked = level_counts(counts, self._norms.size)
         if checked.ndim == 2:
             return BoundedArray(ask(self._method(method), checked))
         one = ask(self._method(method), checked[np.newaxis])
@@ -225,11 +225,8 @@ class ReportAccountant:
             self._reports[method] = self._build(method)
         return self._reports[method]
 
-    def _saddle_point(self) -> SaddlePointReport | None:
-        try:
-            report = self._method("saddlepoint")
-        except InvalidInput:
-            return None  # it does not cover the mechanisms
+    def _saddle_point(self) -> SaddlePointReport:
+        report = self._method("saddlepoint")
         assert isinstance(report, SaddlePointReport)
         return report
 
@@ -245,7 +242,7 @@ class ReportAccountant:
             return RenyiReport(mechanisms, norms, self._orders)
         if method == "pld":
             return PldReport(mechanisms, norms)
-        return _saddle_point_report(mechanisms, norms)
+        return SaddlePointReport(mechanisms, norms)
 
 
 def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:
@@ -253,29 +250,3 @@ def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:
         allowed = "Gaussian, PoissonGaussian, Laplace or PureDP, or a sequence of these"
         raise InvalidInput("mechanism", mechanism, allowed)
     return mechanism
-
-
-def _saddle_point_report(mechanisms: list[Mechanism], norms: FloatArray) -> SaddlePointReport:
-    first = mechanisms[0]
-    if any(one != first for one in mechanisms):
-        raise InvalidInput("method", "saddlepoint", "another one for several mechanisms")
-    if not isinstance(first, (Gaussian, PoissonGaussian)):
-        allowed = f"tightest, pld or renyi for {type(first).__name__}"
-        raise InvalidInput("method", "saddlepoint", allowed)
-    return SaddlePointReport(first, norms)
-
-
-def _checked_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
-    """Return `counts` as int64, shape (n, levels) or (levels,), each from 0 to `MAX_COUNT`."""
-    array = np.asarray(counts)
-    if array.dtype.kind not in "iu":
-        raise InvalidInput("counts", array.dtype, "an array of integers")
-    if array.ndim not in (1, 2) or array.shape[-1] != levels:
-        allowed = f"one row per user, of shape (n, {levels}), or ({levels},) for one user"
-        raise InvalidInput("counts", array.shape, allowed)
-    if array.size:
-        smallest, largest = int(array.min()), int(array.max())
-        if smallest < 0 or largest > MAX_COUNT:
-            bad = smallest if smallest < 0 else largest
-            raise InvalidInput("counts", bad, f"between 0 and {MAX_COUNT} steps throughout")
-    return array.astype(np.int64, copy=False)

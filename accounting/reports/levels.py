@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting.costs.costs import renyi_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, IntArray, norm_vector
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.cumulants import Direction, SampledLoss
-from accounting.reports.grid import MAX_COUNT
+from accounting.reports.histories import Mechanisms, level_counts, level_norms, per_level
 from accounting.reports.loss_columns import LossColumns
 from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.tilted_losses import GaussianLoss, LaplaceLoss, PureLoss, TiltedLoss
-
-Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 
 # Sums of 2**46 steps at each of 2**16 levels stay finite.
 _LARGEST_DIVERGENCE = np.finfo(np.float64).max / 2.0**64
@@ -45,11 +40,8 @@ class Levels:
     """
 
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
-        norms = _checked_norms(norms)
-        each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * norms.size
-        if len(each) != norms.size:
-            allowed = f"one mechanism, or one for each of the {norms.size} norms"
-            raise InvalidInput("mechanisms", len(each), allowed)
+        norms = level_norms(norms)
+        each = per_level(mechanisms, norms.size)
         columns: dict[_Step, int] = {}
         self._column = np.full(norms.size, -1)
         self._sources: list[tuple[Mechanism, float]] = []
@@ -70,7 +62,7 @@ class Levels:
 
     def steps(self, counts: IntArray) -> FloatArray:
         """Return how many steps each user has in each column, (n, columns), from (n, levels)."""
-        counts = _checked_counts(counts, self._column.size)
+        counts = np.atleast_2d(level_counts(counts, self._column.size))
         if np.array_equal(self._column, np.arange(len(self._steps))):
             return counts.astype(np.float64)
         total = np.zeros((counts.shape[0], len(self._steps)))
@@ -109,29 +101,6 @@ class Levels:
         return np.asarray(total * (1.0 + (columns + 4) * 2.0**-52))
 
 
-def _checked_norms(norms: npt.ArrayLike) -> FloatArray:
-    """Return the norms of the levels as float64, shape (levels,), finite and > 0."""
-    checked = norm_vector("norms", norms)
-    if not checked.size or checked.min() <= 0.0:
-        raise InvalidInput("norms", checked, "one number for each level, greater than 0")
-    return checked
-
-
-def _checked_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
-    """Return `counts` as int64, shape (n, levels), each from 0 to `MAX_COUNT`."""
-    try:
-        array = np.asarray(counts)
-    except ValueError:  # rows of different lengths
-        raise InvalidInput("counts", counts, f"of shape (n, {levels})") from None
-    if array.dtype.kind not in "iu":
-        raise InvalidInput("counts", array.dtype, "an array of integers")
-    if array.ndim != 2 or array.shape[1] != levels:
-        raise InvalidInput("counts", array.shape, f"of shape (n, {levels})")
-    if array.size and not 0 <= int(array.min()) <= int(array.max()) <= MAX_COUNT:
-        raise InvalidInput("counts", array, f"between 0 and {MAX_COUNT} steps throughout")
-    return array.astype(np.int64, copy=False)
-
-
 def _step(mechanism: Mechanism, norm: float) -> _Step | None:
     """Return what decides the loss; None for steps that cost nothing."""
     match mechanism:
@@ -144,7 +113,6 @@ def _step(mechanism: Mechanism, norm: float) -> _Step | None:
             return _Step("laplace", norm / scale)
         case PureDP():
             return _Step("pure", norm)
-    raise InvalidInput("mechanisms", mechanism, "Gaussian, PoissonGaussian, Laplace or PureDP")
 
 
 def _loss(step: _Step, direction: Direction) -> TiltedLoss:

@@ -15,8 +15,9 @@ from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.ceilings import AddedCeilings
 from accounting.reports.discretisation import StepLoss, discretised
+from accounting.reports.histories import Mechanisms
 from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
-from accounting.reports.steps import Mechanisms, steps_of
+from accounting.reports.steps import steps_of
 from accounting.reports.transforms import Composition, LossTransforms
 
 _CHUNK = 2**20  # complex numbers in one intermediate

@@ -17,7 +17,7 @@ from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
 from accounting.exact.validation import FloatArray, IntArray, renyi_orders
 from accounting.reports.bounds import Bounds
-from accounting.reports.steps import Mechanisms, per_level
+from accounting.reports.histories import Mechanisms, per_level
 
 
 def _default_orders() -> FloatArray:

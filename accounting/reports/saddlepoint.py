@@ -33,7 +33,8 @@ from accounting.reports import normal_losses
 from accounting.reports.bounds import Bounds
 from accounting.reports.contour import Contour
 from accounting.reports.cumulants import DIRECTIONS, Direction
-from accounting.reports.levels import Levels, Mechanisms
+from accounting.reports.histories import Mechanisms
+from accounting.reports.levels import Levels
 from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
 

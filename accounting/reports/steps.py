@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, FloatArray
 from accounting.reports.bounded_losses import LaplaceShift, RandomisedResponse
+from accounting.reports.histories import Mechanisms, per_level
 from accounting.reports.losses import LARGEST_RATIO, SampledGaussian
 
-Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 Source: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
 _SMALLEST: Final = 1e-150  # smaller sizes count as this
 
@@ -36,19 +34,6 @@ class Steps(NamedTuple):
 def is_mirrored(source: Source) -> bool:
     """Return whether the step loses the same in both directions."""
     return not isinstance(source, SampledGaussian) or source.sampling_rate == 1.0
-
-
-def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
-    """Return the mechanism of each level: the one that is given, or one for each."""
-    each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * levels
-    if len(each) != levels:
-        allowed = f"one mechanism, or one for each of the {levels} norms"
-        raise InvalidInput("mechanisms", len(each), allowed)
-    for mechanism in each:
-        if not isinstance(mechanism, Mechanism):
-            allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
-            raise InvalidInput("mechanism", mechanism, allowed)
-    return each
 
 
 def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:

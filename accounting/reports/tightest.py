@@ -24,10 +24,10 @@ from accounting.conversions import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.bounds import Bounds
+from accounting.reports.histories import Mechanisms, per_level
 from accounting.reports.pld import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint import SaddlePointReport
-from accounting.reports.steps import Mechanisms, per_level
 
 _PER_DECADE: Final = 32
 _DECADES: Final = 300
@@ -64,7 +64,7 @@ class TightestReport:
         self,
         pld: PldReport,
         renyi: RenyiReport,
-        saddle_point: Callable[[], SaddlePointReport | None],
+        saddle_point: Callable[[], SaddlePointReport],
         ratios: FloatArray,
     ) -> None:
         self._pld, self._renyi, self._saddle_point = pld, renyi, saddle_point
@@ -145,9 +145,8 @@ class TightestReport:
         if rest.size:
             found = of_any(counts[rest])
             wide = np.flatnonzero(found.lower < found.upper * (1.0 - _WIDE))
-            report = self._saddle_point() if wide.size else None
-            if report is not None:
-                closer = by_saddle_point(report, counts[rest[wide]])
+            if wide.size:
+                closer = by_saddle_point(self._saddle_point(), counts[rest[wide]])
                 lower = np.maximum(found.lower[wide], closer.lower)
                 upper = found.upper[wide]
                 upper = np.where(closer.upper < _LOOSE * upper, closer.upper, upper)

@@ -1,0 +1,56 @@
+"""What every report takes: mechanisms and norms of the levels, and counts of steps at each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import FloatArray, IntArray, norm_vector
+from accounting.reports.grid import MAX_COUNT
+
+Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+
+def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
+    """Return the mechanism of each level: the one that is given, or one for each."""
+    each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * levels
+    if len(each) != levels:
+        allowed = f"one mechanism, or one for each of the {levels} norms"
+        raise InvalidInput("mechanisms", len(each), allowed)
+    for mechanism in each:
+        if not isinstance(mechanism, Mechanism):
+            allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+            raise InvalidInput("mechanism", mechanism, allowed)
+    return each
+
+
+def level_norms(norms: npt.ArrayLike) -> FloatArray:
+    """Return the norms of the levels as float64, shape (levels,), finite and > 0."""
+    checked = norm_vector("norms", norms)
+    if not checked.size or checked.min() <= 0.0:
+        raise InvalidInput("norms", checked, "one number for each level, greater than 0")
+    return checked
+
+
+def level_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
+    """Return `counts` as int64, shape (n, levels) or (levels,), each from 0 to `MAX_COUNT`."""
+    allowed = f"one row per user, of shape (n, {levels}), or ({levels},) for one user"
+    try:
+        array = np.asarray(counts)
+    except ValueError:  # rows of different lengths
+        raise InvalidInput("counts", counts, allowed) from None
+    if array.dtype.kind not in "iu":
+        raise InvalidInput("counts", array.dtype, "an array of integers")
+    if array.ndim not in (1, 2) or array.shape[-1] != levels:
+        raise InvalidInput("counts", array.shape, allowed)
+    if array.size:
+        smallest, largest = int(array.min()), int(array.max())
+        if smallest < 0 or largest > MAX_COUNT:
+            bad = smallest if smallest < 0 else largest
+            raise InvalidInput("counts", bad, f"between 0 and {MAX_COUNT} steps throughout")
+    return array.astype(np.int64, copy=False)
