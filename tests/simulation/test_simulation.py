@@ -10,6 +10,7 @@ from time import process_time
 import pytest
 
 from tests.simulation.audit import forget
+from tests.simulation.mutations import mutated
 from tests.simulation.simulation import simulate
 
 _SEEDS = 250
