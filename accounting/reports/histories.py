@@ -25,7 +25,7 @@ def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
     for mechanism in each:
         if not isinstance(mechanism, Mechanism):
             allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
-            raise InvalidInput("mechanism", mechanism, allowed)
+            raise InvalidInput("mechanisms", mechanism, allowed)
     return each
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from accounting.costs.costs import renyi_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.cumulants import Direction, SampledLoss
 from accounting.reports.histories import Mechanisms, level_counts, level_norms, per_level
@@ -62,7 +63,9 @@ class Levels:
 
     def steps(self, counts: IntArray) -> FloatArray:
         """Return how many steps each user has in each column, (n, columns), from (n, levels)."""
-        counts = np.atleast_2d(level_counts(counts, self._column.size))
+        counts = level_counts(counts, self._column.size)
+        if counts.ndim != 2:
+            raise InvalidInput("counts", counts.shape, f"of shape (n, {self._column.size})")
         if np.array_equal(self._column, np.arange(len(self._steps))):
             return counts.astype(np.float64)
         total = np.zeros((counts.shape[0], len(self._steps)))
