@@ -38,7 +38,7 @@ def responses(size: float, count: int, epsilon: mpf) -> mpf:
 
 def assert_between(bounds: Bounds, exact: mpf, width: float) -> None:
     assert mpf(float(bounds.lower[0])) <= exact <= mpf(float(bounds.upper[0]))
-    assert bounds.upper[0] <= bounds.lower[0] * (1.0 + width) + 1e-13
+    assert bounds.upper[0] <= bounds.lower[0] * (1.0 + width) + 1e-12
 
 
 @settings(max_examples=30)
