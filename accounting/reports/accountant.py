@@ -31,9 +31,9 @@ from accounting.exact.validation import (
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
 from accounting.reports.histories import level_counts
-from accounting.reports.pld import PldReport
+from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.reports.saddlepoint.report import SaddlePointReport
 from accounting.reports.tightest import TightestReport, gaussian_ratios
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]

@@ -26,9 +26,9 @@ from accounting.exact.validation import (
 from accounting.reports.accountant import ReportAccountant
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
-from accounting.reports.losses import LARGEST_RATIO
-from accounting.reports.pld import PldReport
-from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.reports.pld.losses import LARGEST_RATIO
+from accounting.reports.pld.report import PldReport
+from accounting.reports.saddlepoint.report import SaddlePointReport
 
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13

@@ -25,9 +25,9 @@ from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.histories import Mechanisms, per_level
-from accounting.reports.pld import PldReport
+from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint import SaddlePointReport
+from accounting.reports.saddlepoint.report import SaddlePointReport
 
 _PER_DECADE: Final = 32
 _DECADES: Final = 300

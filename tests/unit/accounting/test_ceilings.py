@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.reports.ceilings import AddedCeilings
-from accounting.reports.pld import PldReport
-from accounting.reports.steps import steps_of
+from accounting.reports.pld.ceilings import AddedCeilings
+from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.steps import steps_of
 
 
 def added(q: mpf, m: mpf, epsilon: mpf) -> mpf:

@@ -14,10 +14,10 @@ from mpmath import mpf
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports import pld
-from accounting.reports.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss
-from accounting.reports.losses import loss, outcome_range, step_loss
-from accounting.reports.pld import PldReport
-from accounting.reports.transforms import LossTransforms
+from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss
+from accounting.reports.pld.losses import loss, outcome_range, step_loss
+from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.transforms import LossTransforms
 
 DELTA = 1e-5
 

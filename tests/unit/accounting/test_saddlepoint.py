@@ -13,12 +13,12 @@ from mpmath import mpf
 from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports.bounds import Bounds
-from accounting.reports.cumulants import DIRECTIONS, Direction, SampledLoss
-from accounting.reports.loss_columns import CumulantTable, LossColumns
-from accounting.reports.pld import PldReport
+from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint import SaddlePointReport
-from accounting.reports.tilted_sums import TiltedSums
+from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction, SampledLoss
+from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
+from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 
 LEVELS = np.array([0.25, 0.5, 0.75, 1.0])
 

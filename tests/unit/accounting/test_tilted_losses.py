@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from accounting.reports.cumulants import DIRECTIONS, Direction, SampledLoss
-from accounting.reports.tilted_losses import (
+from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction, SampledLoss
+from accounting.reports.saddlepoint.tilted_losses import (
     RELATIVE_ERROR,
     THIRD_ERROR,
     UNKNOWN_THIRD,

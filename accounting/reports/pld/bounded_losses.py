@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.discretisation import integrated
+from accounting.reports.pld.discretisation import integrated
 
 _LARGEST_STEP: Final = 2.0
 _PANELS: Final = 16

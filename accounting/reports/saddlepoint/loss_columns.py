@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.tilted_losses import ComplexArray, TiltedLoss
+from accounting.reports.saddlepoint.tilted_losses import ComplexArray, TiltedLoss
 
 # Tilts to the octave: of the cumulants, and of the transforms.
 _CUMULANTS, _LINES = 8, 2

@@ -13,7 +13,7 @@ with its loss and the logarithm of its probability (`PointLoss`). On the vertica
 
 where sines give the parts of the last expectation without cancellation, -2 sin^2 and sin.
 
-Losses with a closed form are here; `accounting.reports.cumulants` has the sampled Gaussian step.
+Losses with a closed form are here; `cumulants` has the sampled Gaussian step.
 
 - Gaussian, a = c / s: L is normal with mean a^2 / 2 and variance a^2.
 - Laplace, e = c / scale: L is e with probability 1/2, -e with e^-e / 2, and between them it has the

@@ -8,9 +8,9 @@ import numpy as np
 
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.validation import BoolArray, FloatArray
-from accounting.reports.bounded_losses import LaplaceShift, RandomisedResponse
 from accounting.reports.histories import Mechanisms, per_level
-from accounting.reports.losses import LARGEST_RATIO, SampledGaussian
+from accounting.reports.pld.bounded_losses import LaplaceShift, RandomisedResponse
+from accounting.reports.pld.losses import LARGEST_RATIO, SampledGaussian
 
 Source: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
 _SMALLEST: Final = 1e-150  # smaller sizes count as this

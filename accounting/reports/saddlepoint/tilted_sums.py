@@ -10,7 +10,7 @@ D the delta of sqrt(K'')-GDP and P the sum of the third absolute central moments
 losses. The second is Berry-Esseen's theorem (0.56: Shevtsova 2010) for an integrand that rises to
 m(t) and falls again. Both hold at *every* t, so bounds are taken at tabulated tilts, without
 interpolation, from the best of those tried. The expression for delta_2 equals its definition in
-`accounting.reports.saddlepoint`. Estimates interpolate to the saddle point.
+`accounting.reports.saddlepoint.report`. Estimates interpolate to the saddle point.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 
 from accounting.conversions import gdp_tail
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.loss_columns import CumulantTable
-from accounting.reports.roots import falling_root
-from accounting.reports.tilted_losses import RELATIVE_ERROR, UNKNOWN_THIRD
+from accounting.reports.saddlepoint.loss_columns import CumulantTable
+from accounting.reports.saddlepoint.roots import falling_root
+from accounting.reports.saddlepoint.tilted_losses import RELATIVE_ERROR, UNKNOWN_THIRD
 
 _BERRY_ESSEEN: Final = 0.56
 # Rounding of a few sums, relative to the magnitudes in them.

@@ -11,8 +11,8 @@ the saddle point, K'(t) = epsilon + 1/t + 1/(t + 1) (Asoodeh et al. 2022, slides
 
 The last two approximate the integral to first order, and are far off where a tilted loss has a
 heavy tail. Estimates are the integral itself, by a sum over nodes on a line near the saddle point
-(`accounting.reports.contour`). Bounds are those of the error of delta_2, at the best of some tilts
-(`accounting.reports.tilted_sums`); they close in as steps accumulate, and with few steps the lower
+(`contour`). Bounds are those of the error of delta_2, at the best of some tilts
+(`tilted_sums`); they close in as steps accumulate, and with few steps the lower
 end may be 0. No upper bound is above that of Renyi accounting at its default orders.
 
 These are reports on realised histories. They never admit a step.
@@ -29,14 +29,14 @@ import numpy as np
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_finite, probability
-from accounting.reports import normal_losses
 from accounting.reports.bounds import Bounds
-from accounting.reports.contour import Contour
-from accounting.reports.cumulants import DIRECTIONS, Direction
 from accounting.reports.histories import Mechanisms
-from accounting.reports.levels import Levels
 from accounting.reports.renyi import DEFAULT_ORDERS
-from accounting.reports.tilted_sums import LARGEST_EPSILON, TiltedSums
+from accounting.reports.saddlepoint import normal_losses
+from accounting.reports.saddlepoint.contour import Contour
+from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction
+from accounting.reports.saddlepoint.levels import Levels
+from accounting.reports.saddlepoint.tilted_sums import LARGEST_EPSILON, TiltedSums
 
 # Users are taken in chunks, so that their sums at all tilts stay within some megabytes.
 _CHUNK = 1024

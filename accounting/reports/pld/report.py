@@ -13,12 +13,12 @@ import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.bounds import Bounds
-from accounting.reports.ceilings import AddedCeilings
-from accounting.reports.discretisation import StepLoss, discretised
 from accounting.reports.histories import Mechanisms
-from accounting.reports.lattices import CUTS, TILTS, LatticeChooser, Plan
-from accounting.reports.steps import steps_of
-from accounting.reports.transforms import Composition, LossTransforms
+from accounting.reports.pld.ceilings import AddedCeilings
+from accounting.reports.pld.discretisation import StepLoss, discretised
+from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, Plan
+from accounting.reports.pld.steps import steps_of
+from accounting.reports.pld.transforms import Composition, LossTransforms
 
 _CHUNK = 2**20  # complex numbers in one intermediate
 _LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25

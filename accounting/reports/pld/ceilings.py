@@ -17,9 +17,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.losses import SampledGaussian, loss
-from accounting.reports.steps import Source, Steps
-from accounting.reports.transforms import log_largest_weight
+from accounting.reports.pld.losses import SampledGaussian, loss
+from accounting.reports.pld.steps import Source, Steps
+from accounting.reports.pld.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
 _PLACES: Final = np.linspace(-_REACH, _REACH, int(2 * _REACH / _SPACING) + 1)

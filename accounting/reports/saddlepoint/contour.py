@@ -24,10 +24,10 @@ lines lie at tabulated tilts: nothing is interpolated, and the number of nodes d
 the number of steps.
 
 What is left out with k > N, and what transforms err by, is small and not bounded here: these are
-estimates. Bounds are in `accounting.reports.tilted_sums`. With 50 expected participations or more
-epsilon is within 1e-3 for delta from 1e-15. For smaller deltas, or fewer participations, heavy
-tails may want more nodes and finer grids than are taken. Where losses are sums of atoms, as those
-of pure DP, the transform does not fall, and delta is off by some tenths of a percent.
+estimates. Bounds are in `tilted_sums`. With 50 expected participations or more epsilon is within
+1e-3 for delta from 1e-15. For smaller deltas, or fewer participations, heavy tails may want more
+nodes and finer grids than are taken. Where losses are sums of atoms, as those of pure DP, the
+transform does not fall, and delta is off by some tenths of a percent.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from typing import Final
 import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.loss_columns import LossColumns
-from accounting.reports.tilted_losses import ComplexArray
-from accounting.reports.tilted_sums import TiltedSums
+from accounting.reports.saddlepoint.loss_columns import LossColumns
+from accounting.reports.saddlepoint.tilted_losses import ComplexArray
+from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 
 # What aliasing may add to delta, in nats below it; and what is left out, relative to delta.
 _MARGIN: Final = 12.0

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.discretisation import LatticeLoss, StepLoss
-from accounting.reports.tangents import LOSS_ERROR
+from accounting.reports.pld.discretisation import LatticeLoss, StepLoss
+from accounting.reports.pld.tangents import LOSS_ERROR
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.
 CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)

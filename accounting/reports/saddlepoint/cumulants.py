@@ -32,7 +32,7 @@ import numpy as np
 from scipy.special import erf, erfc, log_ndtr
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.tilted_losses import (
+from accounting.reports.saddlepoint.tilted_losses import (
     LARGEST_CUMULANT,
     REACH,
     ComplexArray,

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.discretisation import StepLoss, discretised, integrated
+from accounting.reports.pld.discretisation import StepLoss, discretised, integrated
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.discretisation import SMALLEST_STEP
-from accounting.reports.losses import SampledGaussian, loss, outcome_range
-from accounting.reports.steps import Source
-from accounting.reports.tangents import LOSS_ERROR
-from accounting.reports.transforms import log_largest_weight
+from accounting.reports.pld.discretisation import SMALLEST_STEP
+from accounting.reports.pld.losses import SampledGaussian, loss, outcome_range
+from accounting.reports.pld.steps import Source
+from accounting.reports.pld.tangents import LOSS_ERROR
+from accounting.reports.pld.transforms import log_largest_weight
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
 # A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.

@@ -10,11 +10,16 @@ from accounting.costs.costs import renyi_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.cumulants import Direction, SampledLoss
 from accounting.reports.histories import Mechanisms, level_counts, level_norms, per_level
-from accounting.reports.loss_columns import LossColumns
 from accounting.reports.renyi import DEFAULT_ORDERS
-from accounting.reports.tilted_losses import GaussianLoss, LaplaceLoss, PureLoss, TiltedLoss
+from accounting.reports.saddlepoint.cumulants import Direction, SampledLoss
+from accounting.reports.saddlepoint.loss_columns import LossColumns
+from accounting.reports.saddlepoint.tilted_losses import (
+    GaussianLoss,
+    LaplaceLoss,
+    PureLoss,
+    TiltedLoss,
+)
 
 # Sums of 2**46 steps at each of 2**16 levels stay finite.
 _LARGEST_DIVERGENCE = np.finfo(np.float64).max / 2.0**64

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.tangents import Cells, tangent_bins, tangent_polygon
+from accounting.reports.pld.tangents import Cells, tangent_bins, tangent_polygon
 
 # Of the largest loss: nodes that are closer to each other are not told apart.
 SMALLEST_STEP: Final = 2.0**-45

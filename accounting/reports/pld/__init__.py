@@ -1,0 +1,1 @@
+"""Loss distributions: (epsilon, delta) of compositions from transforms of discretised losses."""

@@ -1,0 +1,1 @@
+"""Saddle points: (epsilon, delta) of compositions from cumulants, whatever their length."""
