@@ -116,7 +116,7 @@ def _trim(world: World, _: Simulation) -> None:
     partition = world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
-    if until > log.start and partition not in world.damaged:
+    if until > log.start and partition not in world.damaged | world.lost:
         world.trimmed = True
         log.delete_before(world.rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")
