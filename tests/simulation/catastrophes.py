@@ -58,7 +58,7 @@ def lost_tail(world: World, simulation: Simulation) -> None:
     partition = world.rng.randrange(world.broker.partitions)
     log, reached = world.broker.norms(partition), world.store.next_of(partition)
     if log.start < reached == simulation.audit.reached(partition):
-        end = world.rng.randint(max(log.start, reached - 4), reached - 1)
+        end = max(log.start, reached - world.rng.choice((1, 1, 2, 4)))
         world.not_again[partition] = reached - 1, log.records.get(reached - 1, (None, b""))[1]
         log.remove(end, log.end)
         log.end = end
@@ -66,6 +66,8 @@ def lost_tail(world: World, simulation: Simulation) -> None:
         world.lost.add(partition)
         for process in simulation.slots:
             process.kill("its connections break")
+        for seconds in (6.0, 10.0, 14.0, 18.0):  # what has grown again is looked at again
+            world.after(seconds, simulation.group.rebalance)
 
 
 CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
@@ -73,5 +75,6 @@ CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
     added_partitions,
     deleted_records,
     hole,
+    lost_tail,
     lost_tail,
 )

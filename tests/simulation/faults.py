@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 
+_KEYS = (*STATE, "outbox", "outbox")
+"""That nothing is missing from the outbox, which is seldom full, its count alone can say."""
+
+
 def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any, None]]:
     """All faults of a seed, each by itself."""
     temper = world.temper
@@ -69,13 +73,13 @@ def _rewind(world: World, _: Simulation) -> None:
 
 def _damage(world: World, _: Simulation) -> None:
     """Redis loses one key of one partition, or a page goes back to what it was."""
-    partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(STATE)
+    partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(_KEYS)
     kept = world.store.contents(partition)
     earlier = world.rng.choice(world.store.history).get(partition, Contents())
     older = [
         name for name in kept.pages if earlier.pages.get(name, b"") not in (b"", kept.pages[name])
     ]
-    if older and world.catastrophe is None:
+    if older and world.rng.random() < 0.5 and world.catastrophe is None:
         name = world.rng.choice(older)
         kept.pages[name] = earlier.pages[name]
         world.damaged.add(partition)
@@ -112,7 +116,7 @@ def _trim(world: World, _: Simulation) -> None:
     partition = world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
-    if until > log.start and partition not in world.damaged:
+    if until > log.start and partition not in world.damaged | world.lost:
         world.trimmed = True
         log.delete_before(world.rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")

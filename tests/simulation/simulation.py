@@ -192,7 +192,7 @@ class Simulation:
         if world.damaged:
             for process in self.slots:
                 process.kill("the operator lets the damage be found")
-        while any(process.is_paused and not process.is_dead for process in self.slots) or not all(
+        while self._is_anybody_paused() or not all(
             self._is_settled(p) for p in range(world.broker.partitions)
         ):
             if world.loop.time() > until:
@@ -210,6 +210,9 @@ class Simulation:
                     "other-partitions",
                 ):
                     raise Wrong(f"{process.name} decides {partition}: {self.world.catastrophe}")
+
+    def _is_anybody_paused(self) -> bool:
+        return any(process.is_paused and not process.is_dead for process in self.slots)
 
     def _is_settled(self, partition: int) -> bool:
         kept = self.world.store.contents(partition)
@@ -239,7 +242,7 @@ class Simulation:
         while world.catastrophe is None:
             await asyncio.sleep(1.0)
             for partition in range(world.broker.partitions):
-                if self.processor_of(partition) is not None:
+                if self.processor_of(partition) is not None or self._is_anybody_paused():
                     since.pop(partition, None)
                 elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
                     _STALE_AFTER
