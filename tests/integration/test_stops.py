@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.operations.status import read_owners
-from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS
+from streams.topics.topics import NORMS, ODOMETER, SETTINGS, TOPICS
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
@@ -234,13 +234,8 @@ def test_a_topic_under_which_records_vanish_is_refused_at_the_start(
         service.audit()
 
 
-LOSING = [
-    (NORMS, {"retention_ms": "5000"}),
-    (NORMS, {"retention_bytes": "1000000"}),
-    (NORMS, {"cleanup_policy": "compact"}),
-    (ODOMETER, {"cleanup_policy": "delete"}),
-    (HALTS, {"max_message_bytes": "100000"}),
-]
+# The others are in tests/unit/topics/test_settings.py.
+LOSING = [(NORMS, {"cleanup_policy": "compact"}), (ODOMETER, {"cleanup_policy": "delete"})]
 
 
 @pytest.mark.parametrize(("topic", "settings"), LOSING)
@@ -258,15 +253,6 @@ def test_settings_under_which_records_vanish_stop_a_service_that_runs(
     restart(service)
     charge(service, 2)
     service.audit()
-
-
-def test_settings_that_lose_nothing_are_only_advised(service: Service) -> None:
-    charge(service, 1)
-    service.alter(REJECTS, retention_ms="60000")
-    restart(service)
-    charge(service, 2)
-    service.audit()
-    assert not any(service.problems())
 
 
 # --- a log that lost records --------------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""Settings under which records vanish are a problem, told with its remedy; others are not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from streams.config import Config
+from streams.topics.seen import TopicsSeen
+from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS, Topics
+
+CONFIG = Config(kafka="broker:9092", prefix="t.", partitions=2)
+TOPIC_ID = UUID(int=7)
+
+
+class Admin:
+    """A broker's topics, as its administrators see them."""
+
+    def __init__(self, changes: dict[str, dict[str, str]]) -> None:
+        self.settings = {name: {**SETTINGS[name], **changes.get(name, {})} for name in TOPICS}
+        self.partitions = dict.fromkeys(TOPICS, 2)
+        self.hidden: set[str] = set()
+
+    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "partitions": [{}] * self.partitions[known], "topic_id": TOPIC_ID}
+            for name in names
+            if (known := name.removeprefix(CONFIG.prefix)) in self.partitions
+        ]
+
+    def describe_configs(self, asked: list[Any], config_filter: str) -> dict[str, Any]:
+        return {
+            "topic": {
+                CONFIG.topic(name): {} if name in self.hidden else _described(settings)
+                for name, settings in self.settings.items()
+            }
+        }
+
+    def close(self) -> None:
+        pass
+
+
+def _described(settings: dict[str, str]) -> dict[str, dict[str, str]]:
+    return {setting: {"value": value} for setting, value in settings.items()}
+
+
+def seen(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> TopicsSeen:
+    monkeypatch.setattr("streams.topics.topics.new_admin", lambda *_, **__: admin)
+    with Topics(CONFIG) as topics:
+        return topics.look()
+
+
+LOSING = [
+    (NORMS, "retention.ms", "5000"),
+    (NORMS, "retention.bytes", "1000000"),
+    (NORMS, "cleanup.policy", "compact"),
+    (NORMS, "cleanup.policy", "compact,delete"),
+    (NORMS, "unclean.leader.election.enable", "true"),
+    (HALTS, "cleanup.policy", "compact"),
+    (HALTS, "max.message.bytes", "100000"),
+    (ODOMETER, "cleanup.policy", "delete"),
+    (ODOMETER, "max.message.bytes", "1000"),
+    (REJECTS, "cleanup.policy", "compact"),
+    (REJECTS, "max.message.bytes", "100000"),
+]
+
+
+@pytest.mark.parametrize(("topic", "setting", "value"), LOSING)
+def test_a_setting_under_which_records_vanish_is_a_problem_with_its_remedy(
+    topic: str, setting: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = seen(Admin({topic: {setting: value}}), monkeypatch).problem
+    assert problem is not None
+    wanted = SETTINGS[topic][setting]
+    assert f"topic t.{topic} has {setting}={value} where {wanted} is needed" in problem
+    (command,) = re.findall(r"`([^`]*)`", problem)
+    assert command.endswith(f"configs alter -r topic -n t.{topic} -c {setting}={wanted}")
+
+
+KEEPING = [
+    (NORMS, "retention.ms", "-1"),
+    (HALTS, "retention.ms", str(2**40)),
+    (HALTS, "retention.ms", "-1"),
+    (HALTS, "max.message.bytes", str(2**30)),
+    (REJECTS, "max.message.bytes", str(2**30)),
+    (ODOMETER, "max.message.bytes", str(2**30)),
+]
+ADVISED = [
+    (NORMS, "max.message.bytes", "100000"),
+    (HALTS, "retention.ms", "60000"),
+    (REJECTS, "retention.ms", "60000"),
+]
+
+
+@pytest.mark.parametrize(("topic", "setting", "value"), [*KEEPING, *ADVISED])
+def test_a_setting_that_loses_nothing_in_silence_is_at_most_advised_against(
+    topic: str,
+    setting: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = seen(Admin({topic: {setting: value}}), monkeypatch)
+    assert found == TopicsSeen(TOPIC_ID.bytes, 2, None)
+    advised = (topic, setting, value) in ADVISED
+    assert [f"t.{topic} has {setting}={value}" in line for line in caplog.messages] == [
+        True
+    ] * advised
+
+
+def test_all_settings_of_all_topics_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {
+        NORMS: {"retention.ms": "5000", "retention.bytes": "7"},
+        ODOMETER: {"cleanup.policy": "delete"},
+    }
+    problem = seen(Admin(changes), monkeypatch).problem or ""
+    assert problem.count("is needed") == 3
+    norms, odometer = re.findall(r"`([^`]*)`", problem)
+    assert norms.endswith("-n t.norms -c retention.ms=-1 -c retention.bytes=-1")
+    assert odometer.endswith("-n t.odometer -c cleanup.policy=compact")
+
+
+def test_settings_that_nobody_may_see_are_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = Admin({NORMS: {"retention.ms": "5000"}})
+    admin.hidden = {NORMS}
+    with caplog.at_level(logging.WARNING):
+        assert seen(admin, monkeypatch).problem is None
+    assert any("nobody may see the settings of t.norms" in line for line in caplog.messages)
+
+
+def test_topics_that_differ_in_their_partitions_are_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = Admin({})
+    admin.partitions[HALTS] = 3
+    found = seen(admin, monkeypatch)
+    assert found.partitions == 2
+    assert "the topics differ in their number of partitions" in (found.problem or "")
+
+
+def test_a_log_that_is_gone_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin({})
+    del admin.partitions[NORMS]
+    assert "there is no topic t.norms" in (seen(admin, monkeypatch).problem or "")
