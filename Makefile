@@ -19,7 +19,7 @@ help:                             ## what there is
 demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
 
-check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process; a minute
+check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process
 	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check $(ARGS)
 
 ifeq ($(strip $(ARGS)),)
