@@ -292,6 +292,7 @@ def test_a_cost_that_float_addition_would_absorb_is_denied(
         assert not admitted[0]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tiny_costs_of_one_user_are_counted_one_by_one() -> None:
     steps = 100_000
     rule = ZcdpFilter.from_units(2**44 + steps)

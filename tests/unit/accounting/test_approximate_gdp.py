@@ -52,6 +52,7 @@ def test_gdp_curve_is_at_or_above_the_estimate_at_every_point_and_at_one_of_them
     assert min(ratios) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_mu_rises_with_every_further_step_and_users_do_not_touch_each_other() -> None:
     report = accountant(1.0, 0.02)
     counts = np.cumsum(np.full((6, 4), 100, dtype=np.int64), axis=0)

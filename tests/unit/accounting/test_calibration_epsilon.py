@@ -42,6 +42,7 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
         assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "steps", "noise"), [(1.8285, 1000, 1.0), (7.7515, 2000, 0.65)])
 def test_published_epsilon_of_dp_sgd_gives_back_its_noise(
     epsilon: float, steps: int, noise: float

@@ -26,6 +26,7 @@ GRID = NormGrid(1.0, 2)
 ALPHA = np.linspace(0.0, 1.0, 101)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.floats(0.3, 20.0), st.integers(1, 30), st.floats(0.0, 1.0))
 def test_trade_off_of_gaussian_steps_is_below_the_exact_one_and_near(

@@ -93,6 +93,7 @@ def test_gaussian_and_laplace_steps_are_an_integral_over_the_loss_of_one(epsilon
     assert_between(report.delta(np.array([[1, 1]]), epsilon), exact, 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
 def test_sampled_and_gaussian_steps_lose_the_larger_direction(epsilon: float) -> None:
     report = PldReport([PoissonGaussian(1.0, 0.1), Gaussian(1.0)], np.array([1.0, 0.5]))

@@ -149,6 +149,7 @@ def test_lower_bound_of_steps_below_the_rounding_of_one_is_not_above_the_truth(
     assert bounds.lower[0] <= truth < 0.05
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.floats(-17.0, -5.0).map(lambda x: 10.0**x),
@@ -176,6 +177,7 @@ usual_rate = st.floats(1e-3, 1.0)
 usual_counts = st.lists(st.integers(0, 300), min_size=3, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(usual_rate, st.floats(0.6, 8.0), st.lists(usual_counts, min_size=2, max_size=4))
 def test_many_users_at_once_are_as_one_by_one_in_any_order(
@@ -192,6 +194,7 @@ def test_many_users_at_once_are_as_one_by_one_in_any_order(
             np.testing.assert_allclose(part[user], one[0], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.integers(0, 2))
 def test_more_steps_larger_norms_and_higher_rates_never_lose_less(

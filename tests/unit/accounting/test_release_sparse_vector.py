@@ -128,6 +128,7 @@ def test_the_noise_of_monotone_queries_does_not_cover_others() -> None:
     assert ratio == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 @CASES
 def test_answers_have_the_probabilities_of_the_model(
     positives: int, sensitivity: int, monotone: bool
@@ -153,6 +154,7 @@ def test_answers_have_the_probabilities_of_the_model(
     assert stats.chisquare(list(seen.values()), expected).pvalue > 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("monotone", [False, True])
 def test_frequencies_on_neighbours_stay_within_e_epsilon(monotone: bool) -> None:
     """Clopper-Pearson bounds on both frequencies: fails for one seed in a million."""

@@ -210,6 +210,7 @@ def test_levels_that_are_none_are_refused() -> None:
         reports.epsilon(COUNTS, 1e-5, "moments")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Laplace(2.0), PureDP()])
 def test_pure_mechanisms_are_reported_by_all_methods(mechanism: Mechanism) -> None:
     reports = accountant(mechanism)
@@ -219,6 +220,7 @@ def test_pure_mechanisms_are_reported_by_all_methods(mechanism: Mechanism) -> No
         assert (reports.epsilon(COUNTS, 1e-5, method) <= by_renyi * (1.0 + 1e-5)).all()
 
 
+@pytest.mark.slow
 def test_several_mechanisms_have_their_histograms_side_by_side() -> None:
     sampled, laplace = PoissonGaussian(1.0, 0.05), Laplace(20.0)
     both = ReportAccountant([sampled, laplace], [GRID, NormGrid(2.0, 3)])

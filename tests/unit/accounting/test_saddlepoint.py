@@ -210,6 +210,7 @@ def test_estimates_are_within_1e_3_of_the_loss_distributions(row: str) -> None:
     assert at.estimate[0] == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.floats(-4.0, -0.3),
@@ -363,6 +364,7 @@ EXTREMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("largest", "spread", "rate"), EXTREMES)
 @pytest.mark.parametrize("count", [1, 1000, 2**46])
 def test_extreme_histories_give_ordered_bounds_without_nan_or_warning(
@@ -553,6 +555,7 @@ histories = st.lists(st.tuples(*[st.integers(0, 5000)] * 4), min_size=1, max_siz
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(histories, st.floats(-12.0, -0.5).map(lambda x: 10.0**x))
 def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, delta: float) -> None:

@@ -138,6 +138,7 @@ def test_whole_orders_are_just_above_the_binomial_sum(s: float, q: float, a: int
     assert is_just_above(one(s, q, float(a)), as_fraction(binomial_sum(s, q, a)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("s", "q", "a"), [(0.8, 0.03, 1.75), (1.5, 0.6, 9.5), (3.0, 0.2, 1.01)])
 def test_fractional_orders_are_just_above_a_quadrature_of_the_definition(

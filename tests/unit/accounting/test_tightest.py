@@ -29,6 +29,7 @@ def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
     return upper - mpmath.exp(mpf(epsilon)) * mpmath.ncdf(-mpf(epsilon) / mu - mu / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "epsilon", "most"),
     [
@@ -54,6 +55,7 @@ HISTORIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
 def test_delta_does_not_rise_with_epsilon(mechanism: Mechanism, history: list[int]) -> None:
     report = ReportAccountant(mechanism, GRID)
@@ -63,6 +65,7 @@ def test_delta_does_not_rise_with_epsilon(mechanism: Mechanism, history: list[in
     assert (np.diff(deltas) <= 0.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
 def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[int]) -> None:
     report = ReportAccountant(mechanism, GRID)
@@ -71,6 +74,7 @@ def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[in
     assert (np.diff(epsilons) <= 0.0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.floats(-4.0, 0.0).map(lambda x: 10.0**x),
@@ -91,6 +95,7 @@ def test_no_method_is_tighter_by_more_than_a_twentieth_and_no_lower_bound_is_abo
             assert other.bounds.lower <= float(found)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.floats(-2.0, 2.0).map(lambda x: 10.0**x),

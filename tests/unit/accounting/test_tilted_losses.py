@@ -86,6 +86,7 @@ CUMULANT_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("a", "q", "t"), CUMULANT_CASES)
 def test_cumulants_are_within_the_stated_error_of_quadrature_in_many_digits(
@@ -151,6 +152,7 @@ def gaussian_integral(a: float) -> Integral:
     return integral
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "integral"),
     [
