@@ -29,6 +29,7 @@ from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.costs.tariffs import MAX_LEVELS, checked_tariff, levels_of, norms_of
 from accounting.exact.errors import InvalidInput
 from accounting.exact.narrowing import round_to
 from accounting.exact.units import (
@@ -40,7 +41,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.measures import MEASURES, Measure, MeasureName, charge_units
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_BUDGET_UNITS",
     "MAX_COST_UNITS",
+    "MAX_LEVELS",
     "MEASURES",
     "UNIT_BITS",
     "ApproxDPFilter",
@@ -99,6 +101,7 @@ __all__ = [
     "approximate_mu",
     "budget_units",
     "charge_units",
+    "checked_tariff",
     "cost_units",
     "epsilon_of",
     "from_units",
@@ -108,9 +111,11 @@ __all__ = [
     "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
+    "levels_of",
     "mean_norms",
     "noise_for_epsilon",
     "noise_for_norm_budget",
+    "norms_of",
     "poisson_gaussian_divergence",
     "quantile_norms",
     "release_mean",
@@ -121,6 +126,7 @@ __all__ = [
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
+    "tariff",
     "zcdp_budget",
     "zcdp_cost",
     "zcdp_of_group",
