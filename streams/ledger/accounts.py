@@ -1,7 +1,7 @@
 """The accounts of one dataset in one partition: who has spent what, and who is admitted.
 
-``plan`` checks everything and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries
-the plan out. What a step comes to is said by ``rule``: here users become rows, and rows users.
+``plan`` checks everything and changes nothing: a ``Rejection`` leaves no trace. ``carry_out`` does
+what was planned. What a step comes to is said by ``rule``: here users become rows, and rows users.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism
-from streams.ledger.charges import check_charge, check_new_users, check_once
+from streams.ledger.charges import check_charge, check_kinds, check_new_users, check_once
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,
@@ -28,7 +27,7 @@ from streams.ledger.columns import (
 )
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.limits import ids_written
-from streams.ledger.rule import NOBODY, Rule, Settled, positions
+from streams.ledger.rule import NOBODY, Asked, ByNorm, Rule, Settled, positions
 from streams.schemas import Charge, Policy, User, Users
 from streams.wire.packing import pack_users, select_users, unpack_users
 
@@ -72,8 +71,7 @@ class Plan:
     """A charge that has passed every check."""
 
     users: NDArray[np.int64] | list[User]
-    norms: NDArray[np.float64]
-    mechanism: Mechanism
+    asked: Asked
     slots: Numbers  # those of new users are the next ones
     new_users: NDArray[np.int64] | list[User]
 
@@ -82,11 +80,10 @@ class Plan:
 class Outcome:
     """What a charge did; arrays in the order of its users."""
 
-    users: NDArray[np.int64] | list[User]
     admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]
     clipped: Numbers  # positions granted less than asked for
-    granted: NDArray[np.float64]  # the granted norms of those positions
+    granted: NDArray[np.float64]  # the norms, or levels, of those positions
     raised: Iterator[tuple[User, list[float]]]  # whose bound rose, with the new one
     changes: AccountsChanges
 
@@ -96,6 +93,7 @@ class Accounts:
 
     Attributes:
         policy: under what they are charged.
+        rule: what comes of it.
         exhausted_users: how many of them have nothing left.
     """
 
@@ -103,9 +101,9 @@ class Accounts:
         self.policy = policy
         self.exhausted_users = 0
         self._partition = partition
-        self._rule = Rule(policy)
+        self.rule = Rule(policy)
         self._index = UserIndex()
-        self._rows = Balances(self._rule.orders)
+        self._rows = Balances(self.rule.orders)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -116,8 +114,25 @@ class Accounts:
         Raises:
             Rejection: for the first reason that applies.
         """
-        first = self._index.user(0) if len(self._index) else None
-        users, norms, mechanism = check_charge(charge, self.policy, first)
+        users, norms, mechanism = check_charge(charge, self.policy, self.first_user)
+        slots, new_users = self.seek(users)
+        return Plan(users, ByNorm(mechanism, norms), slots, new_users)
+
+    @property
+    def first_user(self) -> User | None:
+        """Who was charged or enrolled first, if anybody was."""
+        return self._index.user(0) if len(self._index) else None
+
+    def seek(
+        self, users: NDArray[np.int64] | list[User]
+    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
+        """The slots of users who are all different, and who of them is new.
+
+        Those of new users are the next ones, in their order.
+
+        Raises:
+            Rejection: DUPLICATE_USER or WRONG_PARTITION.
+        """
         slots = self._index.find(users)
         new = positions(slots == UNKNOWN)
         new_users = select_users(users, new)
@@ -125,40 +140,69 @@ class Accounts:
         if len(new):
             check_new_users(new_users, self._partition, self.policy.partitions)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
-        return Plan(users, norms, mechanism, slots, new_users)
+        return slots, new_users
+
+    def seek_allowed(
+        self, users: NDArray[np.int64] | list[User], version: int
+    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
+        """As ``seek``, of users in a request of this version that brings nothing else.
+
+        Raises:
+            Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
+        """
+        check_kinds(self.policy, self.first_user, users, version)
+        return self.seek(users)
+
+    def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
+        """The ids in these slots."""
+        return self._index.users_at(slots)
+
+    def enrol(self, new_users: NDArray[np.int64] | list[User]) -> AccountsChanges:
+        """Give users their slots before anything is charged to them."""
+        first = len(self._index)
+        self._enrol(new_users)
+        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [])
 
     def measure(self, plan: Plan) -> tuple[int, int]:
         """How many users a plan would charge, and how many odometers it would raise."""
         self._rows.reserve(len(self._index) + len(plan.new_users))
         charged = raised = 0
-        for block in self._blocks(plan):
-            settled = self._settle(plan, block)
+        for block in self._blocks(plan.slots):
+            settled = self._settle(plan.slots, plan.asked, block)
             charged += int(np.count_nonzero(settled.charged))
             raised += len(settled.raised)
         return charged, raised
 
-    def charge(self, plan: Plan) -> Outcome:
+    def carry_out(self, plan: Plan) -> Outcome:
         """Carry out a plan that was made of the accounts as they are."""
+        return self.charge(plan.slots, plan.asked, plan.new_users)
+
+    def charge(
+        self,
+        slots: Numbers,
+        asked: Asked,
+        new_users: NDArray[np.int64] | list[User] = NOBODY,
+    ) -> Outcome:
+        """Charge the users in these slots, after giving them to those who are new."""
         first_new_slot = len(self._index)
-        if len(plan.new_users):
-            self._enrol(plan.new_users)
-        blocks = self._blocks(plan)
+        if len(new_users):
+            self._enrol(new_users)
+        blocks = self._blocks(slots)
         settled: list[Settled] = []
         written: list[list[RowChanges]] = []
         for block in blocks:
-            decided = self._settle(plan, block)
-            written.append(self._write(plan.slots[block], decided))
+            decided = self._settle(slots, asked, block)
+            written.append(self._write(slots[block], decided))
             # What grows with the orders is kept once, as bytes.
             settled.append(decided._replace(spent=NOBODY, base=NOBODY))
-        raised = _joined(plan.slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
+        raised = _joined(slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
         changes = AccountsChanges(
             dataset=self.policy.dataset,
-            new_users=pack_users(plan.new_users),
+            new_users=pack_users(new_users),
             first_new_slot=first_new_slot,
             rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).slots],
         )
         return Outcome(
-            users=plan.users,
             admitted=_joined(s.admitted for s in settled),
             exhausted=_joined(s.exhausted for s in settled),
             clipped=_joined(b.start + s.clipped for b, s in zip(blocks, settled, strict=True)),
@@ -211,7 +255,7 @@ class Accounts:
 
     def bounds(self) -> NDArray[np.float64]:
         """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
-        return self._rule.bounds(self._rows.rungs[: len(self._index)])
+        return self.rule.bounds(self._rows.rungs[: len(self._index)])
 
     def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> Numbers:
         slots = self._index.add(new_users)
@@ -219,19 +263,18 @@ class Accounts:
         self._rows.touch(slots)
         return slots
 
-    def _blocks(self, plan: Plan) -> list[slice]:
-        users = self._rule.block_users
-        return [slice(i, i + users) for i in range(0, max(1, len(plan.slots)), users)]
+    def _blocks(self, slots: Numbers) -> list[slice]:
+        users = self.rule.block_users
+        return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
 
-    def _settle(self, plan: Plan, block: slice) -> Settled:
+    def _settle(self, slots: Numbers, asked: Asked, block: slice) -> Settled:
         """Decide about a block of users; writes nothing."""
-        slots, rows = plan.slots[block], self._rows
-        return self._rule.settle(
-            rows.spent.take(slots, axis=0),
-            rows.base.take(slots, axis=0),
-            rows.rungs.take(slots),
-            plan.mechanism,
-            plan.norms[block],
+        charged, rows = slots[block], self._rows
+        return self.rule.settle(
+            rows.spent.take(charged, axis=0),
+            rows.base.take(charged, axis=0),
+            rows.rungs.take(charged),
+            asked.part(block),
         )
 
     def _write(self, slots: Numbers, settled: Settled) -> list[RowChanges]:
@@ -250,17 +293,17 @@ class Accounts:
         self, slots: Numbers, rungs: Numbers, rungs_before: Numbers
     ) -> Iterator[tuple[User, list[float]]]:
         """Of those whose odometer rose, whose bound did, with the new one."""
-        users = self._rule.block_users
+        users = self.rule.block_users
         for start in range(0, len(slots), users):
             block = slice(start, start + users)
-            bounds = self._rule.bounds(rungs[block])
-            higher = bounds > self._rule.bounds(rungs_before[block])
+            bounds = self.rule.bounds(rungs[block])
+            higher = bounds > self.rule.bounds(rungs_before[block])
             news = higher.any(axis=1) if higher.ndim == 2 else higher
             risen = [self._index.user(slot) for slot in slots[block][news].tolist()]
             yield from zip(risen, _lists(bounds[news]), strict=True)
 
     def _count_exhausted(self, slots: Numbers) -> int:
-        return int(np.count_nonzero(self._rule.exhausted(self._rows.spent.take(slots, axis=0))))
+        return int(np.count_nonzero(self.rule.exhausted(self._rows.spent.take(slots, axis=0))))
 
 
 def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:

@@ -1,10 +1,11 @@
-"""Numbers of users as a struct of arrays: one row a user, columns of int64.
+"""Numbers of users as a struct of arrays: one row a user, columns of integers.
 
 A subclass names its columns, one line each, and that line is all a new one takes:
 
     class Balances(Columns):
         spent: Annotated[Numbers, PER_ORDER]
         rungs: Annotated[Numbers, Column(initial=1)]
+        level: Annotated[NDArray[np.uint8], Column(dtype="u1")]
 
 Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
 names: state that was stored before there was a column has its initial value in every row.
@@ -34,10 +35,12 @@ class Column:
     Attributes:
         initial: what it says of a user of whom nothing is known.
         per_order: a number for each order of the dataset; else one.
+        dtype: of its numbers, in memory and, little-endian, as they are stored.
     """
 
     initial: int = 0
     per_order: bool = False
+    dtype: str = "<i8"
 
 
 PER_ORDER = Column(per_order=True)
@@ -47,7 +50,7 @@ class RowChanges(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not increments: setting them twice is harmless."""
 
     slots: bytes  # uint32, little-endian
-    values: dict[str, bytes]  # column -> int64, little-endian, (n,) or (n, orders)
+    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders)
 
     @property
     def size(self) -> int:
@@ -98,7 +101,9 @@ class Columns:
         """The pages of these rows are not what they were."""
         self._changed_pages[slots >> _PAGE_BITS] = True
 
-    def write(self, slots: Numbers, *, touched: bool = False, **values: Numbers) -> RowChanges:
+    def write(
+        self, slots: Numbers, *, touched: bool = False, **values: NDArray[np.integer]
+    ) -> RowChanges:
         """Set columns in rows.
 
         Args:
@@ -114,7 +119,7 @@ class Columns:
         packed = {}
         for name, numbers in values.items():
             getattr(self, name)[slots] = numbers
-            packed[name] = _pack(numbers)
+            packed[name] = self._pack(name, numbers)
         if not touched:
             self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
@@ -140,7 +145,7 @@ class Columns:
         """
         self._changed_pages[number] = False
         rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
-        return {name: _pack(getattr(self, name)[rows]) for name in self._columns}
+        return {name: self._pack(name, getattr(self, name)[rows]) for name in self._columns}
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
         """Put the rows of a page back, for which there is room."""
@@ -150,14 +155,18 @@ class Columns:
             getattr(self, name)[start : start + len(rows)] = rows
         self._changed_pages[number] = False
 
-    def unpack(self, name: str, packed: bytes) -> Numbers:
+    def unpack(self, name: str, packed: bytes) -> NDArray[np.integer]:
         """Rows of one column."""
-        shape = self._orders if self._columns[name].per_order else ()
-        return np.frombuffer(packed, dtype="<i8").reshape(-1, *shape)
-
-    def _initial(self, column: Column, count: int) -> Numbers:
+        column = self._columns[name]
         shape = self._orders if column.per_order else ()
-        return np.full((count, *shape), column.initial, dtype=np.int64)
+        return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
+
+    def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
+        return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
+
+    def _initial(self, column: Column, count: int) -> NDArray[np.integer]:
+        shape = self._orders if column.per_order else ()
+        return np.full((count, *shape), column.initial, dtype=column.dtype)
 
 
 def slots_of(changes: RowChanges) -> Numbers:
@@ -171,7 +180,3 @@ def joined(parts: Sequence[RowChanges]) -> RowChanges:
         return parts[0]
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
     return RowChanges(b"".join(part.slots for part in parts), values)
-
-
-def _pack(numbers: Numbers) -> bytes:
-    return numbers.astype("<i8", copy=False).tobytes()

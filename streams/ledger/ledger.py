@@ -25,7 +25,10 @@ from streams.ledger.outputs import (
     answer_to,
     checkpoint_of,
     decision_of,
+    enrolled_of,
+    halted_of,
     reject,
+    roster_decision_of,
 )
 from streams.ledger.policies import (
     check_policy,
@@ -34,6 +37,8 @@ from streams.ledger.policies import (
     policy_to_store,
     quoted,
 )
+from streams.ledger.rosters import Members, enrolment, pricing
+from streams.ledger.rule import ByLevel
 from streams.ledger.runs import (
     check_next_step,
     closed,
@@ -45,10 +50,13 @@ from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, 
 from streams.schemas import (
     Answer,
     Charge,
+    ChargeRoster,
     CloseRun,
     CreateDataset,
     DatasetCreated,
     DatasetWithdrawn,
+    Enrol,
+    Enrolled,
     OpenRun,
     Reason,
     Rejection,
@@ -60,7 +68,7 @@ from streams.schemas import (
     encode,
 )
 from streams.wire.chain import NO_TOPIC, Chain, genesis
-from streams.wire.packing import charge_digest
+from streams.wire.packing import charge_digest, roster_digest
 
 __all__ = [
     "Changes",
@@ -141,6 +149,10 @@ class Ledger(State):
         match request:
             case Charge():
                 return self._charge(place, request)
+            case ChargeRoster():
+                return self._charge_roster(place, request)
+            case Enrol():
+                answer = self._enrol(place, request)
             case CreateDataset():
                 answer = self._create_dataset(place, request)
             case WithdrawDataset():
@@ -217,6 +229,7 @@ class Ledger(State):
         self._accounts_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
+        self.rosters.pop(request.address, None)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -240,14 +253,62 @@ class Ledger(State):
         plan = accounts.plan(charge)
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *accounts.measure(plan))
-        outcome = accounts.charge(plan)
+        outcome = accounts.carry_out(plan)
         self._note(outcome.changes)
-        decision = encode(decision_of(charge, digest, outcome, place))
+        decision = encode(decision_of(charge, digest, plan.users, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run, step=charge.step, digest=digest, decision=decision
         )
         return [
             answer_to(charge, decision),
+            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
+        ]
+
+    def _enrol(self, place: Place, request: Enrol) -> Enrolled:
+        accounts = self._accounts_of(request.dataset)
+        run = under_current_attempt(self.runs.get(request.address), request)
+        terms = self.rosters.get(request.address)
+        members = self.rosters.members.get(request.address, Members())
+        enrolled = enrolment(request, terms, members, accounts)
+        if enrolled.terms != terms:
+            self.rosters[request.address] = enrolled.terms
+            members = self.rosters.members[request.address]
+        if len(enrolled.slots):
+            if len(enrolled.new_users):
+                self._note(accounts.enrol(enrolled.new_users))
+            added = members.add(enrolled.slots, enrolled.terms.levels)
+            self._note_members(request.address, added)
+        users = accounts.users_at(members.slots)
+        return enrolled_of(request, enrolled.terms, members, users, run.step, place)
+
+    def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
+        accounts = self._accounts_of(charge.dataset)
+        run = under_current_attempt(self.runs.get(charge.address), charge)
+        digest = roster_digest(charge)
+        if charge.step == run.step:
+            return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+        check_next_step(run, charge)
+        terms = self.rosters.get(charge.address)
+        if terms is None:
+            detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
+            raise Rejection(Reason.UNKNOWN_ROSTER, detail)
+        members = self.rosters.members[charge.address]
+        priced = pricing(charge, terms, members, accounts)
+        slots = members.slots
+        outcome = accounts.charge(slots, ByLevel(priced.tariff, priced.levels))
+        told = members.tell(outcome.admitted, outcome.exhausted)
+        if priced.terms != terms:
+            self.rosters[charge.address] = priced.terms
+        self._note(outcome.changes)
+        self._note_members(charge.address, members.set_levels(priced.rows, priced.row_levels))
+        self._note_members(charge.address, members.write_told(told))
+        decision = encode(roster_decision_of(charge, digest, told, outcome, place))
+        self.runs[charge.address] = msgspec.structs.replace(
+            run, step=charge.step, digest=digest, decision=decision
+        )
+        return [
+            answer_to(charge, decision),
+            *halted_of(charge, accounts.users_at(slots[told.halted]), place),
             *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
         ]
 

@@ -20,9 +20,10 @@ from accounting import (
     Laplace,
     Measure,
     Mechanism,
+    PoissonGaussian,
     PureDP,
 )
-from streams.schemas import MechanismName, Policy, Reason, Rejection, UserIds
+from streams.schemas import ChargeRoster, MechanismName, Policy, Reason, Rejection, UserIds
 
 MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
     "gaussian": Gaussian,
@@ -120,15 +121,42 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
         mechanism = MECHANISMS[name](scale)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, name, policy)
+    return mechanism
+
+
+def check_roster_mechanism(charge: ChargeRoster, policy: Policy) -> None:
+    """Check the mechanism of a step whose prices a tariff says.
+
+    Raises:
+        Rejection: INVALID_MECHANISM.
+    """
+    if charge.mechanism != "poisson-gaussian":
+        if charge.sampling_rate != 1.0:
+            detail = (
+                f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
+                "sampled: those of poisson-gaussian are"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+        mechanism_of(charge.mechanism, charge.scale, policy)
+        return
+    try:
+        mechanism = PoissonGaussian(charge.scale, charge.sampling_rate)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, charge.mechanism, policy)
+
+
+def _check_covered(mechanism: Mechanism, name: str, policy: Policy) -> None:
     measure = measure_of(policy)
     if not measure.covers(mechanism):
         covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
+        other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
         detail = (
             f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
-            "use measure zcdp"
+            f"use measure {other}"
         )
         raise Rejection(Reason.INVALID_MECHANISM, detail)
-    if policy.on_exhaustion == "clip" and not isinstance(mechanism, Gaussian):
+    if policy.on_exhaustion == "clip" and not isinstance(mechanism, Gaussian | PoissonGaussian):
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)
-    return mechanism

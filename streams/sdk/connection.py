@@ -22,10 +22,13 @@ from streams.ledger.outputs import Channel
 from streams.schemas import (
     Answer,
     Charge,
+    ChargeRoster,
     Decision,
+    Halted,
     Rejected,
     Rejection,
     Request,
+    RosterDecision,
     decode_answer,
     decode_request,
 )
@@ -314,6 +317,6 @@ def rejected_key(rejected: Rejected) -> Hashable:
 
 
 def _key_of(record: Answer | Request) -> Hashable:
-    if isinstance(record, Decision | Charge):
+    if isinstance(record, Decision | RosterDecision | Halted | Charge | ChargeRoster):
         return step_key(record.dataset, record.run, record.attempt, record.step)
     return record.request

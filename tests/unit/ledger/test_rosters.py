@@ -1,0 +1,339 @@
+"""Rosters: who is enrolled is charged by level, exactly as the same norms would be."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import Gaussian, PoissonGaussian
+from accounting.costs.tariffs import norms_of
+from accounting.measures import tariff
+from streams.ledger.ledger import Channel, Ledger
+from streams.schemas import (
+    ChargeRoster,
+    Enrol,
+    Enrolled,
+    Halted,
+    Reason,
+    Rejected,
+    RosterDecision,
+    decode_answer,
+)
+from streams.wire.packing import page_digests, tariff_digest, unpack_positions, unpack_users
+from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
+
+CLIP, LEVELS = 1.0, 10
+
+
+class RosterLog(Log):
+    """A log of version 3, with a roster for run r of dataset d."""
+
+    def __init__(self) -> None:
+        super().__init__(v=3)
+        self.units: dict[str, bytes] = {}
+
+    def enrol(self, users, first=0, **fields):
+        record = Enrol(
+            **{
+                "v": 3,
+                "dataset": "d",
+                "run": "r",
+                "attempt": 1,
+                "request": "enrol",
+                "first": first,
+                "users": users,
+                "clip_norm": CLIP,
+                "levels": LEVELS,
+                **fields,
+            }
+        )
+        return answer_of(self.send(record))
+
+    def step(self, step, units=b"", members=4, positions=(), levels=(), **fields):
+        """A step at these prices; without units, at those of the step before."""
+        run = fields.get("run", "r")
+        self.units[run] = units or self.units.get(run, b"")
+        record = ChargeRoster(
+            **{
+                "v": 3,
+                "dataset": "d",
+                "run": "r",
+                "attempt": 1,
+                "step": step,
+                "members": members,
+                "tariff": tariff_digest(self.units[run]),
+                "units": units,
+                "positions": packed(positions, "<u4"),
+                "levels": packed(levels, "|u1"),
+                **fields,
+            }
+        )
+        return answer_of(self.send(record))
+
+    def halts(self) -> list[Halted]:
+        return [
+            answer
+            for outputs in self.outputs
+            for output in outputs
+            if output.channel is Channel.HALTS
+            and isinstance(answer := decode_answer(output.value), Halted)
+        ]
+
+
+def prices(scale=4.0, measure="zcdp", orders=None, rate=None) -> bytes:
+    mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
+    return tariff(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
+
+
+def begun(users=(7, 8, 9, 10), **policy) -> RosterLog:
+    log = RosterLog()
+    log.create(**policy)
+    log.open()
+    log.enrol(list(users))
+    return log
+
+
+def packed(numbers, kind: str) -> bytes:
+    return numbers if isinstance(numbers, bytes) else np.array(numbers, dtype=kind).tobytes()
+
+
+def told(decision: RosterDecision, field: str) -> list[int]:
+    return unpack_positions(getattr(decision, field), decision.members).tolist()
+
+
+def test_members_keep_their_order_and_begin_at_the_highest_level():
+    answer = begun().enrol([])
+    assert isinstance(answer, Enrolled)
+    assert (answer.members, answer.last_step, answer.grid) == (4, -1, LEVELS)
+    assert list(answer.levels) == [LEVELS] * 4
+    assert answer.digests == page_digests(np.array([7, 8, 9, 10]))
+
+
+def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
+    log = begun()
+    assert log.enrol([7, 8]).members == 4
+    assert log.enrol([9, 10, 11], first=2).members == 5
+    assert log.enrol([12], first=5).members == 6
+    assert log.enrol([]).digests == page_digests(np.arange(7, 13))
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields"),
+    [
+        (Reason.ROSTER_CHANGED, {"users": [8, 7]}),
+        (Reason.ROSTER_CHANGED, {"users": [11], "first": 5}),
+        (Reason.ROSTER_CHANGED, {"users": [], "clip_norm": 2.0}),
+        (Reason.ROSTER_CHANGED, {"users": [], "levels": 9}),
+        (Reason.DUPLICATE_USER, {"users": [11, 8], "first": 4}),
+        (Reason.DUPLICATE_USER, {"users": [11, 11], "first": 4}),
+        (Reason.MIXED_USERS, {"users": ["x"], "first": 4}),
+        (Reason.OLDER_ATTEMPT, {"users": [], "attempt": 1}),
+        (Reason.MALFORMED, {"users": b"\0" * 9}),
+        (Reason.MALFORMED, {"users": [], "levels": 0}),
+        (Reason.MALFORMED, {"users": [], "clip_norm": float("nan")}),
+        (Reason.MALFORMED, {"users": [], "v": 2}),
+    ],
+)
+def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
+    log = begun()
+    if reason is Reason.OLDER_ATTEMPT:
+        log.open(attempt=2, request="other")
+    before = log.ledger.rosters.members["d", "r"].slots.tolist()
+    users = fields.pop("users")
+    answer = log.enrol(users, **fields)
+    assert isinstance(answer, Rejected)
+    assert answer.reason is reason
+    assert log.ledger.rosters.members["d", "r"].slots.tolist() == before
+    assert len(log.ledger.datasets["d"]) == 4
+
+
+def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_roster():
+    log = RosterLog()
+    log.create()
+    log.open()
+    assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
+    assert not log.ledger.rosters
+    assert not len(log.ledger.datasets["d"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields"),
+    [
+        (Reason.ROSTER_CHANGED, {"members": 3}),
+        (Reason.INVALID_TARIFF, {"units": prices()[8:]}),
+        (Reason.INVALID_TARIFF, {"units": prices()[::-1]}),
+        (Reason.INVALID_TARIFF, {"units": b"\1" + prices()[1:]}),
+        (Reason.INVALID_TARIFF, {"units": prices(), "tariff": bytes(16)}),
+        (Reason.INVALID_TARIFF, {"tariff": bytes(16)}),
+        (Reason.INVALID_LEVELS, {"levels": [1, 2, 3]}),
+        (Reason.INVALID_LEVELS, {"levels": [1, 2, 3, 11]}),
+        (Reason.INVALID_LEVELS, {"positions": [1, 1], "levels": [1, 2]}),
+        (Reason.INVALID_LEVELS, {"positions": [2, 1], "levels": [1, 2]}),
+        (Reason.INVALID_LEVELS, {"positions": [4], "levels": [1]}),
+        (Reason.INVALID_LEVELS, {"positions": [1]}),
+        (Reason.INVALID_MECHANISM, {"mechanism": "poisson-gaussian", "sampling_rate": 0.5}),
+        (Reason.INVALID_MECHANISM, {"sampling_rate": 0.5}),
+        (Reason.INVALID_MECHANISM, {"scale": 0.0}),
+        (Reason.MALFORMED, {"sampling_rate": 0.0}),
+        (Reason.MALFORMED, {"positions": b"123"}),
+        (Reason.MALFORMED, {"units": b"123"}),
+        (Reason.STEP_OUT_OF_ORDER, {"step": 2}),
+        (Reason.STEP_CONTENT_CHANGED, {"step": 0, "levels": [1, 1, 1, 1]}),
+        (Reason.UNKNOWN_RUN, {"run": "other"}),
+    ],
+)
+def test_a_step_that_cannot_be_charged_is_refused_and_changes_nothing(reason, fields):
+    log = begun()
+    log.step(0, prices())
+    before = log.spent(), log.enrol([])
+    run, step, units = fields.pop("run", "r"), fields.pop("step", 1), fields.pop("units", b"")
+    log.units[run] = log.units["r"]
+    answer = log.step(step, units, run=run, **fields)
+    assert isinstance(answer, Rejected)
+    assert answer.reason is reason
+    after = log.spent(), log.enrol([])
+    assert after[0] == before[0]
+    assert after[1].levels == before[1].levels
+
+
+def test_a_run_without_a_roster_cannot_be_charged_by_one():
+    log = RosterLog()
+    log.create()
+    log.open()
+    assert log.step(0, prices(), members=0).reason is Reason.UNKNOWN_ROSTER
+
+
+def test_a_repeated_step_is_charged_once_whether_it_brings_the_tariff_or_not():
+    log = begun()
+    first = log.step(0, prices())
+    spent = log.spent()
+    assert log.step(0, prices()) == first
+    assert log.step(0) == first
+    assert log.spent() == spent
+
+
+def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
+    unit_price = int(tariff("zcdp", Gaussian(4.0), CLIP, LEVELS)[LEVELS])
+    log = begun(budget=2 * unit_price / 2**44)
+    assert told(log.step(0, prices()), "halted") == []
+    second = log.step(1)
+    assert told(second, "exhausted") == [0, 1, 2, 3]
+    third = log.step(2, positions=[1], levels=[0])  # level 0 costs nothing
+    assert told(third, "halted") == [0, 2, 3]
+    assert told(third, "exhausted") == []
+    assert [unpack_users(h.users).tolist() for h in log.halts()] == [[7, 9, 10]]
+    fourth = log.step(3, positions=[0, 1], levels=[0, 1])
+    assert told(fourth, "readmitted") == [0]
+    assert told(fourth, "halted") == [1]
+    assert fourth.admitted == 1
+    whole = log.enrol([])
+    assert unpack_positions(whole.halted, 4).tolist() == [1, 2, 3]
+    assert unpack_positions(whole.exhausted, 4).tolist() == [0, 1, 2, 3]
+
+
+def test_budget_aware_clipping_grants_the_highest_level_that_fits():
+    prices_of = tariff("zcdp", Gaussian(4.0), CLIP, LEVELS)
+    budget = int(prices_of[LEVELS] + prices_of[6])
+    log = begun(budget=budget / 2**44, on_exhaustion="clip")
+    log.step(0, prices())
+    second = log.step(1, positions=[3], levels=[5])
+    assert told(second, "clipped") == [0, 1, 2]
+    assert list(second.granted) == [6, 6, 6]
+    assert told(second, "exhausted") == [0, 1, 2]
+    assert log.spent()[10] == int(prices_of[LEVELS] + prices_of[5])
+    third = log.step(2)
+    assert told(third, "halted") == [0, 1, 2]
+
+
+def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
+    log = begun()
+    log.step(0, prices())
+    for name in log.ledger.uncompacted():
+        log.ledger.take_page(name)
+    log.close()
+    assert not log.ledger.rosters
+    gone = {name for name in log.ledger.uncompacted() if log.ledger.take_page(name) is None}
+    assert gone == {"roster:d/r", "members:d/r/0"}
+    assert not log.ledger.uncompacted()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([3.0, 4.0, 17.5]),
+        st.dictionaries(st.integers(0, 5), st.integers(0, LEVELS), max_size=6),
+    ),
+    max_size=25,
+)
+
+
+@given(
+    steps=STEPS,
+    measure=st.sampled_from(["zcdp", "gdp", "renyi"]),
+    budget=st.sampled_from([0.01, 0.05, 0.3]),
+)
+def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budget):
+    orders = [1.5, 8.0] if measure == "renyi" else None
+    policy = {
+        "measure": measure,
+        "budget": [budget, 4 * budget] if orders else budget,
+        "orders": orders or [],
+    }
+    roster, explicit = begun(range(6), **policy), Log(v=3)
+    explicit.create(**policy)
+    explicit.open()
+    levels, active = np.full(6, LEVELS), set(range(6))
+    for step, (scale, moved) in enumerate(steps):
+        levels[list(moved)] = list(moved.values())
+        rows = sorted(moved)
+        decision = roster.step(
+            step,
+            prices(scale, measure, orders),
+            members=6,
+            scale=scale,
+            positions=rows,
+            levels=[moved[row] for row in rows],
+        )
+        norms = norms_of(levels, CLIP, LEVELS)
+        same = explicit.charge(step, list(range(6)), norms, scale=scale)
+        now = set(range(6)) - set(unpack_users(same.halted).tolist())
+        assert roster.spent() == explicit.spent()
+        active = (active - set(told(decision, "halted"))) | set(told(decision, "readmitted"))
+        assert active == now
+        assert decision.admitted == len(now)
+    assert checkpoints(roster) == checkpoints(explicit)
+
+
+def checkpoints(log: Log) -> list[bytes]:
+    """What the odometer says, but for where in the log."""
+    return [
+        (output.key, output.value.partition(b"bound")[2])
+        for outputs in log.outputs
+        for output in outputs
+        if output.channel is Channel.ODOMETER
+    ]
+
+
+@given(steps=STEPS, cut=st.integers(0, 25), compacted=st.booleans())
+def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, compacted):
+    log = begun(range(6), budget=0.05)
+    pages: dict[str, bytes] = {}
+    for step, (scale, moved) in enumerate(steps):
+        if step == cut:
+            if compacted:
+                for name in log.ledger.uncompacted():
+                    if (page := log.ledger.take_page(name)) is None:
+                        pages.pop(name, None)
+                    else:
+                        pages[name] = page
+                ledger = Ledger(0, 1)
+                ledger.load(pages)
+                log.hand_over(ledger)
+            else:
+                log.hand_over(rebuilt(log.changes))
+        rows = sorted(moved)
+        levels = [moved[row] for row in rows]
+        log.step(step, prices(scale), members=6, scale=scale, positions=rows, levels=levels)
+    straight = begun(range(6), budget=0.05)
+    for record in log.records[len(straight.records) :]:
+        straight.send(record)
+    assert log.outputs == straight.outputs
