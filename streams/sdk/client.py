@@ -114,7 +114,8 @@ class Turnstile:
         Args:
             name: letters, digits, dots, dashes and underscores.
             measure: how losses add up: "zcdp", "gdp", "renyi" or "approx-dp".
-            epsilon: with delta, the guarantee of every user; the budget follows from it.
+            epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
+                at each of the orders.
             delta: see epsilon.
             budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
                 renyi.

@@ -1,8 +1,8 @@
-"""An independent fold of the log, in rational arithmetic, and what the service must agree with it.
+"""The log applied once more, in rational arithmetic, and what the service must agree with.
 
 It shares no code with the worker: records are decoded to plain dictionaries, costs are fractions,
-users stand in dictionaries. ``Auditor`` folds `norms`; ``compare`` holds what the workers wrote to
-Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
+users stand in dictionaries. ``Auditor`` applies `norms`; ``compare`` holds what the workers wrote
+to Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
 
 One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
 for which the documents give a range. The auditor checks the range and charges by the norm.
@@ -241,7 +241,7 @@ class RunState:
 
 
 class Auditor:
-    """The fold. ``answers``, ``rejects`` and ``checkpoints`` are all that must be published."""
+    """What comes of the log; ``answers``, ``rejects`` and ``checkpoints`` must be published."""
 
     def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
         self.partitions = partitions
@@ -255,13 +255,13 @@ class Auditor:
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
         self._has_had_datasets = [False] * partitions
-        self._folded = 0
+        self._applied = 0
 
-    def fold(self, log: Log) -> None:
+    def apply_all(self, log: Log) -> None:
         """Go on to the end of what has been read."""
         witnesses = granted_norms(log.records["halts"])
-        fresh = log.records["norms"][self._folded :]
-        self._folded += len(fresh)
+        fresh = log.records["norms"][self._applied :]
+        self._applied += len(fresh)
         for partition, offset, value in sorted(fresh, key=lambda record: record[:2]):
             self.apply(partition, offset, value, witnesses)
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from streams.schemas import Charge, Decision, Reason, decode_request
-from streams.sdk.decisions import REMEMBERED_STEPS
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -25,6 +24,7 @@ from streams.sdk.errors import (
     StepContentChanged,
     Unusable,
 )
+from streams.sdk.followers import REMEMBERED_STEPS
 from streams.sdk.run import Run
 from streams.wire.packing import pack_bits
 from tests.unit.sdk.partitions import Partitions
