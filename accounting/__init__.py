@@ -25,6 +25,7 @@ from accounting.conversions import (
     zcdp_to_epsilon,
 )
 from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
+from accounting.conversions.ladders import Ladder, ladder_for
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.quadratic import noise_for_norm_budget
@@ -58,6 +59,7 @@ from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, Zcd
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.local_filter import LocalFilter
 from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.rules.own_order import OwnOrderFilter, own_order
 from accounting.rules.rogers import RogersFilter
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ __all__ = [
     "GdpFilter",
     "GdpOdometer",
     "InvalidInput",
+    "Ladder",
     "Laplace",
     "LecuyerOdometer",
     "LocalFilter",
@@ -87,6 +90,7 @@ __all__ = [
     "MeasureName",
     "Mechanism",
     "NormGrid",
+    "OwnOrderFilter",
     "PoissonGaussian",
     "PureDP",
     "QuantilesRelease",
@@ -111,11 +115,13 @@ __all__ = [
     "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
+    "ladder_for",
     "levels_of",
     "mean_norms",
     "noise_for_epsilon",
     "noise_for_norm_budget",
     "norms_of",
+    "own_order",
     "poisson_gaussian_divergence",
     "quantile_norms",
     "release_mean",
