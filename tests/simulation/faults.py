@@ -84,6 +84,7 @@ def _damage(world: World, _: Simulation) -> None:
         kept.pages[name] = earlier.pages[name]
         world.damaged.add(partition)
         world.rewound.add(partition)
+        world.exchanged.add(partition)
         world.note("redis", f"has an older page {name} of {partition}")
     elif getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)

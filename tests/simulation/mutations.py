@@ -16,7 +16,7 @@ import msgspec
 
 from streams.ledger import ledger, runs, state
 from streams.sdk import datasets, opening, run
-from streams.store import memory_store, snapshot
+from streams.store import holding, memory_store, snapshot
 from streams.store.port import Guard, Verdict
 from streams.wire.chain import Chain
 from streams.worker import (
@@ -85,6 +85,18 @@ def owner_not_compared() -> Patches:
 def neither_owner_nor_version_compared() -> Patches:
     """Whoever owned a partition goes on writing."""
     yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+
+
+@mutation
+def beats_not_guarded() -> Patches:
+    """Whoever shows that a partition is decided is not told that Redis is not what it was."""
+    real = holding.Holding.beat
+
+    async def beat(self: Any, pulse: bytes, summary: bytes) -> Verdict:
+        await real(self, pulse, summary)
+        return Verdict.OK
+
+    yield _set(holding.Holding, "beat", beat)
 
 
 @mutation
@@ -214,7 +226,7 @@ def lock_not_held() -> Patches:
     async def quiet(self: Any) -> AsyncIterator[bool]:
         yield self.state is processor.State.RUNNING
 
-    yield _set(processor.Processor, "_quiet", quiet)
+    yield _set(processor.Processor, "quiet", quiet)
 
 
 @mutation
