@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Output
@@ -150,21 +151,21 @@ class Process:
             )
         )
         for work, what in (
-            (self.owned.keep_compacted(), "compaction"),
-            (self.owned.keep_alive(self._end_of), "the heartbeat"),
-            (self.owned.keep_watch(), "watching the topics"),
+            (self.owned.keep_compacted, "compaction"),
+            (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
+            (self.owned.keep_watch, "watching the topics"),
         ):
             self._beside(work, what)
         self.group.join(self)
-        await self._ending(self._follow_group(), "the group")
+        await self._ending(self._follow_group, "the group")
 
-    def _beside(self, work: Awaitable[None], what: str) -> None:
+    def _beside(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         task = asyncio.create_task(self._ending(work, what))
         self.tasks[task] = None
 
-    async def _ending(self, work: Awaitable[None], what: str) -> None:
+    async def _ending(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         try:
-            await work
+            await work()
         except Exception as error:
             self.end(f"{what} failed: {error!r}", error)
 
@@ -189,7 +190,8 @@ class Process:
             await self.gate("claim")
             positions = await self.owned.claim(log)
             for partition, position in positions.items():
-                self._beside(self._fetch(partition, position, self._generation), "the stream")
+                fetch = partial(self._fetch, partition, position, self._generation)
+                self._beside(fetch, "the stream")
 
     async def _fetch(self, partition: int, position: int, generation: int) -> None:
         world = self.world
