@@ -1,7 +1,7 @@
 """Shows that a partition is decided, and how far it is.
 
-A beat is guarded as a write is: an owner with nothing to write finds out by it that Redis went back,
-was emptied, or belongs to somebody else.
+A beat is guarded as a write is: an owner with nothing to write finds out by it that Redis went
+back, was emptied, or belongs to somebody else.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -201,10 +202,24 @@ def ends_of_the_log_not_compared() -> Patches:
     """A state beyond the end of the log, or before its beginning, is gone on from."""
     real = partitions._compare
 
-    async def compare(meta: Any, extent: Any, reader: Any, stops: Any) -> None:
+    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
         next_offset = meta.next if meta else 0
         extent = type(extent)(min(extent.start, next_offset), max(extent.end, next_offset))
-        await real(meta, extent, reader, stops)
+        await real(meta, extent, log, stops)
+
+    yield _set(partitions, "_compare", compare)
+
+
+@mutation
+def trims_taken_for_another_log() -> Patches:
+    """A claim does not look again where the log begins when its last record is gone."""
+    real = partitions._compare
+
+    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
+        async def before(_: int) -> Any:
+            return extent
+
+        await real(meta, extent, SimpleNamespace(record=log.record, extent=before), stops)
 
     yield _set(partitions, "_compare", compare)
 

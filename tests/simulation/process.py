@@ -19,8 +19,9 @@ from streams.store.port import Store, StoreUnavailable
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.memory_broker import Effect, MemoryClient, MemoryFencedProducer
-from streams.worker.partitions import Extent, Partitions
+from streams.worker.partitions import Partitions
 from streams.worker.ports import LogUnavailable, NotSent
+from tests.simulation.faults import trim
 from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
@@ -31,6 +32,7 @@ _MORE = 20  # times as often things happen before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
     Effect.OPEN: LogUnavailable,
+    Effect.MEASURE: LogUnavailable,
     Effect.READ: LogUnavailable,
     Effect.PUBLISH: NotSent,
     Effect.BEGIN: NotSent,
@@ -119,6 +121,8 @@ class Process:
 
     async def kafka_gate(self, effect: Effect) -> None:
         await self.gate(effect)
+        if effect is Effect.READ and self.world.happens(self.world.temper.trimmed_reads):
+            trim(self.world)
         if self.world.happens(self.world.temper.kafka_fails):
             raise _UNAVAILABLE[effect](f"no answer to {effect}")
 
@@ -182,13 +186,7 @@ class Process:
             if order[0] != self.group.generation:
                 continue  # another rebalance has begun
             self._generation += 1
-            broker = self.world.broker
-            log = {
-                partition: Extent(broker.norms(partition).start, broker.norms(partition).end)
-                for partition in order[1]
-            }
-            await self.gate("claim")
-            positions = await self.owned.claim(log)
+            positions = await self.owned.claim(order[1])
             for partition, position in positions.items():
                 fetch = partial(self._fetch, partition, position, self._generation)
                 self._beside(fetch, "the stream")

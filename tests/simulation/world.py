@@ -99,7 +99,6 @@ class World:
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
         self.not_again: dict[int, tuple[int, bytes | None]] = {}  # what cannot be seen, see there
-        self.trimmed = False  # records that were applied were deleted from the log
         self._context = Context()
         self._tokens = 0
 
