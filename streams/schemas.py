@@ -335,8 +335,10 @@ class Enrolled(_OfRun, frozen=True, tag="enrolled"):
     clip_norm: float
     grid: int  # how many levels there are beside level 0
     levels: bytes  # a byte each
-    halted: bytes  # positions of those who were not admitted to the last step
+    halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
     exhausted: bytes  # positions of those who have nothing left
+    tariff: bytes = b""  # the digest of that of the last step
+    decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
 
 
 class RosterDecision(_OfRun, frozen=True, tag="roster-decision"):

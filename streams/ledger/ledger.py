@@ -257,7 +257,7 @@ class Ledger(State):
         self._note(outcome.changes)
         decision = encode(decision_of(charge, digest, plan.users, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
-            run, step=charge.step, digest=digest, decision=decision
+            run, step=charge.step, digest=digest, decision=decision, of_roster=False
         )
         return [
             answer_to(charge, decision),
@@ -279,7 +279,7 @@ class Ledger(State):
             added = members.add(enrolled.slots, enrolled.terms.levels)
             self._note_members(request.address, added)
         users = accounts.users_at(members.slots)
-        return enrolled_of(request, enrolled.terms, members, users, run.step, place)
+        return enrolled_of(request, enrolled.terms, members, users, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
         accounts = self._accounts_of(charge.dataset)
@@ -304,7 +304,7 @@ class Ledger(State):
         self._note_members(charge.address, members.write_told(told))
         decision = encode(roster_decision_of(charge, digest, told, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
-            run, step=charge.step, digest=digest, decision=decision
+            run, step=charge.step, digest=digest, decision=decision, of_roster=True
         )
         return [
             answer_to(charge, decision),

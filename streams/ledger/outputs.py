@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streams.ledger.accounts import Outcome
 from streams.ledger.rosters import Members, Terms, Told
+from streams.ledger.runs import RunState
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Charge,
@@ -111,7 +112,7 @@ def enrolled_of(
     terms: Terms,
     members: Members,
     users: NDArray[np.int64] | list[User],
-    last_step: int,
+    run: RunState,
     place: Place,
 ) -> Enrolled:
     """What is said of a roster, of whose members these are the ids."""
@@ -124,7 +125,7 @@ def enrolled_of(
         request=request.request,
         partition=place.partition,
         offset=place.offset,
-        last_step=last_step,
+        last_step=run.step,
         members=count,
         digests=page_digests(users),
         clip_norm=terms.clip_norm,
@@ -132,6 +133,8 @@ def enrolled_of(
         levels=members.levels.tobytes(),
         halted=pack_positions(members.halted, count),
         exhausted=pack_positions(members.exhausted, count),
+        tariff=terms.tariff,
+        decision=run.decision if run.of_roster else b"",
     )
 
 

@@ -43,6 +43,7 @@ class RunState(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     decision: bytes = b""  # of the last step, as published
     closed: bool = False
+    of_roster: bool = False  # the last step was charged to the roster of the run
 
 
 class Runs(Tracked[RunState]):
