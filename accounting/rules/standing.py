@@ -300,6 +300,17 @@ class Standing:
             later = np.unique(positions[self._calendar.due[positions] != following])
             self._calendar.put(later, np.full(later.size, following, dtype=np.uint32))
 
+    def owed(self, account: Account) -> tuple[IntArray, IntArray]:
+        """Return the rows of all positions in an account, and what each owes; writes nothing."""
+        for own, known, tariff in zip(self.accounts, self._slots, self._tariffs, strict=False):
+            if own is account:
+                rows = known.rows(np.arange(len(self)))
+                charge = account.terms.charges(tariff, self._granted, account.order(rows))
+                elapsed = self._now - self._since.astype(np.int64)
+                charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
+                return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
+        return NOBODY, NOBODY
+
     def positions_of(self, account: Account, slots: IntArray) -> IntArray:
         """Return the positions of those of these rows of an account that are on the roster."""
         for own, known in zip(self.accounts, self._slots, strict=True):
