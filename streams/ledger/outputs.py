@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from accounting.rules.outcomes import Outcome as RosterOutcome
+from accounting.rules.outcomes import StepOutcome
 from streams.ledger.accounts import Outcome, Raised
 from streams.ledger.rosters import Members, Terms
 from streams.ledger.runs import RunState
@@ -142,7 +142,7 @@ def enrolled_of(
 
 
 def roster_decision_of(
-    charge: ChargeRoster, digest: bytes, outcome: RosterOutcome, place: Place
+    charge: ChargeRoster, digest: bytes, outcome: StepOutcome, place: Place
 ) -> RosterDecision:
     """What is said of a step of a roster: what changed with it."""
     count = charge.members

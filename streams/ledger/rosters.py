@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from accounting import InvalidInput
 from accounting.costs.tariffs import grid_norms
-from accounting.rules import standing
-from accounting.rules.outcomes import Outcome
-from accounting.rules.standing import Standing
+from accounting.rules.outcomes import StepOutcome
+from accounting.rules.standing import RosterColumns, Standing
 from streams.ledger.accounts import Accounts
 from streams.ledger.charges import plain
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges
@@ -113,7 +112,7 @@ class Members:
     def wake(self, accounts: Accounts, terms: Terms, steps: int) -> None:
         """Go on from what is stored, after so many steps."""
         rows, count = self._rows, self._count
-        columns = standing.Columns(
+        columns = RosterColumns(
             rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
         )
         self._accounts = accounts
@@ -138,7 +137,7 @@ class Members:
         self._unbound = self._accounts.rule.binds
         return self.note(rows)
 
-    def step(self, priced: Pricing) -> Outcome:
+    def step(self, priced: Pricing) -> StepOutcome:
         """Charge everybody once; ``note`` what it has settled."""
         if self._unbound:
             self._bind(priced)
