@@ -7,6 +7,7 @@ a restart.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,13 @@ class ExamplesByUser:
             self.starts[positions] - (ends - counts), counts
         )
         return Selection(self.order[places], counts)
+
+    def parts(self, positions: NDArray[np.int64], examples_at_once: int) -> list[slice]:
+        """Places in ``positions`` of users that together have about so many examples."""
+        counts = self.starts[positions + 1] - self.starts[positions]
+        part = (np.cumsum(counts) - counts) // examples_at_once
+        begins = np.flatnonzero(np.diff(part, prepend=-1))
+        return [slice(begin, end) for begin, end in pairwise([*begins, len(positions)])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.steps import PrivateSteps, ReleasedTwice, Schedule
+from streams.trainers.steps import PrivateSteps, Schedule
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -135,20 +135,15 @@ class PrivateTrainer:
                 gradient = step.release(len(model))
                 self._model = model = self._optimizer.move(model, gradient, step.step)
                 if (step.step + 1) % self._every == 0 or step.step + 1 >= steps:
-                    self._save(step.step, model)
+                    self._save(model)
                     released(step.step, model)
                 bar.update(1)
         return model
 
     def _resume(self, model: Floats) -> Floats:
-        saved = self._checkpoint.load(self.steps.name) if self._checkpoint else None
+        saved = self.steps.resume(self._checkpoint) if self._checkpoint else None
         if saved is None:
             return model
-        if saved.released >= self.steps.step:
-            raise ReleasedTwice(
-                f"step {self.steps.step} comes next and step {saved.released} was released: open "
-                "the run again with released=checkpoint.released()"
-            )
         if saved.arrays["model"].shape != model.shape:
             raise InvalidRequest(
                 f"the checkpoint has a model of shape {saved.arrays['model'].shape}, not "
@@ -157,10 +152,9 @@ class PrivateTrainer:
         self._optimizer.restore(saved.arrays)
         return saved.arrays["model"].astype(np.float64)
 
-    def _save(self, step: int, model: Floats) -> None:
+    def _save(self, model: Floats) -> None:
         if self._checkpoint is not None:
-            arrays = {**self._optimizer.state(), "model": model}
-            self._checkpoint.save(self.steps.name, step, arrays)
+            self.steps.save(self._checkpoint, {**self._optimizer.state(), "model": model})
 
 
 class _NoBar:

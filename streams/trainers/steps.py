@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,7 @@ from accounting.release.exact_normals import ExactNormals
 from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
 from streams.sdk.sampling import poisson_sample
 from streams.trainers.batching import check_sampling
+from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
 
 Schedule: TypeAlias = float | Callable[[int], float]
@@ -107,6 +108,7 @@ class PrivateSteps:
         self._users = len(users)  # type: ignore[arg-type]
         self._open: OpenStep | None = None
         self._released = -1
+        self._name = run.dataset, run.name
         self._settings(run.step, clip_norm)
         self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
 
@@ -116,9 +118,29 @@ class PrivateSteps:
         return self._run.step if self._open is None else self._open.step
 
     @property
-    def name(self) -> tuple[str, str]:
-        """Dataset and run."""
-        return self._run.dataset, self._run.name
+    def open_step(self) -> OpenStep | None:
+        """The step that is charged and not released, if there is one."""
+        return self._open
+
+    def resume(self, checkpoint: Checkpoint) -> Saved | None:
+        """What was saved of this run, to go on from; None if nothing was.
+
+        Raises:
+            ReleasedTwice: the checkpoint has a step that the run hands out again.
+            InvalidRequest: it is no checkpoint of this run.
+        """
+        saved = checkpoint.load(self._name)
+        if saved is not None and saved.released >= self.step:
+            raise ReleasedTwice(
+                f"step {self.step} comes next and step {saved.released} was released: open the run "
+                "again with released=checkpoint.released()"
+            )
+        return saved
+
+    def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write down what was made of all that was released, before anybody sees it."""
+        if self._released >= 0:
+            checkpoint.save(self._name, self._released, arrays)
 
     def begin(self) -> OpenStep:
         """Charge the next step and draw its users; or hand out again the step that is open.

@@ -44,3 +44,17 @@ def test_another_number_of_examples_is_refused() -> None:
         ExamplesByUser.of(OWNERS).check_covers(5)
     with pytest.raises(InvalidRequest, match="missing"):
         ExamplesByUser.of([1, None])
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 6, 100])
+def test_parts_have_all_users_once_and_no_more_examples_than_memory_and_one_user_take(
+    at_once: int,
+) -> None:
+    grouped = ExamplesByUser.of(OWNERS)
+    positions = np.array([0, 1, 2])
+    parts = grouped.parts(positions, at_once)
+    assert np.concatenate([positions[part] for part in parts]).tolist() == [0, 1, 2]
+    for part in parts:
+        counts = grouped.select(positions[part]).counts
+        assert counts[:-1].sum() < at_once
+    assert grouped.parts(positions[:0], at_once) == []

@@ -17,6 +17,7 @@ from streams.trainers.loop import Descent, PrivateTrainer
 from streams.trainers.steps import PrivateSteps, ReleasedTwice
 from tests.unit.trainers.rosters import FilterService
 
+NAME = ("digits", "night-7")
 TARGETS = np.random.default_rng(8).normal([1.0, -2.0], 0.3, (300, 2))
 Floats = NDArray[np.float64]
 
@@ -99,7 +100,7 @@ def test_a_training_that_died_gets_the_step_it_paid_for_and_charges_it_once(
     assert seen == list(range(dies_in, 20))
     assert len(service.charges) == 20
     # The model went on from the checkpoint, not from what was given.
-    first = checkpoint.load(again.steps.name)
+    first = checkpoint.load(NAME)
     assert first is not None
     assert np.abs(first.arrays["model"]).max() < 5.0
 
@@ -108,7 +109,7 @@ def test_what_was_released_is_written_down_before_anybody_sees_it(tmp_path: Path
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
 
     def seen(step: int, model: Floats) -> None:
-        saved = checkpoint.load(("digits", "night-7"))
+        saved = checkpoint.load(NAME)
         assert saved is not None
         assert saved.released == step
         assert np.array_equal(saved.arrays["model"], model)
@@ -140,7 +141,7 @@ def test_a_checkpoint_ahead_of_the_run_is_refused(tmp_path: Path) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
     trainer(service, checkpoint).run(np.zeros(2), 3)
     opened_too_early = trainer(service, checkpoint)
-    checkpoint.save(opened_too_early.steps.name, 3, {"model": np.zeros(2)})
+    checkpoint.save(NAME, 3, {"model": np.zeros(2)})
     with pytest.raises(ReleasedTwice, match="open the run again"):
         opened_too_early.run(np.zeros(2), 5)
     assert len(service.charges) == 3
