@@ -14,7 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.charges import check_charge, check_kinds, check_new_users, check_once
+from streams.ledger.charges import (
+    check_charge,
+    check_kinds,
+    check_new_users,
+    check_no_member,
+    check_once,
+)
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,
@@ -124,11 +130,15 @@ class Accounts:
         return self._index.user(0) if len(self._index) else None
 
     def seek(
-        self, users: NDArray[np.int64] | list[User]
+        self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY
     ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
         """The slots of users who are all different, and who of them is new.
 
         Those of new users are the next ones, in their order.
+
+        Args:
+            users: who is sought.
+            members: slots of users who may not be among them.
 
         Raises:
             Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -137,13 +147,15 @@ class Accounts:
         new = positions(slots == UNKNOWN)
         new_users = select_users(users, new)
         check_once(users, slots)
+        if len(members):
+            check_no_member(users, slots, members)
         if len(new):
             check_new_users(new_users, self._partition, self.policy.partitions)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return slots, new_users
 
     def seek_allowed(
-        self, users: NDArray[np.int64] | list[User], version: int
+        self, users: NDArray[np.int64] | list[User], members: Numbers, version: int
     ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
         """As ``seek``, of users in a request of this version that brings nothing else.
 
@@ -151,7 +163,7 @@ class Accounts:
             Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
         """
         check_kinds(self.policy, self.first_user, users, version)
-        return self.seek(users)
+        return self.seek(users, members)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""

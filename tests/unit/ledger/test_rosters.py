@@ -5,100 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import Gaussian, PoissonGaussian
+from accounting import Gaussian
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
 from streams.ledger.ledger import Channel, Ledger
-from streams.schemas import (
-    ChargeRoster,
-    Enrol,
-    Enrolled,
-    Halted,
-    Reason,
-    Rejected,
-    RosterDecision,
-    decode_answer,
-)
-from streams.wire.packing import page_digests, tariff_digest, unpack_positions, unpack_users
-from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
-
-CLIP, LEVELS = 1.0, 10
-
-
-class RosterLog(Log):
-    """A log of version 3, with a roster for run r of dataset d."""
-
-    def __init__(self) -> None:
-        super().__init__(v=3)
-        self.units: dict[str, bytes] = {}
-
-    def enrol(self, users, first=0, **fields):
-        record = Enrol(
-            **{
-                "v": 3,
-                "dataset": "d",
-                "run": "r",
-                "attempt": 1,
-                "request": "enrol",
-                "first": first,
-                "users": users,
-                "clip_norm": CLIP,
-                "levels": LEVELS,
-                **fields,
-            }
-        )
-        return answer_of(self.send(record))
-
-    def step(self, step, units=b"", members=4, positions=(), levels=(), **fields):
-        """A step at these prices; without units, at those of the step before."""
-        run = fields.get("run", "r")
-        self.units[run] = units or self.units.get(run, b"")
-        record = ChargeRoster(
-            **{
-                "v": 3,
-                "dataset": "d",
-                "run": "r",
-                "attempt": 1,
-                "step": step,
-                "members": members,
-                "tariff": tariff_digest(self.units[run]),
-                "units": units,
-                "positions": packed(positions, "<u4"),
-                "levels": packed(levels, "|u1"),
-                **fields,
-            }
-        )
-        return answer_of(self.send(record))
-
-    def halts(self) -> list[Halted]:
-        return [
-            answer
-            for outputs in self.outputs
-            for output in outputs
-            if output.channel is Channel.HALTS
-            and isinstance(answer := decode_answer(output.value), Halted)
-        ]
-
-
-def prices(scale=4.0, measure="zcdp", orders=None, rate=None) -> bytes:
-    mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
-    return tariff(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
-
-
-def begun(users=(7, 8, 9, 10), **policy) -> RosterLog:
-    log = RosterLog()
-    log.create(**policy)
-    log.open()
-    log.enrol(list(users))
-    return log
-
-
-def packed(numbers, kind: str) -> bytes:
-    return numbers if isinstance(numbers, bytes) else np.array(numbers, dtype=kind).tobytes()
-
-
-def told(decision: RosterDecision, field: str) -> list[int]:
-    return unpack_positions(getattr(decision, field), decision.members).tolist()
+from streams.schemas import Enrolled, Reason, Rejected
+from streams.wire.packing import page_digests, unpack_positions, unpack_users
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log, rebuilt
+from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, begun, prices, told
 
 
 def test_members_keep_their_order_and_begin_at_the_highest_level():
@@ -115,6 +30,7 @@ def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
     assert log.enrol([9, 10, 11], first=2).members == 5
     assert log.enrol([12], first=5).members == 6
     assert log.enrol([]).digests == page_digests(np.arange(7, 13))
+    log.audit()
 
 
 @pytest.mark.parametrize(
@@ -145,6 +61,7 @@ def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
     assert answer.reason is reason
     assert log.ledger.rosters.members["d", "r"].slots.tolist() == before
     assert len(log.ledger.datasets["d"]) == 4
+    log.audit()
 
 
 def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_roster():
@@ -154,6 +71,7 @@ def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_ros
     assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
     assert not log.ledger.rosters
     assert not len(log.ledger.datasets["d"])
+    log.audit()
 
 
 @pytest.mark.parametrize(
@@ -194,6 +112,7 @@ def test_a_step_that_cannot_be_charged_is_refused_and_changes_nothing(reason, fi
     after = log.spent(), log.enrol([])
     assert after[0] == before[0]
     assert after[1].levels == before[1].levels
+    log.audit()
 
 
 def test_a_run_without_a_roster_cannot_be_charged_by_one():
@@ -210,6 +129,7 @@ def test_a_repeated_step_is_charged_once_whether_it_brings_the_tariff_or_not():
     assert log.step(0, prices()) == first
     assert log.step(0) == first
     assert log.spent() == spent
+    log.audit()
 
 
 def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
@@ -229,6 +149,7 @@ def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
     whole = log.enrol([])
     assert unpack_positions(whole.halted, 4).tolist() == [1, 2, 3]
     assert unpack_positions(whole.exhausted, 4).tolist() == [0, 1, 2, 3]
+    log.audit()
 
 
 def test_budget_aware_clipping_grants_the_highest_level_that_fits():
@@ -243,6 +164,7 @@ def test_budget_aware_clipping_grants_the_highest_level_that_fits():
     assert log.spent()[10] == int(prices_of[LEVELS] + prices_of[5])
     third = log.step(2)
     assert told(third, "halted") == [0, 1, 2]
+    log.audit()
 
 
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
@@ -255,6 +177,7 @@ def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
     gone = {name for name in log.ledger.uncompacted() if log.ledger.take_page(name) is None}
     assert gone == {"roster:d/r", "members:d/r/0"}
     assert not log.ledger.uncompacted()
+    log.audit()
 
 
 STEPS = st.lists(
@@ -278,7 +201,7 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         "budget": [budget, 4 * budget] if orders else budget,
         "orders": orders or [],
     }
-    roster, explicit = begun(range(6), **policy), Log(v=3)
+    roster, explicit = begun(range(6), **policy), AuditedLog(v=3)
     explicit.create(**policy)
     explicit.open()
     levels, active = np.full(6, LEVELS), set(range(6))
@@ -301,6 +224,8 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         assert active == now
         assert decision.admitted == len(now)
     assert checkpoints(roster) == checkpoints(explicit)
+    roster.audit()
+    explicit.audit()
 
 
 def checkpoints(log: Log) -> list[bytes]:
@@ -337,3 +262,92 @@ def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, com
     for record in log.records[len(straight.records) :]:
         straight.send(record)
     assert log.outputs == straight.outputs
+    log.audit()
+
+
+POLICIES = {
+    "zcdp": {"measure": "zcdp", "budget": 0.1},
+    "gdp": {"measure": "gdp", "budget": 0.2},
+    "approx-dp, clipped": {"measure": "approx-dp", "budget": 0.1, "on_exhaustion": "clip"},
+    "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.1, 0.5]},
+    "renyi, clipped": {
+        "measure": "renyi",
+        "orders": [2.0, 3.0, 32.0],
+        "budget": [0.1, 0.1, 3.0],
+        "on_exhaustion": "clip",
+    },
+}
+USERS = [0, 1, 5, "Zoë", 2**63 - 1, "5", -3, "x", 12, 13]
+RUNS = st.sampled_from("rs")
+LEVEL = st.integers(0, LEVELS)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("enrol"), RUNS, st.integers(0, 10), st.integers(0, 10)),
+    st.tuples(
+        st.just("step"),
+        RUNS,
+        st.sampled_from([1.5, 3.0, 4.0, 17.5, None]),  # noise; as it was
+        st.dictionaries(st.integers(0, 9), LEVEL, max_size=4),
+    ),
+    st.tuples(st.just("dense"), RUNS, st.lists(LEVEL, min_size=10, max_size=10)),
+    st.tuples(st.just("sampled"), RUNS, st.sampled_from([0.01, 0.3, 1.0])),
+    st.tuples(st.just("charge"), RUNS, st.lists(st.sampled_from(USERS), unique=True), st.floats(0)),
+    st.tuples(st.just("again"), st.integers(1, 5)),
+    st.tuples(st.just("open"), RUNS),
+    st.tuples(st.just("close"), st.sampled_from("rss")),
+)
+
+
+class Scenario:
+    """Whatever happens to two rosters of one dataset; most of it is applied."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = POLICIES[policy]
+        self.log = RosterLog()
+        self.log.create(user_ids="mixed", **self.policy)
+        for run in "rs":
+            self.log.open(run=run)
+            self.log.enrol(USERS[2:5], run=run)
+
+    def happen(self, kind: str, *what) -> None:
+        """One of ``OPERATIONS``."""
+        if kind == "again":
+            self.log.send(self.log.records[-min(what[0], len(self.log.records))])
+            return
+        run, *rest = what
+        state = self.log.ledger.runs["d", run]
+        members = len(self.log.ledger.rosters.members.get(("d", run), ()))
+        about = {"run": run, "attempt": state.attempt}
+        match kind, *rest:
+            case "enrol", first, users:
+                here = USERS[2:][first : first + users]
+                self.log.enrol(here, min(first, members), **about)
+            case "step", scale, moved:
+                moved = {row: level for row, level in sorted(moved.items()) if row < members}
+                about |= {"positions": list(moved), "levels": list(moved.values())}
+                self._step(state.step + 1, scale, members=members, **about)
+            case "dense", levels:
+                self._step(state.step + 1, None, members=members, levels=levels[:members], **about)
+            case "sampled", rate:
+                sampled = {"mechanism": "poisson-gaussian", "sampling_rate": rate}
+                self._step(state.step + 1, 4.0, rate, members=members, **sampled, **about)
+            case "charge", users, norm:
+                norms = [min(norm, 2.0 + position) for position, _ in enumerate(users)]
+                self.log.charge(state.step + 1, users, norms, **about)
+            case ("open",):
+                self.log.open(run=run, attempt=0, request=f"{len(self.log.records)}")
+            case ("close",):
+                self.log.close(run=run, attempt=state.attempt)
+
+    def _step(self, step: int, scale: float | None, rate: float | None = None, **fields) -> None:
+        measure, orders = self.policy["measure"], self.policy.get("orders")
+        rate = rate if measure == "renyi" else None
+        units = b"" if scale is None else prices(scale, measure, orders, rate)
+        self.log.step(step, units, **fields)
+
+
+@given(policy=st.sampled_from(list(POLICIES)), operations=st.lists(OPERATIONS, max_size=30))
+def test_the_auditor_agrees_about_whatever_happens_to_rosters(policy, operations):
+    scenario = Scenario(policy)
+    for operation in operations:
+        scenario.happen(*operation)
+    scenario.log.audit()
