@@ -20,26 +20,33 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike
 
-from accounting import Mechanism
+from accounting import InvalidInput, Mechanism
+from accounting.costs.tariffs import MAX_LEVELS, grid_norms
+from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
     VERSION,
     Answer,
     Charge,
+    ChargeRoster,
     CloseRun,
     Decision,
+    Enrol,
     MechanismName,
     Policy,
     Reason,
+    RosterDecision,
     RunOpened,
     encode,
 )
 from streams.sdk.arguments import read_mechanism, read_norms, read_users
 from streams.sdk.connection import Connection, Deadline, step_key
+from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -49,7 +56,25 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
-from streams.sdk.steps import Layout, Part, StepDecision, lay_out
+from streams.sdk.rosters import Priced, Roster, RosterStep
+from streams.sdk.steps import Layout, StepDecision, lay_out
+
+T = TypeVar("T", covariant=True)
+
+
+class _Part(Protocol[T]):
+    """What one partition is asked to charge in a step; made by ``steps`` and by ``rosters``."""
+
+    @property
+    def record(self) -> bytes:
+        """The request."""
+
+    @property
+    def digest(self) -> bytes:
+        """Of its content."""
+
+    def decided(self, answer: Answer) -> T:
+        """What was decided, if this answers it."""
 
 
 class Run:
@@ -143,6 +168,80 @@ class Run:
             self._go_on()
             return decision
 
+    def enrol(
+        self,
+        users: ArrayLike,
+        *,
+        clip_norm: float,
+        levels: int = 100,
+        timeout: float | None = None,
+    ) -> Roster:
+        """Put users on the roster of this run, so that a step charges all of them by level.
+
+        After a restart enrol the same users in the same order, and more at the end if there are:
+        what is on the roster is checked and not sent again.
+
+        Args:
+            users: n distinct ids, integers (signed 64-bit) or strings. Their places in it are the
+                positions of the roster.
+            clip_norm: the largest norm of a contribution; it never changes in a run.
+            levels: of norms between 0 and ``clip_norm``, 1 to 255. Norms are rounded up to one.
+            timeout: seconds to wait for each round of answers.
+
+        Raises:
+            InvalidRequest: the roster has other users, or arguments that make no roster.
+            DecisionTimeout: call again.
+            Fenced, RequestRejected: as ``charge``.
+        """
+        with self._in_use():
+            deadline = self._connection.deadline(timeout)
+            try:
+                limit = positive_finite("clip_norm", clip_norm)
+                count = whole_number("levels", levels, 1, MAX_LEVELS)
+                grid_norms(limit, count)
+            except InvalidInput as error:
+                raise InvalidRequest(str(error)) from error
+            if self.policy.user_ids is UNSET:
+                raise InvalidRequest(
+                    f"dataset {self.dataset!r} was created by the first release, which knows no "
+                    "rosters: charge its users with Run.charge"
+                )
+            layout = lay_out(read_users(users), self.policy)
+            blank = Enrol(
+                v=VERSION,
+                dataset=self.dataset,
+                run=self.name,
+                attempt=self.attempt,
+                request=self._connection.new_token(),
+                first=0,
+                users=b"",
+                clip_norm=limit,
+                levels=count,
+            )
+            there = enrol(self._connection, blank, layout, deadline)
+            roster = Roster(layout, self.policy, limit, count, self._charge_roster)
+            roster.take(there)
+            return roster
+
+    def _charge_roster(self, roster: Roster, priced: Priced, timeout: float | None) -> RosterStep:
+        with self._in_use():
+            deadline = self._connection.deadline(timeout)
+            blank = ChargeRoster(
+                v=VERSION,
+                dataset=self.dataset,
+                run=self.name,
+                attempt=self.attempt,
+                step=self.step,
+                members=0,
+                tariff=priced.digest,
+            )
+            again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
+            others = [p for p in range(self.policy.partitions) if p not in self._decided]
+            decisions = again | self._decide(roster.parts(blank, priced, others), deadline)
+            decided = roster.put_together(self.step, priced, decisions, again.keys())
+            self._go_on()
+            return decided
+
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if one was. Who was charged for it stays charged;
         it must not be released, and counts as released for ``Turnstile.run``.
@@ -233,7 +332,9 @@ class Run:
             clip_norm=clip_norm,
         )
 
-    def _decide(self, parts: Mapping[int, Part], deadline: Deadline) -> dict[int, StepDecision]:
+    def _decide(
+        self, parts: Mapping[int, _Part[T]], deadline: Deadline
+    ) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
             raise InvalidRequest(self._still_published())
@@ -245,7 +346,7 @@ class Run:
         self._witness.check()
         return decisions
 
-    def _ask(self, parts: Mapping[int, Part], deadline: Deadline) -> dict[int, StepDecision]:
+    def _ask(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         for partition, part in parts.items():
             self._asked[partition].add(part.digest)
         key = step_key(self.dataset, self.name, self.attempt, self.step)
@@ -261,7 +362,7 @@ class Run:
         Raises:
             StepContentChanged: it is one.
         """
-        other = answer.digest if isinstance(answer, Decision) else digest
+        other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
         if other != digest and other in self._asked[answer.partition]:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
