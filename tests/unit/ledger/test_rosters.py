@@ -13,7 +13,17 @@ from streams.schemas import Enrolled, Reason, Rejected
 from streams.wire.packing import page_digests, unpack_positions, unpack_users
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
-from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, begun, prices, told
+from tests.unit.ledger.roster_logs import (
+    CLIP,
+    LEVELS,
+    OPERATIONS,
+    POLICIES,
+    RosterLog,
+    Scenario,
+    begun,
+    prices,
+    told,
+)
 
 
 def test_members_keep_their_order_and_begin_at_the_highest_level():
@@ -263,86 +273,6 @@ def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, com
         straight.send(record)
     assert log.outputs == straight.outputs
     log.audit()
-
-
-POLICIES = {
-    "zcdp": {"measure": "zcdp", "budget": 0.1},
-    "gdp": {"measure": "gdp", "budget": 0.2},
-    "approx-dp, clipped": {"measure": "approx-dp", "budget": 0.1, "on_exhaustion": "clip"},
-    "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.1, 0.5]},
-    "renyi, clipped": {
-        "measure": "renyi",
-        "orders": [2.0, 3.0, 32.0],
-        "budget": [0.1, 0.1, 3.0],
-        "on_exhaustion": "clip",
-    },
-}
-USERS = [0, 1, 5, "Zoë", 2**63 - 1, "5", -3, "x", 12, 13]
-RUNS = st.sampled_from("rs")
-LEVEL = st.integers(0, LEVELS)
-OPERATIONS = st.one_of(
-    st.tuples(st.just("enrol"), RUNS, st.integers(0, 10), st.integers(0, 10)),
-    st.tuples(
-        st.just("step"),
-        RUNS,
-        st.sampled_from([1.5, 3.0, 4.0, 17.5, None]),  # noise; as it was
-        st.dictionaries(st.integers(0, 9), LEVEL, max_size=4),
-    ),
-    st.tuples(st.just("dense"), RUNS, st.lists(LEVEL, min_size=10, max_size=10)),
-    st.tuples(st.just("sampled"), RUNS, st.sampled_from([0.01, 0.3, 1.0])),
-    st.tuples(st.just("charge"), RUNS, st.lists(st.sampled_from(USERS), unique=True), st.floats(0)),
-    st.tuples(st.just("again"), st.integers(1, 5)),
-    st.tuples(st.just("open"), RUNS),
-    st.tuples(st.just("close"), st.sampled_from("rss")),
-)
-
-
-class Scenario:
-    """Whatever happens to two rosters of one dataset; most of it is applied."""
-
-    def __init__(self, policy: str) -> None:
-        self.policy = POLICIES[policy]
-        self.log = RosterLog()
-        self.log.create(user_ids="mixed", **self.policy)
-        for run in "rs":
-            self.log.open(run=run)
-            self.log.enrol(USERS[2:5], run=run)
-
-    def happen(self, kind: str, *what) -> None:
-        """One of ``OPERATIONS``."""
-        if kind == "again":
-            self.log.send(self.log.records[-min(what[0], len(self.log.records))])
-            return
-        run, *rest = what
-        state = self.log.ledger.runs["d", run]
-        members = len(self.log.ledger.rosters.members.get(("d", run), ()))
-        about = {"run": run, "attempt": state.attempt}
-        match kind, *rest:
-            case "enrol", first, users:
-                here = USERS[2:][first : first + users]
-                self.log.enrol(here, min(first, members), **about)
-            case "step", scale, moved:
-                moved = {row: level for row, level in sorted(moved.items()) if row < members}
-                about |= {"positions": list(moved), "levels": list(moved.values())}
-                self._step(state.step + 1, scale, members=members, **about)
-            case "dense", levels:
-                self._step(state.step + 1, None, members=members, levels=levels[:members], **about)
-            case "sampled", rate:
-                sampled = {"mechanism": "poisson-gaussian", "sampling_rate": rate}
-                self._step(state.step + 1, 4.0, rate, members=members, **sampled, **about)
-            case "charge", users, norm:
-                norms = [min(norm, 2.0 + position) for position, _ in enumerate(users)]
-                self.log.charge(state.step + 1, users, norms, **about)
-            case ("open",):
-                self.log.open(run=run, attempt=0, request=f"{len(self.log.records)}")
-            case ("close",):
-                self.log.close(run=run, attempt=state.attempt)
-
-    def _step(self, step: int, scale: float | None, rate: float | None = None, **fields) -> None:
-        measure, orders = self.policy["measure"], self.policy.get("orders")
-        rate = rate if measure == "renyi" else None
-        units = b"" if scale is None else prices(scale, measure, orders, rate)
-        self.log.step(step, units, **fields)
 
 
 @given(policy=st.sampled_from(list(POLICIES)), operations=st.lists(OPERATIONS, max_size=30))
