@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from accounting import Mechanism, own_order
 from accounting.rules import terms
 from accounting.rules.standing import Account
-from streams.ledger.charges import check_charge, check_kinds, check_new_users, check_once
+from streams.ledger.charges import (
+    check_charge,
+    check_kinds,
+    check_new_users,
+    check_no_member,
+    check_once,
+)
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,
@@ -154,15 +160,20 @@ class Accounts:
         return Plan(users, norms, mechanism, *self._seek(users))
 
     def enrolment(
-        self, users: NDArray[np.int64] | list[User], version: int
+        self, users: NDArray[np.int64] | list[User], members: Numbers, version: int
     ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
         """The slots of users who are to be enrolled, and who of them is new; nothing has changed.
+
+        Args:
+            users: who is to be enrolled.
+            members: slots of those who are.
+            version: of the request.
 
         Raises:
             Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
         """
         check_kinds(self.policy, self.first_user, users, version)
-        return self._seek(users)
+        return self._seek(users, members)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""
@@ -317,11 +328,15 @@ class Accounts:
                 yield Raised(self._index.user(int(slots[block][at])), bound, own)
 
     def _seek(
-        self, users: NDArray[np.int64] | list[User]
+        self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY
     ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
         """The slots of users who are all different, and who of them is new.
 
         Those of new users are the next ones, in their order.
+
+        Args:
+            users: who is sought.
+            members: slots of users who may not be among them.
 
         Raises:
             Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -330,6 +345,8 @@ class Accounts:
         new = positions(slots == UNKNOWN)
         new_users = select_users(users, new)
         check_once(users, slots)
+        if len(members):
+            check_no_member(users, slots, members)
         if len(new):
             check_new_users(new_users, self._partition, self.policy.partitions)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))

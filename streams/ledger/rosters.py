@@ -26,7 +26,6 @@ from accounting.costs.tariffs import grid_norms
 from accounting.rules.outcomes import StepOutcome
 from accounting.rules.standing import RosterColumns, Standing
 from streams.ledger.accounts import Accounts
-from streams.ledger.charges import plain
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.policies import check_roster_mechanism
@@ -271,14 +270,8 @@ def enrolment(
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
-    slots, new_users = accounts.enrolment(added, request.v)
-    known = msgspec.structs.replace(known, id_bytes=written)
-    repeated = np.isin(slots, members.slots)
-    if repeated.any():
-        position = int(np.flatnonzero(repeated)[0])
-        detail = f"user {plain(added[position])!r} is a member already, at another position"
-        raise Rejection(Reason.DUPLICATE_USER, detail)
-    return Enrolment(known, slots, new_users)
+    slots, new_users = accounts.enrolment(added, members.slots, request.v)
+    return Enrolment(msgspec.structs.replace(known, id_bytes=written), slots, new_users)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class ExamplesByUser:
         if isinstance(ids, list):
             places: dict[object, int] = {}
             owners = np.array([places.setdefault(user, len(places)) for user in ids], np.int64)
-            users: Ids = list(places)  # type: ignore[arg-type]
+            users: Ids = list(places)
         else:
             distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
             appearance = np.argsort(first, kind="stable")

@@ -42,6 +42,16 @@ from tests.audit.auditor_requests import (
     numbers_of,
     read,
 )
+from tests.audit.auditor_rosters import (
+    Cost,
+    Roster,
+    check_grid,
+    content_of,
+    digest_of_roster,
+    highest_that_fits,
+    parts_of_halted,
+    published_positions,
+)
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -238,6 +248,7 @@ class RunState:
     content: tuple[Any, ...] = ()
     decision: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
+    roster: Roster | None = None
 
 
 class Auditor:
@@ -286,6 +297,10 @@ class Auditor:
                     answer = self._open(place, request)
                 case "close-run":
                     answer = self._close(place, request)
+                case "enrol":
+                    answer = self._enrol(place, request)
+                case "charge-roster":
+                    answer = self._charge_roster(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[_frozen(answer)] = None
@@ -388,7 +403,7 @@ class Auditor:
         run = self._run(place[0], request)
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        run.closed, run.content, run.decision = True, (), {}
+        run.closed, run.content, run.decision, run.roster = True, (), {}, None
         return {**self._about_run(place, request, run), "type": "run-closed"}
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
@@ -415,13 +430,8 @@ class Auditor:
         charge: dict[str, Any],
         witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
     ) -> dict[str, Any]:
-        partition, offset = place
-        dataset = self._dataset(partition, charge["dataset"])
-        run = self._run(partition, charge)
-        if run.closed:
-            raise Rejection("run-closed")
-        if charge["attempt"] < run.attempt:
-            raise Rejection("older-attempt")
+        partition, _ = place
+        dataset, run = self._open_to(partition, charge)
         if is_uneven(charge):
             raise Rejection("malformed")
         users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
@@ -432,13 +442,8 @@ class Auditor:
             tuple(users),
             struct.pack(f"<{len(norms)}d", *norms),
         )
-        if charge["step"] == run.step:
-            if content != run.content:
-                raise Rejection("step-content-changed")
-            said = {"v": charge["v"], "attempt": charge["attempt"]}
-            return {**run.decision, **said, "digest": digest_of(charge, users, norms)}
-        if charge["step"] != run.step + 1:
-            raise Rejection("step-out-of-order")
+        if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
+            return again
         self._validate(partition, dataset, charge, users, norms)
         self._check_writes_of_1(dataset, charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
@@ -450,14 +455,8 @@ class Auditor:
             if grant is not None and grant < norm
         ]
         decision = {
+            **_about_step(place, charge),
             "type": "decision",
-            "v": charge["v"],
-            "dataset": charge["dataset"],
-            "run": charge["run"],
-            "attempt": charge["attempt"],
-            "step": charge["step"],
-            "partition": partition,
-            "offset": offset,
             "digest": digest_of(charge, users, norms),
             "users": len(users),
             "admitted": admitted,
@@ -469,6 +468,88 @@ class Auditor:
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
         return decision
+
+    def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[Dataset, RunState]:
+        """What a request wants to charge under the current attempt of a run."""
+        dataset = self._dataset(partition, request["dataset"])
+        run = self._run(partition, request)
+        if run.closed:
+            raise Rejection("run-closed")
+        if request["attempt"] < run.attempt:
+            raise Rejection("older-attempt")
+        return dataset, run
+
+    def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        dataset, run = self._open_to(partition, request)
+        clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
+        roster = run.roster or Roster(clip_norm, request["levels"])
+        added = roster.check_follows(request, users)
+        if len(users) > _MOST_USERS or _may_write(dataset, roster.members + added) > _MOST_WRITTEN:
+            raise Rejection("too-large")
+        check_grid(clip_norm, request["levels"])
+        if not dataset.has_room_for(added, request["v"]):
+            raise Rejection("mixed-users")
+        if len({*roster.members, *added}) < len(roster.members) + len(added):
+            raise Rejection("duplicate-user")
+        self._check_homes(partition, dataset, added)
+        run.roster = roster
+        roster.members += added
+        roster.levels += [roster.grid] * len(added)
+        for user in added:
+            dataset.accounts.setdefault(user, dataset.account(user))
+        is_of_roster = run.decision.get("type") == "roster-decision"
+        return {
+            **self._about_run(place, request, run),
+            **roster.said(),
+            "type": "enrolled",
+            "decision": dict(run.decision) if is_of_roster else {},
+        }
+
+    def _charge_roster(self, place: Place, charge: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        dataset, run = self._open_to(partition, charge)
+        content, digest = content_of(charge), digest_of_roster(charge)
+        if again := _decided_before(run, charge, content, digest):
+            return again
+        roster = run.roster
+        if roster is None:
+            raise Rejection("unknown-roster")
+        if charge["members"] != len(roster.members):
+            raise Rejection("roster-changed")
+        _check_roster_mechanism(dataset, charge)
+        prices = roster.prices_of(charge, len(dataset.budget))
+        levels = roster.levels_of(charge)
+        roster.tariff, roster.prices, roster.levels = charge["tariff"], prices, levels
+        granted = [
+            self._settle_level(place, dataset, user, level, prices)
+            for user, level in zip(roster.members, levels, strict=True)
+        ]
+        exhausted = [not all(dataset.left(dataset.accounts[user])) for user in roster.members]
+        decision = {
+            **_about_step(place, charge),
+            **roster.tell(granted, exhausted),
+            "type": "roster-decision",
+            "digest": digest,
+        }
+        for halted in parts_of_halted(decision, [roster.members[i] for i in decision["halted"]]):
+            self.answers[_frozen(halted)] = None
+        run.step, run.content, run.decision = charge["step"], content, decision
+        self.charged[place] = decision
+        return decision
+
+    def _settle_level(
+        self, place: Place, dataset: Dataset, user: User, level: int, prices: list[Cost]
+    ) -> int | None:
+        """Charge a member of a roster; the level that is granted, None if the user is left out."""
+        left = dataset.left(dataset.accounts[user])
+        granted: int | None = level
+        if any(units > rest for units, rest in zip(prices[level], left, strict=True)):
+            granted = None
+            if dataset.policy["on_exhaustion"] == "clip":
+                granted = highest_that_fits(prices, level, left)
+        self._book(place, dataset, user, prices[granted or 0])
+        return granted
 
     def _validate(
         self,
@@ -485,11 +566,7 @@ class Auditor:
             raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
-        gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
-        if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
-            raise Rejection("invalid-mechanism")
-        if gaussian_only and charge["mechanism"] != "gaussian":
-            raise Rejection("invalid-mechanism")
+        _check_mechanism(dataset, charge)
         if not dataset.has_room_for(users, charge["v"]):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
@@ -501,6 +578,10 @@ class Auditor:
             raise Rejection("norm-above-clip")
         if len(set(users)) != len(users):
             raise Rejection("duplicate-user")
+        self._check_homes(partition, dataset, users)
+
+    def _check_homes(self, partition: int, dataset: Dataset, users: list[User]) -> None:
+        """Whether all users live here; those who have an account do."""
         strangers = (user for user in users if user not in dataset.accounts)
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")
@@ -520,7 +601,8 @@ class Auditor:
         for user, norm in zip(users, norms, strict=True):
             before = dataset.account(user)
             after = deepcopy(before)
-            _pay(dataset, after, charge, norm, None)
+            _, cost = _granted(dataset, after, charge, norm, None)
+            after.pay(cost, dataset.steps)
             charged += after.spent != before.spent
             raised += after.rungs != before.rungs
         orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
@@ -543,30 +625,72 @@ class Auditor:
         granted: list[float | None] = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
             account = dataset.accounts.setdefault(user, dataset.account(user))
-            before = account.bound(dataset)
-            granted.append(_pay(dataset, account, charge, norm, witness.get(position)))
-            bound = account.bound(dataset)
-            if bound != before:
-                self.checkpoints.add((charge["dataset"], user, *place, bound))
+            grant, cost = _granted(dataset, account, charge, norm, witness.get(position))
+            granted.append(grant)
+            self._book(place, dataset, user, cost)
         return granted
 
+    def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
+        """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
+        account = dataset.accounts[user]
+        before = account.bound(dataset)
+        account.pay(cost, dataset.steps)
+        bound = account.bound(dataset)
+        if bound != before:
+            self.checkpoints.add((dataset.policy["dataset"], user, *place, bound))
 
-def _pay(
+
+def _about_step(place: Place, charge: Mapping[str, Any]) -> dict[str, Any]:
+    names = "v", "dataset", "run", "attempt", "step"
+    return {**{name: charge[name] for name in names}, "partition": place[0], "offset": place[1]}
+
+
+def _decided_before(
+    run: RunState, charge: Mapping[str, Any], content: tuple[Any, ...], digest: bytes
+) -> dict[str, Any] | None:
+    """The decision about the last step, if this is it again; None if it is the next one."""
+    if charge["step"] == run.step:
+        if content != run.content:
+            raise Rejection("step-content-changed")
+        return {**run.decision, "v": charge["v"], "attempt": charge["attempt"], "digest": digest}
+    if charge["step"] != run.step + 1:
+        raise Rejection("step-out-of-order")
+    return None
+
+
+def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
+    """Whether the measure charges it; sampled steps are charged by tariffs alone."""
+    gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
+    if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
+        raise Rejection("invalid-mechanism")
+    if gaussian_only and charge["mechanism"] != "gaussian":
+        raise Rejection("invalid-mechanism")
+
+
+def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
+    if charge["mechanism"] != "poisson-gaussian":
+        if charge["sampling_rate"] != 1:
+            raise Rejection("invalid-mechanism")
+        _check_mechanism(dataset, charge)
+    elif dataset.measure != "renyi" or not 0 < charge["scale"] < math.inf:
+        raise Rejection("invalid-mechanism")
+
+
+def _granted(
     dataset: Dataset,
     account: Account,
     charge: Mapping[str, Any],
     norm: float,
     witness: float | None,
-) -> float | None:
-    """Charge one user; the granted norm, None if the user is left out."""
+) -> tuple[float | None, Cost]:
+    """The norm that a user is granted, None for who is left out, and what is charged for it."""
     left, cost = dataset.left(account), dataset.cost(charge, norm)
     grant: float | None = norm
     if any(units > rest for units, rest in zip(cost, left, strict=True)):
         grant, cost = None, (0,) * len(left)
         if dataset.policy["on_exhaustion"] == "clip" and all(left):
             grant, cost = _clip(dataset, charge, left, witness)
-    account.pay(cost, dataset.steps)
-    return grant
+    return grant, cost
 
 
 def _may_write(dataset: Dataset, users: list[User]) -> int:
@@ -630,6 +754,17 @@ def published_answer(value: bytes) -> dict[str, Any]:
         clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
         answer["granted"] = numbers_of(granted, "d")
+    elif answer["type"] == "roster-decision":
+        for name in ("halted", "readmitted", "exhausted", "clipped"):
+            answer[name] = published_positions(answer[name], answer["members"])
+        answer["granted"] = list(answer["granted"])
+    elif answer["type"] == "enrolled":
+        for name in ("halted", "exhausted"):
+            answer[name] = published_positions(answer[name], answer["members"])
+        answer["levels"] = list(answer["levels"])
+        answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
+    elif answer["type"] == "halted":
+        answer["users"] = numbers_of(answer["users"], "q")
     elif "policy" in answer:
         assert fits(answer["policy"], POLICY)
     return answer
@@ -686,7 +821,7 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
         assert answer["partition"] == partition
         frozen, content = _frozen_answer(value or b"")
         answers.append(frozen)
-        if answer["type"] == "decision":
+        if answer["type"] in ("decision", "roster-decision"):
             key = answer["dataset"], answer["run"], answer["step"], partition
             contents[key].add(content)
     for key, ways in contents.items():
@@ -753,6 +888,11 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     for key, run in ledger.runs.items():
         kept = bool(run.digest), bool(run.decision)
         assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
+    rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
+    _same(f"rosters of partition {partition}", rosters, ledger.rosters)
+    for key, roster in rosters.items():
+        found = roster_of(ledger, key)
+        assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
     summary = ledger.summary()
     closed = sum(run.closed for run in runs.values())
@@ -796,3 +936,22 @@ def state_of(ledger: Ledger, name: str) -> Rows:
             used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))
             rows[user] = tuple(spent[row]), used, rungs[i]
     return rows
+
+
+def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
+    """A roster, as Redis has it."""
+    terms, members = ledger.rosters[address], ledger.rosters.members[address]
+    accounts = ledger.datasets[address[0]]
+    orders = len(accounts.policy.budget)
+    numbers = numbers_of(terms.units, "q")
+    users = accounts.users_at(members.slots)
+    return Roster(
+        clip_norm=terms.clip_norm,
+        grid=terms.levels,
+        members=users if isinstance(users, list) else users.tolist(),
+        levels=list(members.levels),
+        halted=set(members.halted.tolist()),
+        exhausted=set(members.exhausted.tolist()),
+        tariff=terms.tariff,
+        prices=[tuple(numbers[i : i + orders]) for i in range(0, len(numbers), orders)],
+    )

@@ -31,7 +31,10 @@ def test_a_recorded_log_is_applied_as_it_was(path):
 def said(recording: Recording) -> list[list[tuple]]:
     """All outputs, but for the newest version that a worker reads, which grows."""
     return [
-        [(o.channel, o.key, re.sub(rb"(reads versions 1 to )\d", rb"\1N", o.value)) for o in outputs]
+        [
+            (o.channel, o.key, re.sub(rb"(reads versions 1 to )\d", rb"\1N", o.value))
+            for o in outputs
+        ]
         for outputs in recording.outputs
     ]
 

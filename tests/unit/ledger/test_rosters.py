@@ -5,100 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import Gaussian, PoissonGaussian
+from accounting import Gaussian
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
 from streams.ledger.ledger import Channel, Ledger
-from streams.schemas import (
-    ChargeRoster,
-    Enrol,
-    Enrolled,
-    Halted,
-    Reason,
-    Rejected,
-    RosterDecision,
-    decode_answer,
+from streams.schemas import Enrolled, Reason, Rejected
+from streams.wire.packing import page_digests, unpack_positions, unpack_users
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log, rebuilt
+from tests.unit.ledger.roster_logs import (
+    CLIP,
+    LEVELS,
+    OPERATIONS,
+    POLICIES,
+    RosterLog,
+    Scenario,
+    begun,
+    prices,
+    told,
 )
-from streams.wire.packing import page_digests, tariff_digest, unpack_positions, unpack_users
-from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
-
-CLIP, LEVELS = 1.0, 10
-
-
-class RosterLog(Log):
-    """A log of version 3, with a roster for run r of dataset d."""
-
-    def __init__(self) -> None:
-        super().__init__(v=3)
-        self.units: dict[str, bytes] = {}
-
-    def enrol(self, users, first=0, **fields):
-        record = Enrol(
-            **{
-                "v": 3,
-                "dataset": "d",
-                "run": "r",
-                "attempt": 1,
-                "request": "enrol",
-                "first": first,
-                "users": users,
-                "clip_norm": CLIP,
-                "levels": LEVELS,
-                **fields,
-            }
-        )
-        return answer_of(self.send(record))
-
-    def step(self, step, units=b"", members=4, positions=(), levels=(), **fields):
-        """A step at these prices; without units, at those of the step before."""
-        run = fields.get("run", "r")
-        self.units[run] = units or self.units.get(run, b"")
-        record = ChargeRoster(
-            **{
-                "v": 3,
-                "dataset": "d",
-                "run": "r",
-                "attempt": 1,
-                "step": step,
-                "members": members,
-                "tariff": tariff_digest(self.units[run]),
-                "units": units,
-                "positions": packed(positions, "<u4"),
-                "levels": packed(levels, "|u1"),
-                **fields,
-            }
-        )
-        return answer_of(self.send(record))
-
-    def halts(self) -> list[Halted]:
-        return [
-            answer
-            for outputs in self.outputs
-            for output in outputs
-            if output.channel is Channel.HALTS
-            and isinstance(answer := decode_answer(output.value), Halted)
-        ]
-
-
-def prices(scale=4.0, measure="zcdp", orders=None, rate=None) -> bytes:
-    mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
-    return tariff(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
-
-
-def begun(users=(7, 8, 9, 10), **policy) -> RosterLog:
-    log = RosterLog()
-    log.create(**policy)
-    log.open()
-    log.enrol(list(users))
-    return log
-
-
-def packed(numbers, kind: str) -> bytes:
-    return numbers if isinstance(numbers, bytes) else np.array(numbers, dtype=kind).tobytes()
-
-
-def told(decision: RosterDecision, field: str) -> list[int]:
-    return unpack_positions(getattr(decision, field), decision.members).tolist()
 
 
 def test_members_keep_their_order_and_begin_at_the_highest_level():
@@ -115,6 +40,7 @@ def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
     assert log.enrol([9, 10, 11], first=2).members == 5
     assert log.enrol([12], first=5).members == 6
     assert log.enrol([]).digests == page_digests(np.arange(7, 13))
+    log.audit()
 
 
 @pytest.mark.parametrize(
@@ -145,6 +71,7 @@ def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
     assert answer.reason is reason
     assert log.ledger.rosters.members["d", "r"].slots.tolist() == before
     assert len(log.ledger.datasets["d"]) == 4
+    log.audit()
 
 
 def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_roster():
@@ -154,6 +81,7 @@ def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_ros
     assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
     assert not log.ledger.rosters
     assert not len(log.ledger.datasets["d"])
+    log.audit()
 
 
 @pytest.mark.parametrize(
@@ -194,6 +122,7 @@ def test_a_step_that_cannot_be_charged_is_refused_and_changes_nothing(reason, fi
     after = log.spent(), log.enrol([])
     assert after[0] == before[0]
     assert after[1].levels == before[1].levels
+    log.audit()
 
 
 def test_a_run_without_a_roster_cannot_be_charged_by_one():
@@ -210,6 +139,7 @@ def test_a_repeated_step_is_charged_once_whether_it_brings_the_tariff_or_not():
     assert log.step(0, prices()) == first
     assert log.step(0) == first
     assert log.spent() == spent
+    log.audit()
 
 
 def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
@@ -228,6 +158,7 @@ def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
     whole = log.enrol([])
     assert unpack_positions(whole.halted, 4).tolist() == [1, 2, 3]
     assert unpack_positions(whole.exhausted, 4).tolist() == [0, 1, 2, 3]
+    log.audit()
 
 
 def test_budget_aware_clipping_grants_the_highest_level_that_fits():
@@ -242,6 +173,7 @@ def test_budget_aware_clipping_grants_the_highest_level_that_fits():
     assert log.spent()[10] == int(prices_of[LEVELS] + prices_of[5])
     third = log.step(2)
     assert told(third, "halted") == [0, 1, 2]
+    log.audit()
 
 
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
@@ -254,6 +186,7 @@ def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
     gone = {name for name in log.ledger.uncompacted() if log.ledger.take_page(name) is None}
     assert gone == {"roster:d/r", "members:d/r/0"}
     assert not log.ledger.uncompacted()
+    log.audit()
 
 
 STEPS = st.lists(
@@ -277,7 +210,7 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         "budget": [budget, 4 * budget] if orders else budget,
         "orders": orders or [],
     }
-    roster, explicit = begun(range(6), **policy), Log(v=3)
+    roster, explicit = begun(range(6), **policy), AuditedLog(v=3)
     explicit.create(**policy)
     explicit.open()
     levels, active = np.full(6, LEVELS), set(range(6))
@@ -299,6 +232,8 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         active = (active - set(told(decision, "halted"))) | set(told(decision, "readmitted"))
         assert active == now
     assert checkpoints(roster) == checkpoints(explicit)
+    roster.audit()
+    explicit.audit()
 
 
 def checkpoints(log: Log) -> list[bytes]:
@@ -335,3 +270,12 @@ def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, com
     for record in log.records[len(straight.records) :]:
         straight.send(record)
     assert log.outputs == straight.outputs
+    log.audit()
+
+
+@given(policy=st.sampled_from(list(POLICIES)), operations=st.lists(OPERATIONS, max_size=30))
+def test_the_auditor_agrees_about_whatever_happens_to_rosters(policy, operations):
+    scenario = Scenario(policy)
+    for operation in operations:
+        scenario.happen(*operation)
+    scenario.log.audit()
