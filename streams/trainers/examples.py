@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.sdk.columns import Ids, read_users
+from streams.sdk.arguments import Ids, read_users
 from streams.sdk.errors import InvalidRequest
 
 
