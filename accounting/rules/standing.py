@@ -237,11 +237,12 @@ class Standing:
 
     def owed(self, account: Account) -> tuple[IntArray, IntArray]:
         """Return the rows of all positions in an account, and what each owes; writes nothing."""
-        for own, known, tariff in zip(self.accounts, self._slots, self._tariffs, strict=False):
+        roster = self._roster
+        for own, known, tariff in zip(self.accounts, roster.slots, self._tariffs, strict=False):
             if own is account:
                 rows = known.rows(np.arange(len(self)))
-                charge = account.terms.charges(tariff, self._granted, account.order(rows))
-                elapsed = self._now - self._since.astype(np.int64)
+                charge = account.terms.charges(tariff, roster.granted, account.order(rows))
+                elapsed = self._now - roster.since.astype(np.int64)
                 charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
                 return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
         return NOBODY, NOBODY

@@ -26,6 +26,8 @@ Numbers: TypeAlias = NDArray[np.int64]
 _PAGE_BITS = 12
 PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
+_SPAN = 64
+"""More rows than that are told as a span, if they are one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,13 @@ class RowChanges(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not increments: setting them twice is harmless."""
 
     slots: bytes  # uint32, little-endian
-    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders)
+    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    span: tuple[int, int] | None = None  # instead of slots: from one up to another
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is about."""
+        return len(self.slots) // 4 if self.span is None else self.span[1] - self.span[0]
 
     @property
     def size(self) -> int:
@@ -124,11 +132,21 @@ class Columns:
             self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
 
-    def note(self, slots: Numbers) -> RowChanges:
-        """What says how rows are, which were written in place."""
+    def note(self, slots: Numbers, *columns: str) -> RowChanges:
+        """What says how rows are, which were written in place.
+
+        Args:
+            slots: of the rows, distinct.
+            columns: that were written; all of them by default.
+        """
         self.touch(slots)
-        packed = {name: self._pack(name, getattr(self, name)[slots]) for name in self._columns}
-        return RowChanges(slots.astype("<u4").tobytes(), packed)
+        names = columns or tuple(self._columns)
+        # Rows that follow one another are most often all rows: nobody is copied to be told.
+        if len(slots) > _SPAN and bool((np.diff(slots) == 1).all()):
+            first, end = int(slots[0]), int(slots[-1]) + 1
+            rows = slice(first, end)
+            return RowChanges(b"", {n: self._packed(n, rows) for n in names}, (first, end))
+        return RowChanges(slots.astype("<u4").tobytes(), {n: self._packed(n, slots) for n in names})
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -167,6 +185,13 @@ class Columns:
         shape = self._orders if column.per_order else ()
         return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
 
+    def _packed(self, name: str, rows: slice | Numbers) -> bytes:
+        """The numbers of some rows; one of them if they are all the same."""
+        numbers = getattr(self, name)[rows]
+        if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):
+            numbers = numbers[:1]
+        return self._pack(name, numbers)
+
     def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
         return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
 
@@ -177,6 +202,8 @@ class Columns:
 
 def slots_of(changes: RowChanges) -> Numbers:
     """The slots of the rows that changed."""
+    if changes.span is not None:
+        return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
 
 
@@ -184,5 +211,7 @@ def joined(parts: Sequence[RowChanges]) -> RowChanges:
     """Changes of the same columns in different rows as one."""
     if len(parts) == 1:
         return parts[0]
+    if any(part.span for part in parts):
+        raise ValueError("spans are not joined")
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
     return RowChanges(b"".join(part.slots for part in parts), values)
