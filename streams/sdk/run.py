@@ -332,9 +332,7 @@ class Run:
             clip_norm=clip_norm,
         )
 
-    def _decide(
-        self, parts: Mapping[int, _Part[T]], deadline: Deadline
-    ) -> dict[int, T]:
+    def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
             raise InvalidRequest(self._still_published())
