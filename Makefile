@@ -9,10 +9,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test lint simulate fuzz bench papers clean
+.PHONY: help demo check test test-torch lint simulate fuzz bench papers clean
 
 help:                             ## what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 	@echo "One test, without the rest:  make test ARGS=tests/unit/test_config.py::NAME"
 	@echo "The same for demo, check, fuzz, bench and papers: ARGS is handed on."
 
@@ -29,6 +29,10 @@ else
 test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
+
+test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
+	$(PYTEST) tests/unit/trainers $(ARGS)
 
 lint: $(VENV)/installed           ## ruff, mypy, import rules
 	$(BIN)/ruff check .

@@ -59,8 +59,11 @@ from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, Zcd
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.local_filter import LocalFilter
 from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.rules.outcomes import Raised, StepOutcome
 from accounting.rules.own_order import OwnOrderFilter, own_order
 from accounting.rules.rogers import RogersFilter
+from accounting.rules.standing import Account, RosterColumns, Standing
+from accounting.rules.terms import Balances, Terms
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant
@@ -73,7 +76,9 @@ __all__ = [
     "MAX_LEVELS",
     "MEASURES",
     "UNIT_BITS",
+    "Account",
     "ApproxDPFilter",
+    "Balances",
     "Bounds",
     "BudgetFilter",
     "ContinualCounter",
@@ -94,12 +99,17 @@ __all__ = [
     "PoissonGaussian",
     "PureDP",
     "QuantilesRelease",
+    "Raised",
     "RenyiFilter",
     "RenyiTracker",
     "ReportAccountant",
     "RogersFilter",
+    "RosterColumns",
     "SparseVector",
+    "Standing",
     "StatedCost",
+    "StepOutcome",
+    "Terms",
     "ZcdpFilter",
     "advance_units",
     "approximate_mu",

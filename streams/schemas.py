@@ -17,7 +17,8 @@ request.
     SHA-256 of its content. What a charge may make a worker write is limited more tightly. The
     lengths of packed arrays are checked before anything else (in version 1 after the attempt), and
     what is refused for its content names its sender.
-3   A roster: the users of a run are enrolled once (``enrol``) and charged by their levels, one byte
+3   A policy may bind each user to an order of its own (``own_order``).
+    A roster: the users of a run are enrolled once (``enrol``) and charged by their levels, one byte
     each, at the prices of a tariff (``charge-roster``). So sampled steps can be charged: what
     computing their cost needs besides rational arithmetic has been done before the log.
 
@@ -181,6 +182,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 2 on. Not given: one-kind, or the policy that is there already; in version 1:
     # mixed. A policy that is stored without it is of version 1.
     user_ids: UserIds | UnsetType = UNSET
+    # From version 3 on. Each user is bound to one of the orders, with its first charge that costs
+    # something, and charged there alone; else all orders have to hold.
+    own_order: Literal[True] | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -334,7 +338,8 @@ class Enrolled(_OfRun, frozen=True, tag="enrolled"):
     digests: bytes  # 16 bytes for each 4096 users, in their order: who they are
     clip_norm: float
     grid: int  # how many levels there are beside level 0
-    levels: bytes  # a byte each
+    levels: bytes  # asked for by the last step, a byte each
+    granted: bytes  # granted by it
     halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
     exhausted: bytes  # positions of those who have nothing left
     tariff: bytes = b""  # the digest of that of the last step
@@ -353,12 +358,13 @@ class RosterDecision(_OfRun, frozen=True, tag="roster-decision"):
     offset: int  # of the charge that was applied
     digest: bytes  # of the charge
     members: int
-    admitted: int  # how many
     halted: bytes = b"\0"  # positions of those who were admitted before and are not now
     readmitted: bytes = b"\0"  # the other way round
     exhausted: bytes = b"\0"  # who has nothing left after this step, and had something before
-    clipped: bytes = b"\0"  # who is granted less than the level (on_exhaustion=clip)
-    granted: bytes = b""  # the levels that they are granted, a byte each
+    # on_exhaustion=clip: who is granted another level than in the step before or, if this step sets
+    # the level or admits again, than asked for; and these levels, a byte each.
+    regranted: bytes = b"\0"
+    granted: bytes = b""
 
 
 class Halted(_OfRun, frozen=True, tag="halted"):
@@ -395,6 +401,7 @@ class OdometerCheckpoint(_OfDataset, frozen=True, tag="odometer"):
     offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
     # In the measure's own unit (rho, mu, Renyi divergence per order), rounded up.
     bound: list[float]
+    order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
 
 
 class Rejected(_Record, frozen=True, tag="rejected"):
@@ -485,9 +492,14 @@ def _check_features(request: Request) -> None:
 
 def _check_rosters(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
-    if isinstance(request, Enrol | ChargeRoster):
-        detail = f"this type of record needs version 3, not {request.v}"
-        raise Rejection(Reason.MALFORMED, detail)
+    match request:
+        case Enrol() | ChargeRoster():
+            feature = "this type of record"
+        case CreateDataset(policy=policy) if policy.own_order is not UNSET:
+            feature = "own_order"
+        case _:
+            return
+    raise Rejection(Reason.MALFORMED, f"{feature} needs version 3, not {request.v}")
 
 
 def _check_content(request: Request) -> None:

@@ -250,9 +250,10 @@ def _checked_increments(increment: int | Sequence[int] | IntArray) -> IntArray:
 def _check_shapes(used: IntArray, cost: IntArray, rungs: IntArray, increments: IntArray) -> None:
     if increments.ndim == 2:
         shapes = used.shape == increments.shape[:1]
+    elif used.ndim == 1:
+        shapes = increments.size == 1
     else:
-        shapes = used.shape in ((len(used),), (len(used), increments.size))
-        shapes &= used.ndim == 2 or increments.size == 1
+        shapes = used.ndim == 2 and used.shape[1] == increments.size
     if not shapes:
         allowed = f"one row or column for each of {increments.size} increments"
         raise InvalidInput("used", used.shape, allowed)

@@ -13,9 +13,9 @@ names: state that was stored before there was a column has its initial value in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, get_type_hints
+from typing import Any, ClassVar, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -102,14 +102,14 @@ class Columns:
         self._changed_pages[slots >> _PAGE_BITS] = True
 
     def write(
-        self, slots: Numbers, *, touched: bool = False, **values: NDArray[np.integer]
+        self, slots: Numbers, values: Mapping[str, NDArray[Any]], *, touched: bool = False
     ) -> RowChanges:
         """Set columns in rows.
 
         Args:
             slots: of the rows, distinct.
-            touched: whether all of them were written just before, which saves to say it again.
             values: column -> its numbers in these rows.
+            touched: whether all of them were written just before, which saves to say it again.
 
         Returns:
             What says so.
@@ -122,6 +122,12 @@ class Columns:
             packed[name] = self._pack(name, numbers)
         if not touched:
             self.touch(slots)
+        return RowChanges(slots.astype("<u4").tobytes(), packed)
+
+    def note(self, slots: Numbers) -> RowChanges:
+        """What says how rows are, which were written in place."""
+        self.touch(slots)
+        packed = {name: self._pack(name, getattr(self, name)[slots]) for name in self._columns}
         return RowChanges(slots.astype("<u4").tobytes(), packed)
 
     def put_back(self, changes: RowChanges) -> None:

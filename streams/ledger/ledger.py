@@ -15,8 +15,10 @@ Applying the same records to the same state gives the same bytes, on any machine
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from streams.ledger.accounts import Accounts
+from streams.ledger.columns import Numbers
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -38,7 +40,6 @@ from streams.ledger.policies import (
     quoted,
 )
 from streams.ledger.rosters import Members, enrolment, pricing
-from streams.ledger.rule import ByLevel
 from streams.ledger.runs import (
     check_next_step,
     closed,
@@ -47,6 +48,7 @@ from streams.ledger.runs import (
     under_current_attempt,
 )
 from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
+from streams.ledger.tracked import Address
 from streams.schemas import (
     Answer,
     Charge,
@@ -229,7 +231,7 @@ class Ledger(State):
         self._accounts_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
-        self.rosters.pop(request.address, None)
+        self._drop_roster(request.address)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -253,15 +255,16 @@ class Ledger(State):
         plan = accounts.plan(charge)
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *accounts.measure(plan))
-        outcome = accounts.carry_out(plan)
+        outcome = accounts.charge(plan)
         self._note(outcome.changes)
+        self._note_taken(accounts, plan.slots)
         decision = encode(decision_of(charge, digest, plan.users, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run, step=charge.step, digest=digest, decision=decision, of_roster=False
         )
         return [
             answer_to(charge, decision),
-            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
+            *(checkpoint_of(charge, risen, place) for risen in outcome.raised),
         ]
 
     def _enrol(self, place: Place, request: Enrol) -> Enrolled:
@@ -272,6 +275,7 @@ class Ledger(State):
         enrolled = enrolment(request, terms, members, accounts)
         if enrolled.terms != terms:
             self.rosters[request.address] = enrolled.terms
+            self._wake(accounts)
             members = self.rosters.members[request.address]
         if len(enrolled.slots):
             if len(enrolled.new_users):
@@ -293,28 +297,66 @@ class Ledger(State):
             detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
             raise Rejection(Reason.UNKNOWN_ROSTER, detail)
         members = self.rosters.members[charge.address]
-        priced = pricing(charge, terms, members, accounts)
-        slots = members.slots
-        outcome = accounts.charge(slots, ByLevel(priced.tariff, priced.levels))
-        told = members.tell(outcome.admitted, outcome.exhausted)
+        priced = pricing(charge, terms, len(members), accounts)
+        outcome = members.step(priced)
         if priced.terms != terms:
             self.rosters[charge.address] = priced.terms
-        self._note(outcome.changes)
-        self._note_members(charge.address, members.set_levels(priced.rows, priced.row_levels))
-        self._note_members(charge.address, members.write_told(told))
-        decision = encode(roster_decision_of(charge, digest, told, outcome, place))
+        settled = np.arange(len(members)) if outcome.settled is None else outcome.settled
+        slots = members.slots_of(settled)
+        self._note_members(charge.address, members.note(settled))
+        self._note_taken(accounts, slots, but=charge.address)
+        self._note(accounts.note(slots))
+        decision = encode(roster_decision_of(charge, digest, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
-            run, step=charge.step, digest=digest, decision=decision, of_roster=True
+            run,
+            step=charge.step,
+            digest=digest,
+            decision=decision,
+            of_roster=True,
+            roster_steps=run.roster_steps + 1,
+        )
+        halted = accounts.users_at(members.slots_of(outcome.halted))
+        raised = outcome.raised[0]
+        checkpoints = accounts.bounds_raised(
+            members.slots_of(raised.positions), raised.rungs_before
         )
         return [
             answer_to(charge, decision),
-            *halted_of(charge, accounts.users_at(slots[told.halted]), place),
-            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
+            *halted_of(charge, halted, place),
+            *(checkpoint_of(charge, risen, place) for risen in checkpoints),
         ]
+
+    def _drop_roster(self, address: Address) -> None:
+        """Charge its members what is in arrears, and forget it."""
+        if address in self.rosters:
+            accounts, members = self.datasets[address[0]], self.rosters.members[address]
+            members.close()
+            self._note(accounts.note(members.slots))
+            del self.rosters[address]
+
+    def _note_taken(self, accounts: Accounts, slots: Numbers, but: Address | None = None) -> None:
+        """Note what rosters know of these users, whose accounts were brought up to date."""
+        if len(accounts.account.standings) <= (but is not None) or not len(slots):
+            return
+        for address, members in self.rosters.members.items():
+            if address[0] == accounts.policy.dataset and address != but:
+                rows = np.sort(members.rows_of(slots))
+                self._note_members(address, members.note(rows))
+
+    def _wake(self, accounts: Accounts) -> None:
+        """Have all rosters of a dataset go on from what is stored of them."""
+        dataset = accounts.policy.dataset
+        for address in [address for address in self.rosters.asleep if address[0] == dataset]:
+            run = self.runs[address]
+            self.rosters.members[address].wake(accounts, self.rosters[address], run.roster_steps)
+            self.rosters.asleep.discard(address)
 
     def _accounts_of(self, dataset: str) -> Accounts:
         try:
-            return self.datasets[dataset]
+            accounts = self.datasets[dataset]
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
             raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
+        if self.rosters.asleep:
+            self._wake(accounts)
+        return accounts

@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
-from streams.ledger.accounts import Outcome
-from streams.ledger.rosters import Members, Terms, Told
+from accounting.rules.outcomes import StepOutcome
+from streams.ledger.accounts import Outcome, Raised
+from streams.ledger.rosters import Members, Terms
 from streams.ledger.runs import RunState
 from streams.schemas import (
     MAX_REQUEST_BYTES,
@@ -131,6 +133,7 @@ def enrolled_of(
         clip_norm=terms.clip_norm,
         grid=terms.levels,
         levels=members.levels.tobytes(),
+        granted=members.granted.tobytes(),
         halted=pack_positions(members.halted, count),
         exhausted=pack_positions(members.exhausted, count),
         tariff=terms.tariff,
@@ -139,7 +142,7 @@ def enrolled_of(
 
 
 def roster_decision_of(
-    charge: ChargeRoster, digest: bytes, told: Told, outcome: Outcome, place: Place
+    charge: ChargeRoster, digest: bytes, outcome: StepOutcome, place: Place
 ) -> RosterDecision:
     """What is said of a step of a roster: what changed with it."""
     count = charge.members
@@ -153,12 +156,11 @@ def roster_decision_of(
         offset=place.offset,
         digest=digest,
         members=count,
-        admitted=int(np.count_nonzero(outcome.admitted)),
-        halted=pack_positions(told.halted, count),
-        readmitted=pack_positions(told.readmitted, count),
-        exhausted=pack_positions(told.exhausted, count),
-        clipped=pack_positions(outcome.clipped, count),
-        granted=outcome.granted.astype(np.uint8).tobytes(),
+        halted=pack_positions(outcome.halted, count),
+        readmitted=pack_positions(outcome.readmitted, count),
+        exhausted=pack_positions(outcome.exhausted, count),
+        regranted=pack_positions(outcome.regranted, count),
+        granted=outcome.levels.tobytes(),
     )
 
 
@@ -183,19 +185,18 @@ def halted_of(
         yield answer_to(charge, encode(halted))
 
 
-def checkpoint_of(
-    charge: Charge | ChargeRoster, user: User, bound: list[float], place: Place
-) -> Output:
+def checkpoint_of(charge: Charge | ChargeRoster, risen: Raised, place: Place) -> Output:
     """What is said of a user whose bound rose."""
     checkpoint = OdometerCheckpoint(
         v=charge.v,
         dataset=charge.dataset,
-        user=user,
+        user=risen.user,
         partition=place.partition,
         offset=place.offset,
-        bound=bound,
+        bound=risen.bound,
+        order=UNSET if risen.order is None else risen.order,
     )
-    return Output(Channel.ODOMETER, odometer_key(charge.dataset, user), encode(checkpoint))
+    return Output(Channel.ODOMETER, odometer_key(charge.dataset, risen.user), encode(checkpoint))
 
 
 def reject(

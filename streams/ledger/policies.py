@@ -56,6 +56,8 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must be finite, not {policy.orders}"
     elif sorted(set(policy.orders)) != policy.orders:
         complaint = f"orders must increase strictly, not {policy.orders}"
+    elif has_own_orders(policy) and not per_order:
+        complaint = f"own_order belongs to measure renyi, not to {measure}"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -72,6 +74,11 @@ def check_policy(policy: Policy) -> None:
 def user_ids_of(policy: Policy) -> UserIds:
     """Which kinds of ids a stored policy allows; version 1 allowed all."""
     return "mixed" if policy.user_ids is UNSET else policy.user_ids
+
+
+def has_own_orders(policy: Policy) -> bool:
+    """Whether each user is bound to one of the orders, and charged there alone."""
+    return policy.own_order is True
 
 
 def policy_to_store(policy: Policy, version: int) -> Policy:
@@ -98,8 +105,11 @@ def policy_as_of(policy: Policy, version: int) -> Policy:
 
 
 def quoted(policy: Policy) -> str:
-    """A policy as texts quote it; one of version 1 as version 1 did."""
-    return str(policy).replace(f", user_ids={UNSET}", "")
+    """A policy as texts quote it: as the version did that knew no more than it says."""
+    text = str(policy)
+    for field in ("user_ids", "own_order"):
+        text = text.replace(f", {field}={UNSET}", "")
+    return text
 
 
 def _without_user_ids(policy: Policy) -> Policy:

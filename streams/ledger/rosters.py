@@ -7,8 +7,9 @@
     n members --close-run--> (unknown)
     anything else is refused and changes nothing
 
-Whether a member is admitted or exhausted is kept as it was told last, so that a decision can tell
-what changed.
+A step does work for those to whom something happens, and says nothing of the others
+(``accounting.rules.standing``). Members are charged in arrears: what is stored of them and of their
+accounts goes together, and whatever brings the one up to date notes the other.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 
 from accounting import InvalidInput
 from accounting.costs.tariffs import grid_norms
+from accounting.rules.outcomes import StepOutcome
+from accounting.rules.standing import RosterColumns, Standing
 from streams.ledger.accounts import Accounts
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges
 from streams.ledger.limits import check_roster, id_bytes
@@ -30,9 +33,9 @@ from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection, User
 from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
 
-_ADMITTED, _EXHAUSTED = np.uint8(1), np.uint8(2)
-
 Bytes: TypeAlias = NDArray[np.uint8]
+
+_HALTED, _EXHAUSTED = np.uint8(1), np.uint8(2)  # in flags
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
@@ -54,26 +57,28 @@ class MemberChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Rows(Columns):
+    """What is stored of members; what it means is said in ``accounting.rules.standing``."""
+
     slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
     level: Annotated[Bytes, Column(dtype="|u1")]
-    told: Annotated[Bytes, Column(initial=int(_ADMITTED), dtype="|u1")]
-
-
-@dataclass(frozen=True)
-class Told:
-    """Positions of members, all of them increasing."""
-
-    halted: Numbers
-    readmitted: Numbers
-    exhausted: Numbers
+    granted: Annotated[Bytes, Column(dtype="|u1")]
+    flags: Annotated[Bytes, Column(dtype="|u1")]
+    since: Annotated[Numbers, Column()]
 
 
 class Members:
-    """The members of one roster in one partition, by position."""
+    """The members of one roster in one partition, by position.
+
+    What is stored of them is put back first; ``wake`` makes a roster of it that can be charged.
+    From then on rows are what ``note`` has last seen of it.
+    """
 
     def __init__(self) -> None:
+        self.standing: Standing | None = None
         self._count = 0
         self._rows = _Rows()
+        self._accounts: Accounts
+        self._unbound = False  # whether somebody may have no order yet
 
     def __len__(self) -> int:
         return self._count
@@ -85,48 +90,78 @@ class Members:
 
     @property
     def levels(self) -> Bytes:
-        """Of all members; not to be written to."""
+        """Of all members, as the last step left them."""
         return self._rows.level[: self._count]
+
+    @property
+    def granted(self) -> Bytes:
+        """What the last step granted to each, 0 to those who were not admitted."""
+        return self._rows.granted[: self._count]
 
     @property
     def halted(self) -> Numbers:
         """Positions of those who were not admitted last."""
-        return np.flatnonzero(self._told & _ADMITTED == 0)
+        return np.flatnonzero(self._rows.flags[: self._count] & _HALTED)
 
     @property
     def exhausted(self) -> Numbers:
         """Positions of those who had nothing left after the last step."""
-        return np.flatnonzero(self._told & _EXHAUSTED)
+        return np.flatnonzero(self._rows.flags[: self._count] & _EXHAUSTED)
+
+    def wake(self, accounts: Accounts, terms: Terms, steps: int) -> None:
+        """Go on from what is stored, after so many steps."""
+        rows, count = self._rows, self._count
+        columns = RosterColumns(
+            rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
+        )
+        self._accounts = accounts
+        self._unbound = accounts.rule.binds
+        self.standing = Standing.restored(
+            [accounts.account],
+            [self.slots],
+            columns,
+            terms.levels,
+            steps=steps,
+            tariffs=[accounts.rule.tariff(terms.units, terms.levels)] if terms.units else [],
+            clip=accounts.policy.on_exhaustion == "clip",
+        )
 
     def add(self, slots: Numbers, level: int) -> RowChanges:
         """Put users behind the last member, at a level."""
         rows = np.arange(self._count, self._count + len(slots))
         self._count += len(slots)
         self._rows.reserve(self._count)
-        levels = np.full(len(slots), level, dtype=np.uint8)
-        return self._rows.write(rows, slot=slots, level=levels)
+        self._rows.slot[rows] = slots
+        self._awake.enrol([slots], np.full(len(slots), level, dtype=np.uint8))
+        self._unbound = self._accounts.rule.binds
+        return self.note(rows)
 
-    def set_levels(self, rows: Numbers, levels: Bytes) -> RowChanges:
-        """Move members to other levels."""
-        return self._rows.write(rows, level=levels)
-
-    def tell(self, admitted: NDArray[np.bool_], exhausted: NDArray[np.bool_]) -> Told:
-        """Compare a step with what was told last, which is not written."""
-        was_admitted = self._told & _ADMITTED != 0
-        return Told(
-            halted=np.flatnonzero(was_admitted & ~admitted),
-            readmitted=np.flatnonzero(~was_admitted & admitted),
-            exhausted=np.flatnonzero(exhausted & (self._told & _EXHAUSTED == 0)),
+    def step(self, priced: Pricing) -> StepOutcome:
+        """Charge everybody once; ``note`` what it has settled."""
+        if self._unbound:
+            self._bind(priced)
+        return self._awake.step(
+            None if priced.tariff is None else [priced.tariff], priced.rows, priced.row_levels
         )
 
-    def write_told(self, told: Told) -> RowChanges:
-        """Keep what was told."""
-        rows = np.unique(np.concatenate([told.halted, told.readmitted, told.exhausted]))
-        state = self._rows.told
-        state[told.halted] &= ~_ADMITTED
-        state[told.readmitted] |= _ADMITTED
-        state[told.exhausted] |= _EXHAUSTED
-        return self._rows.write(rows, told=state[rows])
+    def slots_of(self, rows: Numbers) -> Numbers:
+        """Of these members."""
+        return self._rows.slot[rows].astype(np.int64)
+
+    def rows_of(self, slots: Numbers) -> Numbers:
+        """The positions of those of these users who are members."""
+        return self._awake.positions_of(self._accounts.account, slots)
+
+    def note(self, rows: Numbers) -> RowChanges:
+        """What says how these members are now."""
+        now = self._awake.columns(rows)
+        self._rows.level[rows], self._rows.granted[rows] = now.level, now.granted
+        self._rows.flags[rows], self._rows.since[rows] = now.flags, now.since
+        return self._rows.note(rows)
+
+    def close(self) -> None:
+        """Charge what is in arrears; nobody is charged as a member any more."""
+        self._awake.close()
 
     def put_back(self, changes: MemberChanges) -> None:
         """Set what was set before."""
@@ -152,8 +187,18 @@ class Members:
         self._rows.load_page(number, page)
 
     @property
-    def _told(self) -> Bytes:
-        return self._rows.told[: self._count]
+    def _awake(self) -> Standing:
+        assert self.standing is not None
+        return self.standing
+
+    def _bind(self, priced: Pricing) -> None:
+        """Bind to an order whoever has none, and is charged something now."""
+        levels = self.levels
+        if priced.row_levels is not None:
+            levels = levels.copy()
+            levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
+        tariff = self._awake.tariffs[0] if priced.tariff is None else priced.tariff
+        self._unbound = self._accounts.bind(self.slots, tariff, levels)
 
 
 class Rosters(Tracked[Terms]):
@@ -161,21 +206,25 @@ class Rosters(Tracked[Terms]):
 
     Attributes:
         members: (dataset, run) -> members.
+        asleep: those rosters of which only what is stored is known yet.
         dropped: the pages of members that are not members any more, by roster and number.
     """
 
     def __init__(self) -> None:
         super().__init__("roster", Terms)
         self.members: dict[Address, Members] = {}
+        self.asleep: set[Address] = set()
         self.dropped: set[tuple[Address, int]] = set()
 
     def _moves(self, address: Address, before: Terms | None, after: Terms | None) -> None:
         if after is None:
             pages = -(-len(self.members.pop(address)) // PAGE_ROWS)
+            self.asleep.discard(address)
             self.dropped.update((address, number) for number in range(pages))
         elif before is None:
             # Changes may bring back for a while what is gone in the end: what is dropped stays so.
             self.members[address] = Members()
+            self.asleep.add(address)
 
 
 @dataclass(frozen=True)
@@ -224,7 +273,7 @@ def enrolment(
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
-    slots, new_users = accounts.seek_allowed(added, members.slots, request.v)
+    slots, new_users = accounts.enrolment(added, members.slots, request.v)
     return Enrolment(msgspec.structs.replace(known, id_bytes=written), slots, new_users)
 
 
@@ -233,57 +282,55 @@ class Pricing:
     """A step of a roster that can be charged."""
 
     terms: Terms  # from this step on
-    tariff: Numbers
-    rows: Numbers  # whose levels change
-    row_levels: Bytes
-    levels: Bytes  # of all members
+    tariff: Numbers | None  # None: that of the step before
+    rows: Numbers | None  # whose levels change; None: those of all, or of nobody
+    row_levels: Bytes | None  # None: of nobody
 
 
-def pricing(charge: ChargeRoster, terms: Terms, members: Members, accounts: Accounts) -> Pricing:
-    """Check a step of a roster; nothing has changed yet.
+def pricing(charge: ChargeRoster, terms: Terms, count: int, accounts: Accounts) -> Pricing:
+    """Check a step of a roster of so many members; nothing has changed yet.
 
     Raises:
         Rejection: for the first reason that applies.
     """
-    count = len(members)
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     check_roster_mechanism(charge, accounts.policy)
+    tariff = None
     if charge.units:
         if tariff_digest(charge.units) != charge.tariff:
             detail = "the digest of the tariff is not that of its units"
             raise Rejection(Reason.INVALID_TARIFF, detail)
+        try:
+            tariff = accounts.rule.tariff(charge.units, terms.levels)
+        except InvalidInput as error:
+            raise Rejection(Reason.INVALID_TARIFF, str(error)) from error
         terms = msgspec.structs.replace(terms, units=charge.units, tariff=charge.tariff)
     elif charge.tariff != terms.tariff:
         detail = "this is not the tariff of the step before: send its units with the step"
         raise Rejection(Reason.INVALID_TARIFF, detail)
-    try:
-        tariff = accounts.rule.tariff(terms.units, terms.levels)
-    except InvalidInput as error:
-        raise Rejection(Reason.INVALID_TARIFF, str(error)) from error
-    rows, row_levels = _moved_levels(charge, count, terms.levels)
-    levels = members.levels
-    if len(rows):
-        levels = levels.copy()
-        levels[rows] = row_levels
-    return Pricing(terms, tariff, rows, row_levels, levels)
+    return Pricing(terms, tariff, *_moved_levels(charge, count, terms.levels))
 
 
-def _moved_levels(charge: ChargeRoster, count: int, highest: int) -> tuple[Numbers, Bytes]:
+def _moved_levels(
+    charge: ChargeRoster, count: int, highest: int
+) -> tuple[Numbers | None, Bytes | None]:
     """Whose levels a step changes, and to what."""
     rows = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
     levels = np.frombuffer(charge.levels, dtype=np.uint8)
-    if not len(rows) and len(levels):
-        rows = np.arange(count)
+    everybody = not len(rows) and len(levels)
     complaint = None
-    if len(rows) != len(levels):
-        complaint = f"{len(levels)} levels for {len(rows)} positions"
+    if len(levels) != (count if everybody else len(rows)):
+        complaint = f"{len(levels)} levels for {count if everybody else len(rows)} positions"
     elif len(rows) and (rows[-1] >= count or bool((np.diff(rows) <= 0).any())):
         complaint = f"positions have to increase, and to be below {count}"
     elif len(levels) and levels.max() > highest:
-        position = int(rows[levels.argmax()])
+        at = int(levels.argmax())
+        position = at if everybody else int(rows[at])
         complaint = f"level {levels.max()} at position {position} is above {highest}, the highest"
     if complaint:
         raise Rejection(Reason.INVALID_LEVELS, complaint)
-    return rows, levels
+    if not len(levels):
+        return None, None
+    return None if everybody else rows, levels

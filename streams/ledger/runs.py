@@ -44,6 +44,7 @@ class RunState(msgspec.Struct, frozen=True, array_like=True):
     decision: bytes = b""  # of the last step, as published
     closed: bool = False
     of_roster: bool = False  # the last step was charged to the roster of the run
+    roster_steps: int = 0  # so many of all steps were
 
 
 class Runs(Tracked[RunState]):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from accounting import MEASURES, InvalidInput, Measure, MeasureName
+from accounting import MEASURES, InvalidInput, Measure, MeasureName, ladder_for
 from accounting.exact.units import from_units_down
 from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
@@ -52,7 +52,7 @@ def policy_from(
     epsilon: float | None,
     delta: float | None,
     budget: npt.ArrayLike | None,
-    orders: Sequence[float] | None,
+    orders: Sequence[float] | npt.NDArray[np.float64] | None,
     odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
     user_ids: UserIds | None,
@@ -68,11 +68,15 @@ def policy_from(
     if measure not in MEASURES:
         raise InvalidRequest(f"measure is {measure!r}; it must be one of {', '.join(MEASURES)}")
     row = MEASURES[measure]
+    own_order = row.per_order and orders is None and epsilon is not None
     try:
         if budget is None:
             if epsilon is None or delta is None:
                 raise InvalidRequest("epsilon and delta belong together: give both")
-            budget = row.budgets_for(epsilon, delta, orders)
+            if own_order:
+                orders, budget = ladder_for(epsilon, delta)
+            else:
+                budget = row.budgets_for(epsilon, delta, orders)
         units = _units("budget", row, budget)
         if odometer_step is None:
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
@@ -86,9 +90,10 @@ def policy_from(
                 "measure": measure,
                 "budget": units,
                 "odometer_step": steps,
-                "orders": [float(order) for order in orders or []],
+                "orders": [] if orders is None else list(map(float, orders)),
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
+                **({"own_order": True} if own_order else {}),
             },
             Policy,
         )
@@ -232,7 +237,8 @@ def _terms(policy: Policy) -> str:
         terms[field] = [float(from_units_down(units)) for units in terms[field]]
     if policy.user_ids is UNSET:
         terms["user_ids"] = "as in version 1"
-    return ", ".join(f"{name}={value!r}" for name, value in terms.items() if value != [])
+    said = {name: value for name, value in terms.items() if value not in ([], UNSET)}
+    return ", ".join(f"{name}={value!r}" for name, value in said.items())
 
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:

@@ -150,6 +150,7 @@ class Roster:
         count = len(layout.ids)
         self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
         self._sent = self._level.copy()  # in force, at the service
+        self._granted = self._level.copy()  # by the last step, to those who were admitted
         self._admitted = np.ones(count, dtype=np.bool_)
         self._exhausted = np.zeros(count, dtype=np.bool_)
         self._tariffs: dict[Mechanism, Priced] = {}
@@ -241,6 +242,7 @@ class Roster:
             mine = self._layout.positions[partition][: answer.members]
             levels = np.frombuffer(answer.levels, dtype=np.uint8)
             self._sent[mine] = self._level[mine] = levels
+            self._granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
             self._admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
             self._exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
             self._known[partition] = answer.tariff
@@ -306,30 +308,30 @@ class Roster:
         again: Collection[int],
     ) -> RosterStep:
         """What all partitions decided; those in ``again`` had done so before this attempt."""
-        halted, readmitted = [], []
-        clip_norms = self._norms.take(self._level)
-        for partition in again:  # it charged the levels that it has
-            mine = self._layout.positions[partition]
-            clip_norms[mine] = self._norms.take(self._sent[mine])
+        halted, readmitted, was_admitted = [], [], self._admitted.copy()
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
-            left, back, spent, clipped = (
+            left, back, spent, regranted = (
                 mine[unpack_positions(packed, count)]
                 for packed in (
                     decision.halted,
                     decision.readmitted,
                     decision.exhausted,
-                    decision.clipped,
+                    decision.regranted,
                 )
             )
             self._admitted[left], self._admitted[back] = False, True
             self._exhausted[spent] = True
-            clip_norms[clipped] = self._norms.take(np.frombuffer(decision.granted, dtype=np.uint8))
+            if partition not in again:  # else what was granted is known already
+                asked = self._level[mine]
+                afresh = (asked != self._sent[mine]) | ~was_admitted[mine]
+                granted = np.where(afresh, asked, self._granted[mine])
+                self._granted[mine], self._sent[mine] = granted, asked
+                self._known[partition] = priced.digest
+                self._granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
             halted.append(left)
             readmitted.append(back)
-            if partition not in again:
-                self._sent[mine] = self._level[mine]
-                self._known[partition] = priced.digest
+        clip_norms = self._norms.take(self._granted)
         clip_norms[~self._admitted] = 0.0
         self.there = {}
         return RosterStep(
@@ -382,7 +384,7 @@ def checked_decision(decision: RosterDecision, members: int, levels: Levels) -> 
     try:
         for packed in (decision.halted, decision.readmitted, decision.exhausted):
             unpack_positions(packed, members)
-        clipped = unpack_positions(decision.clipped, members)
+        clipped = unpack_positions(decision.regranted, members)
     except ValueError as error:
         raise _not_of_a_worker(decision, f"has no positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)

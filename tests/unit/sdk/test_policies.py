@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from msgspec import UNSET
 
-from accounting import gdp_budget, renyi_budgets, zcdp_budget
+from accounting import budget_units, gdp_budget, ladder_for, renyi_budgets, zcdp_budget
 from streams.schemas import Policy
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
@@ -43,6 +43,11 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
         UNIT,
         int(Fraction(0.1) * UNIT),
     ]
+    own = policy(measure="renyi", epsilon=8.0, delta=1e-5)
+    assert own.own_order is True
+    ladder = ladder_for(8.0, 1e-5)
+    assert own.orders == ladder.orders.tolist()
+    assert own.budget == [budget_units(number) for number in ladder.budgets.tolist()]
     budgets = renyi_budgets(8.0, 1e-5, [8, 32])
     assert policy(measure="renyi", orders=[8, 32], epsilon=8.0, delta=1e-5).budget == [
         int(Fraction(number) * UNIT) for number in budgets.tolist()
@@ -69,7 +74,7 @@ UNUSABLE = [
     ({"measure": "renyi", "budget": [1, 2], "orders": [2]}, "entries"),
     ({"measure": "renyi", "budget": [1], "orders": [1.0]}, "orders"),
     ({"measure": "renyi", "budget": [1, 1], "orders": [3, 2]}, "increase"),
-    ({"measure": "renyi", "epsilon": 1, "delta": 0.1}, "orders"),
+    ({"measure": "renyi", "budget": [1, 2]}, "order"),
     ({"budget": 1, "orders": [2]}, "renyi"),
     ({"measure": "magic", "budget": 1}, "magic"),
     ({"budget": 1, "on_exhaustion": "explode"}, "explode"),

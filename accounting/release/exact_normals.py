@@ -1,0 +1,241 @@
+"""Many rounded normal deviates at once, as exact as one by one.
+
+`ExactNoise.rounded_normal` takes integers of any length and 20 us a deviate. A model has a million
+coordinates, so here most of the work is done on arrays, on the first digits of the same kind of
+random numbers; what these digits leave open is decided with more of them, one by one. Nothing is
+drawn again because it was open: that would change the distribution.
+
+A deviate is a sign and a + d, a = i / 256 and d in [0, 1 / 256). Its density falls with
+exp(-a^2 / 2) exp(-d (2 a + d) / 2), so:
+
+1. i is drawn with probabilities in proportion to exp(-i^2 / 2^17), by comparing a uniform number
+   with their cumulative sums, which integers hold to as many digits as are needed.
+2. d is uniform.
+3. It stays with probability exp(-t), t = d (2 a + d) / 2: if the number of successes in a row of
+   probabilities t, t / 2, t / 3, ... is even (von Neumann). Else all begins again.
+4. The deviate times the standard deviation is rounded to the nearest integer.
+
+An array takes half a microsecond a deviate. What is said about bits in `exact_noise` holds here.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import IntArray
+from accounting.release.exact_noise import ExactNoise
+
+LARGEST_STDDEV: Final = 2**40
+"""Twenty of them are an int64."""
+
+_Words = npt.NDArray[np.uint64]
+
+_PER_UNIT: Final = 256  # bins from 0 to 1
+_DIGITS: Final = 40  # binary digits of d that arrays carry
+_SCALE: Final = float(_PER_UNIT * 2**_DIGITS)
+_BLOCK: Final = 2**15
+_GUARD: Final = 64
+# a is below 16 in a bin that 64 digits decide. t lacks at most 2**-45 for the digits of d that are
+# not drawn, and 2**-54 for rounding; a uniform number of 53 digits 2**-53.
+_OPEN_TRIAL: Final = 2.0**-40
+# In standard deviations: 2**-49 for the digits of d, less than 2**-47 for rounding.
+_OPEN_ROUNDING: Final = 2.0**-45
+
+
+class ExactNormals:
+    """Draws rounded normal deviates, from the operating system or a seeded `generator` (tests)."""
+
+    def __init__(self, generator: np.random.Generator | None = None) -> None:
+        self._one_by_one = ExactNoise(generator)
+        self._source = os.urandom if generator is None else generator.bytes
+
+    def draw(self, stddev: Fraction, count: int) -> IntArray:
+        """Return `count` independent numbers: `stddev` times a standard normal, rounded.
+
+        Raises:
+            InvalidInput: for a `stddev` that is not positive or above `LARGEST_STDDEV`.
+        """
+        if not 0 < stddev <= LARGEST_STDDEV:
+            raise InvalidInput("stddev", float(stddev), f"above 0 and at most {LARGEST_STDDEV}")
+        result = np.empty(count, dtype=np.int64)
+        for start in range(0, count, _BLOCK):
+            self._fill(result[start : start + _BLOCK], stddev)
+        return result
+
+    def _fill(self, result: IntArray, stddev: Fraction) -> None:
+        missing = np.arange(len(result))
+        while missing.size:
+            missing = self._attempt(result, missing, stddev)
+
+    def _attempt(self, result: IntArray, places: IntArray, stddev: Fraction) -> IntArray:
+        """Draw once for these places; returns those to draw again for."""
+        # Step 1.
+        words, thresholds = self._words(places.size), _thresholds()
+        upper = np.searchsorted(thresholds, words, side="right")
+        decided = thresholds[np.maximum(upper, 1) - 1] != words
+        for at in np.flatnonzero(~decided):
+            bin_ = self._bin_beyond(int(words[at]))
+            result[places[at]] = self._finished(_Deviate(bin_, 0, 0), 1, None, stddev)
+        places, bins = places[decided], (upper[decided] - 1).astype(np.int64)
+        # Step 2. The lowest digit is the sign's.
+        words = self._words(places.size)
+        negative = (words & np.uint64(1)).astype(np.bool_)
+        digits = (words >> np.uint64(64 - _DIGITS)).astype(np.int64)
+        # Step 3.
+        d = (digits + 0.5) / _SCALE
+        t = d * (bins * (2.0 / _PER_UNIT) + d) / 2.0
+        stays = np.ones(places.size, dtype=np.bool_)
+        settled = np.zeros(places.size, dtype=np.bool_)
+        pending, trial = np.arange(places.size), 1
+        while pending.size:
+            tries = self._words(pending.size) >> np.uint64(11)
+            above = tries * 2.0**-53 - t[pending] / trial
+            for at in np.flatnonzero(np.abs(above) < _OPEN_TRIAL):
+                place = pending[at]
+                deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
+                uniform = _Uniform(int(tries[at]), 53)
+                result[places[place]] = self._finished(deviate, trial, uniform, stddev)
+                settled[place] = True
+            failed = pending[above > 0.0]
+            stays[failed] = trial % 2 == 1
+            pending = pending[above <= 0.0]
+            pending, trial = pending[~settled[pending]], trial + 1
+        # Step 4.
+        scale = float(stddev)
+        magnitude = (bins * (1.0 / _PER_UNIT) + d) * scale + 0.5
+        whole = np.floor(magnitude)
+        nearest = np.abs(magnitude - np.rint(magnitude))
+        kept = stays & ~settled
+        for place in np.flatnonzero(kept & (nearest < scale * _OPEN_ROUNDING)):
+            deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
+            whole[place] = self._rounded(deviate, stddev)
+        rounded = whole.astype(np.int64)
+        result[places[kept]] = np.where(negative, -rounded, rounded)[kept]
+        return places[~stays & ~settled]
+
+    def _finished(
+        self, deviate: _Deviate, trial: int, uniform: _Uniform | None, stddev: Fraction
+    ) -> int:
+        """Go on with step 3 from this trial, with what is known; then all the rest."""
+        while self._is_below(uniform or _Uniform(0, 0), deviate, trial):
+            trial, uniform = trial + 1, None
+        if trial % 2 == 0:
+            return self._one_by_one.rounded_normal(stddev)
+        rounded = self._rounded(deviate, stddev)
+        return rounded if self._bits(1) else -rounded
+
+    def _is_below(self, uniform: _Uniform, deviate: _Deviate, trial: int) -> bool:
+        """Whether a uniform number is below t / trial."""
+        while True:
+            low, high = (_exponent(deviate.bin, d) / trial for d in deviate.ends())
+            if uniform.ends()[1] <= low:
+                return True
+            if uniform.ends()[0] >= high:
+                return False
+            uniform.refine(self._bits(32))
+            deviate.refine(self._bits(32))
+
+    def _rounded(self, deviate: _Deviate, stddev: Fraction) -> int:
+        while True:
+            a = Fraction(deviate.bin, _PER_UNIT)
+            low, high = ((a + d) * stddev + Fraction(1, 2) for d in deviate.ends())
+            if low // 1 == high // 1:
+                return int(low // 1)
+            deviate.refine(self._bits(32))
+
+    def _bin_beyond(self, word: int) -> int:
+        """The bin of a uniform number whose first 64 digits do not decide it."""
+        digits = 64
+        while True:
+            word = (word << digits) | self._bits(digits)
+            digits *= 2
+            sums = _cumulative(digits)
+            found = bisect_right(sums, word) - 1
+            if found + 1 < len(sums) and sums[found] + 1 <= word <= sums[found + 1] - 2:
+                return found
+
+    def _words(self, count: int) -> _Words:
+        return np.frombuffer(self._source(8 * count), dtype="<u8").astype(np.uint64, copy=False)
+
+    def _bits(self, bits: int) -> int:
+        size = (bits + 7) // 8
+        return int.from_bytes(self._source(size), "little") >> (8 * size - bits)
+
+
+@dataclass
+class _Uniform:
+    """A number uniform in [0, 1) of which the first `bits` binary digits are known."""
+
+    digits: int
+    bits: int
+
+    def ends(self) -> tuple[Fraction, Fraction]:
+        """Between which numbers it lies."""
+        scale = 1 << self.bits
+        return Fraction(self.digits, scale), Fraction(self.digits + 1, scale)
+
+    def refine(self, more: int) -> None:
+        """Take 32 digits more."""
+        self.digits = (self.digits << 32) | more
+        self.bits += 32
+
+
+class _Deviate:
+    """A bin, and the digits of d that are known."""
+
+    def __init__(self, bin_: int, digits: int, bits: int) -> None:
+        self.bin = bin_
+        self._within = _Uniform(digits, bits)
+        self.refine = self._within.refine
+
+    def ends(self) -> tuple[Fraction, Fraction]:
+        """Between which numbers d lies."""
+        low, high = self._within.ends()
+        return low / _PER_UNIT, high / _PER_UNIT
+
+
+def _exponent(bin_: int, d: Fraction) -> Fraction:
+    return d * (Fraction(2 * bin_, _PER_UNIT) + d) / 2
+
+
+@lru_cache(maxsize=4)
+def _cumulative(bits: int) -> tuple[int, ...]:
+    """Probabilities of the bins before each bin, times 2**bits, each within 1.
+
+    A weight is the one before times a ratio, a ratio the one before times exp(-2**-16), in integers
+    rounded down. After i products weights are off by less than 2 i^2 units, sums and what is beyond
+    the last weight by less than 2**50 for the 10,000 bins of up to 512 digits.
+    """
+    digits = bits + _GUARD
+    one = 1 << digits
+    with localcontext() as context:
+        context.prec = digits // 3 + 20
+        ratio = int(Decimal(-(2.0**-17)).exp() * one)
+        step = int(Decimal(-(2.0**-16)).exp() * one)
+    sums, weight = [0], one
+    while weight:
+        sums.append(sums[-1] + weight)
+        weight = weight * ratio >> digits
+        ratio = ratio * step >> digits
+    return tuple((partial << bits) // sums[-1] for partial in sums)
+
+
+@lru_cache(maxsize=1)
+def _thresholds() -> _Words:
+    """The first 64 binary digits of the same numbers; the last of them is 2**64 - 1.
+
+    What is equal to one of them lies on either side. Below 2**64 - 1 they are below a = 16.
+    """
+    sums = _cumulative(128)
+    first = [value >> 64 for value in sums]
+    return np.array(first[: first.index(2**64 - 1) + 1], dtype=np.uint64)

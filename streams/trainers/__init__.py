@@ -1,0 +1,46 @@
+"""Private training that charges every user before every step, at no more gradient work than DP-SGD.
+
+What is named here is imported when it is asked for: whoever trains with JAX needs no PyTorch.
+``streams.trainers.pytorch`` (the extra ``torch``) and ``streams.trainers.jax`` (the extra ``jax``)
+are asked for by their own names.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streams.trainers.checkpoint import Checkpoint
+    from streams.trainers.classifier import IndividualDPClassifier
+    from streams.trainers.examples import ExamplesByUser
+    from streams.trainers.loop import Descent, PrivateTrainer
+    from streams.trainers.steps import OpenStep, PrivateSteps
+
+_HOMES = {
+    "Checkpoint": "checkpoint",
+    "Descent": "loop",
+    "ExamplesByUser": "examples",
+    "IndividualDPClassifier": "classifier",
+    "OpenStep": "steps",
+    "PrivateSteps": "steps",
+    "PrivateTrainer": "loop",
+}
+
+__all__ = [
+    "Checkpoint",
+    "Descent",
+    "ExamplesByUser",
+    "IndividualDPClassifier",
+    "OpenStep",
+    "PrivateSteps",
+    "PrivateTrainer",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"streams.trainers.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

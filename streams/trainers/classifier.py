@@ -1,0 +1,231 @@
+"""Logistic regression in the manner of scikit-learn, with individual accounting.
+
+scikit-learn is not needed: where it is installed, the classifier is one of its estimators and works
+in its pipelines and searches (each fit of which charges anew).
+
+Everything that is learnt from the data outside of the private steps is a release. So features are
+taken as they are: scale them by bounds that are known without the data, not by their own mean and
+deviation; and the labels that exist are taken to be public, as is the number of users unless
+``population`` says another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import InvalidInput, noise_for_epsilon
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.batching import check_sampling
+from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.estimators import ClassifierBase
+from streams.trainers.examples import ExamplesByUser
+from streams.trainers.loop import Descent, Floats, PrivateTrainer
+from streams.trainers.rosters import TrainingRun
+from streams.trainers.steps import PrivateSteps
+
+if TYPE_CHECKING:
+    from streams.sdk.client import Turnstile
+
+_ENTRIES_AT_ONCE = 2**22
+"""Of the gradients of users that are computed together."""
+
+
+class IndividualDPClassifier(ClassifierBase):
+    """Multinomial logistic regression, (epsilon, delta)-private for every user.
+
+    Neighbouring datasets differ by adding or removing one user. A user whose gradients are short
+    takes part in more steps than the worst case could. Whoever has nothing left drops out, and
+    steps that are left to few users are mostly noise: with steps far above ``worst_case_steps``
+    a model gets worse again.
+
+    Args:
+        epsilon: with delta, the budget of a dataset in this process, and what the noise is made
+            for. A ``run`` given to ``fit`` has the budget of its own dataset.
+        delta: see epsilon.
+        steps: of the training.
+        worst_case_steps: how many of them a user can pay for whose gradient always has
+            ``clip_norm``: this says how much noise is added. By default all ``steps``.
+        noise_stddev: the noise itself, in the units of ``clip_norm``, in place of
+            ``worst_case_steps``.
+        sampling_rate: with which a user is drawn for a step.
+        clip_norm: of a user's gradient, the sum over its examples.
+        learning_rate: of the descent.
+        momentum: of the descent.
+        classes: all labels there may be; by default those in y, which are taken to be public.
+        population: a public number of users, times ``sampling_rate`` the denominator; by default
+            the number of users in the data, which is taken to be public.
+        levels: of norms up to ``clip_norm``.
+        sampling: 'poisson'; others are refused, with the reason.
+        checkpoint: a file with model and released step, for a ``run`` that is opened again.
+        progress: show a bar, where tqdm is installed.
+        not_private_seed: of coins and noise, for experiments that must be repeated. Whoever knows
+            it knows the noise: nothing is private then.
+
+    Attributes:
+        classes_: labels, in the order of the columns of ``predict_proba``.
+        coef_: (classes, features).
+        intercept_: (classes,).
+        noise_stddev_: that was charged.
+        n_features_in_: how many features there are.
+        n_iter_: steps that were made.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 8.0,
+        delta: float = 1e-5,
+        *,
+        steps: int = 200,
+        worst_case_steps: int | None = None,
+        noise_stddev: float | None = None,
+        sampling_rate: float = 0.1,
+        clip_norm: float = 1.0,
+        learning_rate: float = 4.0,
+        momentum: float = 0.0,
+        classes: ArrayLike | None = None,
+        population: float | None = None,
+        levels: int = 100,
+        sampling: str = "poisson",
+        checkpoint: str | None = None,
+        progress: bool = False,
+        not_private_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.steps = steps
+        self.worst_case_steps = worst_case_steps
+        self.noise_stddev = noise_stddev
+        self.sampling_rate = sampling_rate
+        self.clip_norm = clip_norm
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.classes = classes
+        self.population = population
+        self.levels = levels
+        self.sampling = sampling
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.not_private_seed = not_private_seed
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: ArrayLike,
+        users: ArrayLike | None = None,
+        *,
+        run: TrainingRun | None = None,
+    ) -> IndividualDPClassifier:
+        """Train, charging every step before it is released.
+
+        Args:
+            X: (examples, features), finite.
+            y: (examples,), labels.
+            users: (examples,), whose example it is; by default everybody has one.
+            run: what to charge, of ``Turnstile.run``. By default a dataset in this process, which
+                guards no promise that outlives the process: the same people can be charged
+                elsewhere.
+
+        Raises:
+            InvalidRequest: arguments that cannot be used; nobody was charged.
+            TurnstileError: whatever a charge raises.
+        """
+        check_sampling(self.sampling)
+        rows, labels = self._read(X, y, reset=True)
+        self.classes_, targets = self._labels(labels)
+        grouped = ExamplesByUser.one_each(len(rows)) if users is None else ExamplesByUser.of(users)
+        grouped.check_covers(len(rows))
+        self.noise_stddev_ = self._noise()
+        population = len(grouped) if self.population is None else self.population
+        seed = self.not_private_seed
+        with_one = np.column_stack([rows, np.ones(len(rows))])
+        shape = (with_one.shape[1], len(self.classes_))
+
+        def gradients(model: Floats, positions: NDArray[np.int64]) -> Floats:
+            chosen = grouped.select(positions)
+            features, wanted = with_one[chosen.examples], targets[chosen.examples]
+            residuals = _softmax(features @ model.reshape(shape))
+            residuals[np.arange(len(wanted)), wanted] -= 1.0
+            outer = features[:, :, np.newaxis] * residuals[:, np.newaxis, :]
+            return np.asarray(chosen.sums(outer.reshape(len(wanted), -1)))
+
+        private = PrivateSteps(
+            run or self._own_run(),
+            grouped.users,
+            clip_norm=self.clip_norm,
+            noise_stddev=self.noise_stddev_,
+            sampling_rate=self.sampling_rate,
+            expected_batch=self.sampling_rate * population,
+            levels=self.levels,
+            not_private_generator=None if seed is None else np.random.default_rng(seed),
+        )
+        trainer = PrivateTrainer(
+            private,
+            gradients,
+            Descent(self.learning_rate, self.momentum),
+            checkpoint=None if self.checkpoint is None else Checkpoint(self.checkpoint),
+            users_at_once=max(1, _ENTRIES_AT_ONCE // (shape[0] * shape[1])),
+        )
+        weights = trainer.run(np.zeros(shape[0] * shape[1]), self.steps, progress=self.progress)
+        weights = weights.reshape(shape)
+        self.coef_, self.intercept_ = weights[:-1].T.copy(), weights[-1].copy()
+        self.n_iter_ = private.step
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Floats:  # noqa: N803
+        """Scores (n, classes); of two classes, how much the second one is ahead, (n,)."""
+        scores = self._scores(X)
+        return np.asarray(scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: ArrayLike) -> Floats:  # noqa: N803
+        """Probabilities (n, classes)."""
+        return _softmax(self._scores(X))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+        """The likeliest label of each row, (n,)."""
+        likeliest = self._scores(X).argmax(axis=1)
+        return np.asarray(self.classes_[likeliest])
+
+    def _scores(self, X: ArrayLike) -> Floats:  # noqa: N803
+        self._check_fitted("coef_")
+        rows, _ = self._read(X, None, reset=False)
+        return np.asarray(rows @ self.coef_.T + self.intercept_)
+
+    def _labels(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        if len(classes) < 2:
+            raise InvalidRequest(f"y has {len(classes)} class; a classifier needs two or more")
+        places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        unknown = np.flatnonzero(classes[places] != labels)
+        if unknown.size:
+            raise InvalidRequest(f"label {labels[unknown[0]]!r} is not among classes")
+        return classes, places.astype(np.int64)
+
+    def _noise(self) -> float:
+        if self.noise_stddev is not None:
+            return float(self.noise_stddev)
+        steps = self.worst_case_steps
+        try:
+            return noise_for_epsilon(
+                self.epsilon,
+                self.delta,
+                steps=self.steps if steps is None else steps,
+                sampling_rate=self.sampling_rate,
+                clip_norm=self.clip_norm,
+            )
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from error
+
+    def _own_run(self) -> TrainingRun:
+        from streams.sdk.client import Turnstile
+
+        service: Turnstile = Turnstile.in_memory(partitions=1)
+        service.create_dataset("fit", measure="renyi", epsilon=self.epsilon, delta=self.delta)
+        return service.run("fit", "fit")
+
+
+def _softmax(scores: Floats) -> Floats:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

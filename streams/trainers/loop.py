@@ -1,0 +1,174 @@
+"""The loop of a private training on arrays: draw, compute gradients, release, move, write down.
+
+The model is a vector. What is released of a step is saved, with the step, before anyone sees it;
+a training that died goes on with the same lines:
+
+    checkpoint = Checkpoint("night-7.npz")
+    run = t.run("mnist", "night-7", released=checkpoint.released())
+    steps = PrivateSteps(run, users, ...)
+    model = PrivateTrainer(steps, gradients, Descent(0.5), checkpoint=checkpoint).run(model, 1000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.steps import PrivateSteps, Schedule
+
+Floats: TypeAlias = NDArray[np.float64]
+
+Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], NDArray[np.floating]]
+"""Of a model and positions of users, the gradients (m, d): of each the sum over its examples. What
+it does for one user may not depend on who else was drawn."""
+
+
+class Optimizer(Protocol):
+    """Moves a model by private gradients: post-processing, whatever it does."""
+
+    def move(self, model: Floats, gradient: Floats, step: int) -> Floats:
+        """The next model."""
+
+    def state(self) -> Mapping[str, Floats]:
+        """What it needs to go on after a restart, by name."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from there."""
+
+
+class Descent:
+    """Gradient descent, with momentum if wanted."""
+
+    def __init__(self, learning_rate: Schedule, momentum: float = 0.0) -> None:
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self._velocity: Floats | None = None
+
+    def move(self, model: Floats, gradient: Floats, step: int) -> Floats:
+        """Step down along the gradient, or the sum of those before."""
+        if self.momentum:
+            before = 0.0 if self._velocity is None else self._velocity
+            self._velocity = gradient = self.momentum * before + gradient
+        rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
+        return model - rate * gradient
+
+    def state(self) -> Mapping[str, Floats]:
+        """The velocity, if there is one."""
+        return {} if self._velocity is None else {"velocity": self._velocity}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on with this velocity."""
+        self._velocity = state.get("velocity")
+
+
+class PrivateTrainer:
+    """Trains a vector on private steps.
+
+    Args:
+        steps: charge, draw and release.
+        gradients: see ``Gradients``.
+        optimizer: moves the model.
+        checkpoint: where to write the model and the released step; without it a training that dies
+            is lost, and stays charged.
+        checkpoint_every: steps between two writes. Those after the last write are lost in a crash,
+            and stay charged.
+        users_at_once: whose gradients are computed together: bounds memory.
+    """
+
+    def __init__(
+        self,
+        steps: PrivateSteps,
+        gradients: Gradients,
+        optimizer: Optimizer,
+        *,
+        checkpoint: Checkpoint | None = None,
+        checkpoint_every: int = 1,
+        users_at_once: int = 1024,
+    ) -> None:
+        if min(checkpoint_every, users_at_once) < 1:
+            raise InvalidRequest("checkpoint_every and users_at_once must be at least 1")
+        self.steps = steps
+        self._gradients = gradients
+        self._optimizer = optimizer
+        self._checkpoint = checkpoint
+        self._every = checkpoint_every
+        self._at_once = users_at_once
+        self._model: Floats | None = None
+
+    def run(
+        self,
+        model: Floats,
+        steps: int,
+        *,
+        progress: bool = False,
+        released: Callable[[int, Floats], None] = lambda step, model: None,
+    ) -> Floats:
+        """Train until the run has made so many steps in all, and return the model.
+
+        How many steps there are may depend on what was released; not on who is exhausted.
+
+        Args:
+            model: to begin with, (d,); a checkpoint takes its place, or what an earlier call came
+                to.
+            steps: in all, also those before a restart.
+            progress: show a bar, where tqdm is installed.
+            released: called with a step and the model after it, once they are written down.
+
+        Raises:
+            ReleasedTwice: the checkpoint has a step that the run hands out again.
+            TurnstileError: whatever a charge raises; call again to go on.
+        """
+        if self._model is None:
+            self._model = self._resume(np.asarray(model, dtype=np.float64))
+        model = self._model
+        with _bar(steps, self.steps.step, progress) as bar:
+            while self.steps.step < steps:
+                step = self.steps.begin()
+                for places in step.parts(self._at_once):
+                    step.add(self._gradients(model, step.positions[places]), places)
+                gradient = step.release(len(model))
+                self._model = model = self._optimizer.move(model, gradient, step.step)
+                if (step.step + 1) % self._every == 0 or step.step + 1 >= steps:
+                    self._save(model)
+                    released(step.step, model)
+                bar.update(1)
+        return model
+
+    def _resume(self, model: Floats) -> Floats:
+        saved = self.steps.resume(self._checkpoint) if self._checkpoint else None
+        if saved is None:
+            return model
+        if saved.arrays["model"].shape != model.shape:
+            raise InvalidRequest(
+                f"the checkpoint has a model of shape {saved.arrays['model'].shape}, not "
+                f"{model.shape}"
+            )
+        self._optimizer.restore(saved.arrays)
+        return saved.arrays["model"].astype(np.float64)
+
+    def _save(self, model: Floats) -> None:
+        if self._checkpoint is not None:
+            self.steps.save(self._checkpoint, {**self._optimizer.state(), "model": model})
+
+
+class _NoBar:
+    def update(self, steps: int) -> None:
+        """Show nothing."""
+
+
+def _bar(total: int, done: int, wanted: bool) -> Any:
+    """A progress bar to enter, if it is wanted and can be had. Steps are public, times are not."""
+    if wanted:
+        try:
+            from tqdm import tqdm
+        except ModuleNotFoundError:
+            pass
+        else:
+            return tqdm(total=total, initial=done, unit="step")
+    return nullcontext(_NoBar())

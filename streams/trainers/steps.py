@@ -1,0 +1,324 @@
+"""Sampled training, step by step: charge, draw, clip, add noise, release.
+
+A step:
+
+    next --begin--> decided --the coins fall--> open --add, add, ...--> open --release--> next
+    open --begin--> open                     after an error: the same batch, nothing added
+
+1. Rate and noise of the step come from a public schedule.
+2. Every admitted user is charged, drawn or not; the decision is durable.
+3. Then the coins fall, fresh, among the admitted.
+4. Each user's contribution is clipped to the level that was charged, and rounded towards zero to a
+   grid; contributions are added up as integers.
+5. The norms that were seen become levels, from the next step on (docs/guarantees.md).
+6. Noise is added once, also when nobody was drawn, and the sum is divided by a public number.
+
+What is released is the value of `release`. Positions, levels and norms are as secret as the data,
+and so is how long a step takes. The noise is sampled exactly, on a grid 2^24 times finer than it
+(``accounting.release.exact_normals``).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import InvalidInput
+from accounting.costs.mechanisms import PoissonGaussian
+from accounting.release.clipping import clip_factors, row_norms
+from accounting.release.exact_normals import ExactNormals
+from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
+from streams.sdk.sampling import poisson_sample
+from streams.trainers.batching import check_sampling
+from streams.trainers.checkpoint import Checkpoint, Saved
+from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
+
+Schedule: TypeAlias = float | Callable[[int], float]
+"""A number, or what it is in each step: a function of the step and of what was released."""
+
+GRID_BITS: Final = 24
+"""The noise is so many powers of two above the spacing of the grid."""
+
+_EXACT: Final = 2.0**53
+_LARGEST_ENTRY: Final = 1e150  # of a gradient whose norm is a float64
+_LARGEST_SUM: Final = 2.0**62
+_BLOCK: Final = 2**17  # entries of rows worked on at a time: they stay in the cache
+
+
+class ReleasedTwice(TurnstileError):
+    """The charge came back with a step that was released already. Nothing was released now."""
+
+
+class PrivateSteps:
+    """Private means of gradients over sampled users, each charged before it is computed.
+
+    Neighbouring datasets differ by adding or removing one user. Not to be shared between threads,
+    nor used from copies of a process: each copy would release the same step.
+
+    Args:
+        run: of ``Turnstile.run``.
+        users: distinct ids, in the order of positions.
+        clip_norm: no contribution of a user is longer.
+        noise_stddev: of the noise in each coordinate of the sum, in the units of ``clip_norm``: not
+            a multiple of it. A schedule may change it, from what is public.
+        sampling_rate: with which each user is drawn. A schedule as well.
+        expected_batch: what sums are divided by. A public number, as a rate times a number of users
+            that is known without the data; never the size of a batch.
+        levels: of norms up to ``clip_norm``.
+        own_coins: whether norms of users who were drawn become their levels. Reports on realised
+            histories do not hold for such a run; the budget does.
+        sampling: 'poisson'; other ways to draw are refused, with the reason.
+        not_private_generator: draws coins and noise, for tests and for figures that must be
+            repeated. Whoever knows its seed knows the noise: nothing is private then.
+
+    Raises:
+        InvalidRequest: an argument that cannot be used; nobody was enrolled.
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        users: ArrayLike,
+        *,
+        clip_norm: float,
+        noise_stddev: Schedule,
+        sampling_rate: Schedule,
+        expected_batch: float,
+        levels: int = 100,
+        own_coins: bool = True,
+        sampling: str = "poisson",
+        not_private_generator: np.random.Generator | None = None,
+    ) -> None:
+        check_sampling(sampling)
+        for name, value in (("clip_norm", clip_norm), ("expected_batch", expected_batch)):
+            if not 0 < value < math.inf:
+                raise InvalidRequest(f"{name} is {value}; it must be finite and positive")
+        self._run = run
+        self._noise_stddev, self._sampling_rate = noise_stddev, sampling_rate
+        self._expected_batch = float(expected_batch)
+        self._own_coins = own_coins
+        self._generator = not_private_generator
+        self._normals = ExactNormals(not_private_generator)
+        self._users = len(users)  # type: ignore[arg-type]
+        self._open: OpenStep | None = None
+        self._released = -1
+        self._name = run.dataset, run.name
+        self._settings(run.step, clip_norm)
+        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
+
+    @property
+    def step(self) -> int:
+        """The step that comes next, or that is open."""
+        return self._run.step if self._open is None else self._open.step
+
+    @property
+    def open_step(self) -> OpenStep | None:
+        """The step that is charged and not released, if there is one."""
+        return self._open
+
+    def resume(self, checkpoint: Checkpoint) -> Saved | None:
+        """What was saved of this run, to go on from; None if nothing was.
+
+        Raises:
+            ReleasedTwice: the checkpoint has a step that the run hands out again.
+            InvalidRequest: it is no checkpoint of this run.
+        """
+        saved = checkpoint.load(self._name)
+        if saved is not None and saved.released >= self.step:
+            raise ReleasedTwice(
+                f"step {self.step} comes next and step {saved.released} was released: open the run "
+                "again with released=checkpoint.released()"
+            )
+        return saved
+
+    def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write down what was made of all that was released, before anybody sees it."""
+        if self._released >= 0:
+            checkpoint.save(self._name, self._released, arrays)
+
+    def begin(self) -> OpenStep:
+        """Charge the next step and draw its users; or hand out again the step that is open.
+
+        Raises:
+            ReleasedTwice: the run gave out a step a second time.
+            InvalidRequest: noise or rate of this step cannot be used; nothing was charged.
+            TurnstileError: whatever the charge raises; nothing may be released then.
+        """
+        if self._open is not None:
+            self._open.forget()
+            return self._open
+        # Step 1.
+        mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+        # Step 2.
+        decision = self.roster.charge(
+            noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
+        )
+        if decision.step <= self._released:
+            raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
+        # Step 3.
+        self._open = OpenStep(self, decision, self._draw(decision, mechanism), mechanism, exponent)
+        return self._open
+
+    def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
+        """The mechanism of a step, and to which power of two its grid is spaced."""
+        noise, rate = (
+            float(value(step) if callable(value) else value)
+            for value in (self._noise_stddev, self._sampling_rate)
+        )
+        try:
+            mechanism = PoissonGaussian(noise, rate)
+        except InvalidInput as error:
+            raise InvalidRequest(f"step {step}: {error}") from error
+        exponent = math.frexp(noise)[1] - GRID_BITS
+        largest = math.ldexp(clip_norm, -exponent) if exponent > -900 else math.inf
+        if largest * max(self._users, 1) > _LARGEST_SUM or largest >= _EXACT / 2:
+            raise InvalidRequest(
+                f"noise_stddev is {noise} in step {step}, far too little beside clip_norm = "
+                f"{clip_norm} and {self._users} users"
+            )
+        return mechanism, exponent
+
+    def _draw(self, decision: RosterDecision, mechanism: PoissonGaussian) -> NDArray[np.int64]:
+        if self._generator is None:
+            return decision.sample()
+        return poisson_sample(
+            decision.admitted, mechanism.sampling_rate, not_private_generator=self._generator
+        )
+
+    def _close(
+        self, step: OpenStep, total: NDArray[np.int64], norms: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Steps 5 and 6."""
+        if step is not self._open:
+            raise Unusable(f"step {step.step} was released or given up: begin the next one")
+        if self._own_coins and len(norms):
+            seen = np.minimum(norms, self.roster.clip_norm)
+            self.roster.observe(step.positions, seen)
+        self._open, self._released = None, step.step
+        stddev = Fraction(step.noise_stddev) / Fraction(2) ** step.exponent
+        noisy = total + self._normals.draw(stddev, len(total))
+        return np.ldexp(noisy.astype(np.float64), step.exponent) / self._expected_batch
+
+
+class OpenStep:
+    """A step that is charged and drawn, and not released yet.
+
+    Attributes:
+        step: of the run.
+        positions: of the users who were drawn, in order, (m,). Secret.
+        clip_norms: the level of each of them, (m,). Secret.
+        noise_stddev: of the noise that will be added to the sum.
+    """
+
+    def __init__(
+        self,
+        owner: PrivateSteps,
+        decision: RosterDecision,
+        positions: NDArray[np.int64],
+        mechanism: PoissonGaussian,
+        exponent: int,
+    ) -> None:
+        self.step = decision.step
+        self.positions = positions
+        self.clip_norms = decision.clip_norms[positions]
+        self.noise_stddev = mechanism.noise_stddev
+        self.exponent = exponent
+        self._owner = owner
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew with what is added."""
+        self._total: NDArray[np.int64] | None = None
+        self._norms = np.zeros(len(self.positions))
+        self._added = np.zeros(len(self.positions), dtype=np.bool_)
+
+    def parts(self, users_at_once: int) -> list[slice]:
+        """Places in ``positions``, so many at a time."""
+        return [
+            slice(start, min(start + users_at_once, len(self.positions)))
+            for start in range(0, len(self.positions), users_at_once)
+        ]
+
+    def add(self, rows: NDArray[np.floating], places: slice = slice(None)) -> None:
+        """Add the gradients of users who were drawn: clipped, one row a user.
+
+        A row that is not finite, or has entries from 1e150 on, counts as zero: whether it does
+        depends on that user's data alone.
+
+        Args:
+            rows: (k, d), the sum of the gradients of all of a user's examples.
+            places: which users in ``positions`` they are of; all by default.
+
+        Raises:
+            InvalidRequest: not one row a user, of another length than before, or of a user whose
+                row was added before.
+        """
+        count = len(self.positions[places])
+        if rows.ndim != 2 or len(rows) != count:
+            raise InvalidRequest(f"rows has shape {rows.shape}; with {count} users it is (k, d)")
+        if self._total is None:
+            self._total = np.zeros(rows.shape[1], dtype=np.int64)
+        if rows.shape[1] != len(self._total):
+            raise InvalidRequest(f"rows have {rows.shape[1]} entries, others {len(self._total)}")
+        if self._added[places].any():
+            raise InvalidRequest("the gradient of a user was added before: sum a user's gradients")
+        self._added[places] = True
+        norms, limits = self._norms[places], self.clip_norms[places]
+        at_once = max(1, _BLOCK // max(1, rows.shape[1]))
+        for start in range(0, count, at_once):
+            block = slice(start, start + at_once)
+            total, norms[block] = _clipped_sum(rows[block], limits[block], self.exponent)
+            self._total += total
+
+    def release(self, dimension: int | None = None) -> NDArray[np.float64]:
+        """The private mean, once: what was added, with noise, over the expected batch.
+
+        Args:
+            dimension: of the gradients; needed where nobody was drawn and so nothing added.
+
+        Raises:
+            InvalidRequest: a user who was drawn is missing, or nothing says how many coordinates
+                there are. Nothing was released.
+            Unusable: it was released before.
+        """
+        if not self._added.all():
+            missing = int(np.count_nonzero(~self._added))
+            raise InvalidRequest(f"gradients of {missing} users who were drawn were not added")
+        total = self._total
+        if total is None:
+            if dimension is None:
+                raise InvalidRequest("nobody was drawn: say how many coordinates a gradient has")
+            total = np.zeros(dimension, dtype=np.int64)
+        if dimension is not None and dimension != len(total):
+            raise InvalidRequest(f"dimension is {dimension}; gradients have {len(total)}")
+        return self._owner._close(self, total, self._norms)
+
+
+def _clipped_sum(
+    rows: NDArray[np.floating], limits: NDArray[np.float64], exponent: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The sum of clipped rows in spacings of the grid, exactly; and their norms.
+
+    Rounding towards zero makes no row longer. Sums of a few thousand rows whose entries are below
+    2**52 / 2**12 are exact in float64; larger ones are added up as integers.
+    """
+    contributions = rows.astype(np.float64)
+    usable = np.abs(contributions).max(axis=1, initial=0.0) < _LARGEST_ENTRY  # False for NaN
+    if not usable.all():
+        warnings.warn("gradients that are not finite count as zero", stacklevel=4)
+        contributions[~usable] = 0.0
+    norms = row_norms(contributions)
+    factors = clip_factors(norms, limits)
+    norms[~usable] = np.inf
+    contributions *= factors[:, np.newaxis]
+    whole = np.trunc(np.ldexp(contributions, -exponent, out=contributions), out=contributions)
+    largest = float(limits.max(initial=0.0))
+    if math.ldexp(largest, -exponent) * len(rows) < _EXACT:
+        return whole.sum(axis=0).astype(np.int64), norms
+    return whole.astype(np.int64).sum(axis=0), norms

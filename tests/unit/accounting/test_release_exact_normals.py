@@ -1,0 +1,114 @@
+"""Arrays of rounded normal deviates. Fixed seeds; each statistical test fails for one seed in a
+million or fewer if the sampler is right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from accounting import InvalidInput
+from accounting.release import exact_normals
+from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
+from tests.unit.accounting.test_release_exact_noise import FALSE_POSITIVES, normal_pvalue
+
+every_path = pytest.mark.parametrize(
+    ("trials", "roundings", "count"),
+    [(0.0, 0.0, 400_000), (1.0, 0.0, 5_000), (2.0**-12, 1.0, 5_000), (2.0**-10, 2.0**-20, 20_000)],
+    ids=["arrays", "every trial open", "every rounding open", "some of each"],
+)
+
+
+@every_path
+@pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7), Fraction(50)])
+def test_arrays_are_normal_deviates_rounded_to_integers(
+    monkeypatch: pytest.MonkeyPatch, trials: float, roundings: float, count: int, stddev: Fraction
+) -> None:
+    # What the first digits leave open is decided by more: here more often than it ever is.
+    monkeypatch.setattr(exact_normals, "_OPEN_TRIAL", max(trials, exact_normals._OPEN_TRIAL))
+    monkeypatch.setattr(
+        exact_normals, "_OPEN_ROUNDING", max(roundings, exact_normals._OPEN_ROUNDING)
+    )
+    draws = ExactNormals(np.random.default_rng(3)).draw(stddev, count)
+    assert draws.dtype == np.int64
+    if stddev == 50:
+        draws, stddev = draws // 25, Fraction(2)  # coarser cells, of a shifted normal
+        edges = np.arange(-5, 5)
+        cumulative = stats.norm.cdf((25 * edges + 24.5) / 50.0)
+        cells = np.bincount(np.searchsorted(edges, draws), minlength=edges.size + 1)
+        expected = np.diff([0.0, *cumulative, 1.0]) * draws.size
+        assert stats.chisquare(cells, expected).pvalue > FALSE_POSITIVES
+    else:
+        assert normal_pvalue(draws, float(stddev)) > FALSE_POSITIVES
+
+
+@pytest.mark.parametrize("stddev", [Fraction(2) ** 24, Fraction(LARGEST_STDDEV)])
+def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> None:
+    count = 300_000
+    scaled = ExactNormals(np.random.default_rng(4)).draw(stddev, count) / float(stddev)
+    assert stats.kstest(scaled, "norm").pvalue > FALSE_POSITIVES
+    beyond = int(np.count_nonzero(np.abs(scaled) > 3.5))
+    assert stats.binomtest(beyond, count, 2.0 * stats.norm.sf(3.5)).pvalue > FALSE_POSITIVES
+
+
+def test_deviates_of_an_array_are_independent_of_each_other() -> None:
+    draws = ExactNormals(np.random.default_rng(5)).draw(Fraction(2) ** 24, 2**17).astype(float)
+    for lag in (1, 2, 2**15):
+        correlation = float(np.corrcoef(draws[:-lag], draws[lag:])[0, 1])
+        assert abs(correlation) < 5.0 / math.sqrt(draws.size - lag)
+
+
+def test_probabilities_of_bins_are_those_of_the_density_to_every_digit_used() -> None:
+    with mpmath.workdps(60):
+        weights = [mpmath.exp(-(mpmath.mpf(i) ** 2) / 2**17) for i in range(5_000)]
+        whole = mpmath.fsum(weights)
+        for i, partial in enumerate(itertools.accumulate(weights[:2_500], initial=mpmath.mpf(0))):
+            for bits in (128, 160):
+                assert abs(exact_normals._cumulative(bits)[i] - partial / whole * 2**bits) <= 1
+    # So the first 64 of 128 digits are right, unless the others are all zeros or all ones.
+    thresholds = exact_normals._thresholds()
+    low = [value & (2**64 - 1) for value in exact_normals._cumulative(128)[1 : len(thresholds)]]
+    assert all(2 <= value < 2**64 - 2 for value in low)
+
+
+@pytest.mark.parametrize("i", [1, 7, 300, 2_000])
+def test_a_number_on_the_border_of_two_bins_is_decided_by_its_next_digits(i: int) -> None:
+    border = exact_normals._cumulative(256)[i]
+    for beyond, expected in ((-(2**100), i - 1), (2**100, i)):
+        number = border + beyond
+        word, rest = number >> 192, number & (2**192 - 1)
+        assert word == int(exact_normals._thresholds()[i])
+        normals = ExactNormals()
+        answers = iter([rest >> 128, rest & (2**128 - 1)])
+        normals._bits = lambda bits, answers=answers: next(answers)  # type: ignore[method-assign, misc]
+        assert normals._bin_beyond(word) == expected
+
+
+def test_numbers_beyond_the_last_threshold_reach_bins_that_have_none() -> None:
+    normals = ExactNormals(np.random.default_rng(6))
+    bins = [normals._bin_beyond(2**64 - 1) for _ in range(50)]
+    assert min(bins) >= len(exact_normals._thresholds()) - 2
+    assert max(bins) < 16 * 256
+    assert len(set(bins)) > 5
+
+
+def test_bits_are_the_operating_systems_unless_a_generator_is_given() -> None:
+    first, second = (ExactNormals().draw(Fraction(2) ** 30, 100) for _ in range(2))
+    assert not np.array_equal(first, second)
+    seeded = [ExactNormals(np.random.default_rng(1)).draw(Fraction(5), 1000) for _ in range(2)]
+    assert np.array_equal(*seeded)
+
+
+@pytest.mark.parametrize("stddev", [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2])
+def test_standard_deviations_without_an_int64_are_refused(stddev: Fraction) -> None:
+    with pytest.raises(InvalidInput, match="stddev"):
+        ExactNormals().draw(stddev, 3)
+
+
+def test_no_deviates_are_an_empty_array() -> None:
+    assert ExactNormals().draw(Fraction(1), 0).shape == (0,)

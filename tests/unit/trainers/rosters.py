@@ -1,0 +1,135 @@
+"""A roster in memory that charges every user at every step by a filter of ``accounting``.
+
+It is what the service promises, spelled out: nothing stands, nothing is packed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import PoissonGaussian, RenyiFilter, renyi_cost
+from accounting.conversions.renyi import renyi_budgets
+from streams.sdk.errors import DecisionTimeout
+from streams.sdk.sampling import poisson_sample
+
+ORDERS = np.array(
+    [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FilterDecision:
+    step: int
+    admitted: NDArray[np.bool_]
+    halted: NDArray[np.int64]
+    readmitted: NDArray[np.int64]
+    exhausted: NDArray[np.bool_]
+    clip_norms: NDArray[np.float64]
+    sampling_rate: float
+
+    def sample(self) -> NDArray[np.int64]:
+        return poisson_sample(self.admitted, self.sampling_rate)
+
+
+@dataclass(eq=False)
+class FilterService:
+    """What lasts: budgets, spending, the last decision of the run, the levels."""
+
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    order: float = 0.0
+    spent: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 1), np.int64))
+    levels: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    users: list[object] = field(default_factory=list)
+    decisions: list[FilterDecision] = field(default_factory=list)
+    charges: list[tuple[float, float]] = field(default_factory=list)
+    timeouts: int = 0
+    _rule: RenyiFilter | None = None
+
+    def rule(self, noise_stddev: float, sampling_rate: float, norm: float) -> RenyiFilter:
+        """The filter at the order that admits most steps of the first charge; then it stays."""
+        if self._rule is None:
+            budgets = renyi_budgets(self.epsilon, self.delta, ORDERS)
+            cost = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), [norm], ORDERS)[0]
+            best = int(np.argmax(budgets / cost))
+            self.order = float(ORDERS[best])
+            self._rule = RenyiFilter([self.order], [budgets[best]])
+            self.spent = self._rule.initial_state(len(self.users))
+        return self._rule
+
+    def open(self, released: int | None = None) -> FilterRun:
+        """A new attempt; with ``released``, a decision beyond it is handed back."""
+        return FilterRun(self, released)
+
+
+class FilterRun:
+    dataset, name = "digits", "night-7"
+
+    def __init__(self, service: FilterService, released: int | None) -> None:
+        self.service = service
+        self.step = len(service.decisions)
+        if released is not None and released == self.step - 2:
+            self.step -= 1
+
+    def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> FilterRoster:
+        ids = list(np.asarray(users).tolist())
+        service = self.service
+        if not service.users:
+            service.users = ids
+            service.levels = np.full(len(ids), float(clip_norm))
+        assert service.users == ids, "another roster"
+        return FilterRoster(self, clip_norm, levels)
+
+
+class FilterRoster:
+    def __init__(self, run: FilterRun, clip_norm: float, levels: int) -> None:
+        self.clip_norm, self.levels = float(clip_norm), levels
+        self._run = run
+        self._service = run.service
+
+    def charge(
+        self, *, noise_stddev: float, sampling_rate: float = 1.0, norms: ArrayLike | None = None
+    ) -> FilterDecision:
+        service, run = self._service, self._run
+        if service.timeouts:
+            service.timeouts -= 1
+            raise DecisionTimeout("not now")
+        if norms is not None:
+            self.set_norms(norms)
+        if run.step == len(service.decisions):
+            service.charges.append((noise_stddev, sampling_rate))
+            service.decisions.append(self._decide(run.step, noise_stddev, sampling_rate))
+        assert service.charges[run.step] == (noise_stddev, sampling_rate), "other content"
+        run.step += 1
+        return service.decisions[run.step - 1]
+
+    def _decide(self, step: int, noise_stddev: float, sampling_rate: float) -> FilterDecision:
+        service = self._service
+        rule = service.rule(noise_stddev, sampling_rate, self.clip_norm)
+        grid, place = np.unique(service.levels, return_inverse=True)
+        table = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), grid, rule.orders)
+        service.spent, admitted = rule.admit(service.spent, table[place])
+        before = service.decisions[-1].admitted if service.decisions else np.ones_like(admitted)
+        return FilterDecision(
+            step,
+            admitted,
+            np.flatnonzero(before & ~admitted),
+            np.flatnonzero(~before & admitted),
+            (rule.remaining(service.spent) <= 0).all(axis=1),
+            np.where(admitted, service.levels, 0.0),
+            sampling_rate,
+        )
+
+    def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
+        self.set_norms(norms, positions)
+
+    def set_norms(self, norms: ArrayLike, positions: ArrayLike | None = None) -> None:
+        places = slice(None) if positions is None else np.asarray(positions)
+        values = np.asarray(norms, dtype=np.float64)
+        assert (values <= self.clip_norm).all()
+        step = self.clip_norm / self.levels
+        levels = np.minimum(np.ceil(values / step) * step, self.clip_norm)
+        self._service.levels[places] = np.maximum(levels, values)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
+
+NAME = ("digits", "night-7")
+
+
+def test_what_was_saved_is_loaded_with_the_released_step(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "run.npz")
+    assert checkpoint.released() == -1
+    assert checkpoint.load(NAME) is None
+    for step in (0, 7):
+        checkpoint.save(NAME, step, {"model": np.arange(3.0) + step, "kept": np.array([step])})
+    assert checkpoint.released() == 7
+    saved = Checkpoint(str(tmp_path / "run.npz")).load(NAME)
+    assert saved is not None
+    assert saved.released == 7
+    assert {key: array.tolist() for key, array in saved.arrays.items()} == {
+        "model": [7.0, 8.0, 9.0],
+        "kept": [7],
+    }
+
+
+def test_a_write_that_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(tmp_path / "run.npz")
+    checkpoint.save(NAME, 3, {"model": np.ones(2)})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(NAME, 4, {"model": np.zeros(2)})
+    monkeypatch.undo()
+    assert checkpoint.released() == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "run.npz")
+    checkpoint.save(NAME, 3, {"model": np.ones(2)})
+    with pytest.raises(InvalidRequest, match=r"night-7.*use another file"):
+        checkpoint.load(("digits", "night-8"))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY"])
+def test_another_file_is_refused_rather_than_taken_for_no_checkpoint(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "run.npz").write_bytes(content)
+    with pytest.raises(InvalidRequest, match="no checkpoint"):
+        Checkpoint(tmp_path / "run.npz").released()
+
+
+def test_arrays_of_something_else_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "run.npz", model=np.ones(2))
+    with pytest.raises(InvalidRequest, match="no checkpoint"):
+        Checkpoint(tmp_path / "run.npz").load(NAME)
+    np.savez(tmp_path / "run.npz", turnstile=np.array('[9, "digits", "night-7", 1]'))
+    with pytest.raises(InvalidRequest, match="format 9"):
+        Checkpoint(tmp_path / "run.npz").released()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.examples import ExamplesByUser
+
+OWNERS = [7, 3, 7, 9, 3, 7]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [OWNERS, np.array(OWNERS), pd.Series(OWNERS), [str(owner) for owner in OWNERS]],
+    ids=["list", "array", "series", "strings"],
+)
+def test_users_come_in_the_order_in_which_they_appear_with_all_their_examples(ids: object) -> None:
+    grouped = ExamplesByUser.of(ids)
+    assert [int(user) for user in grouped.users] == [7, 3, 9]
+    assert len(grouped) == 3
+    selection = grouped.select(np.array([0, 2, 1]))
+    assert selection.examples.tolist() == [0, 2, 5, 3, 1, 4]
+    assert selection.counts.tolist() == [3, 1, 2]
+
+
+def test_gradients_are_summed_by_user() -> None:
+    selection = ExamplesByUser.of(OWNERS).select(np.array([0, 1]))
+    rows = np.arange(10.0).reshape(5, 2)
+    assert selection.sums(rows).tolist() == [[6.0, 9.0], [14.0, 16.0]]
+    nobody = ExamplesByUser.of(OWNERS).select(np.array([], dtype=np.int64))
+    assert nobody.examples.tolist() == []
+    assert nobody.sums(np.empty((0, 2))).shape == (0, 2)
+
+
+def test_without_ids_every_example_is_a_user() -> None:
+    grouped = ExamplesByUser.one_each(4)
+    assert grouped.select(np.array([1, 3])).examples.tolist() == [1, 3]
+    assert list(grouped.users) == [0, 1, 2, 3]
+
+
+def test_another_number_of_examples_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="6 user ids for 5 examples"):
+        ExamplesByUser.of(OWNERS).check_covers(5)
+    with pytest.raises(InvalidRequest, match="missing"):
+        ExamplesByUser.of([1, None])
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 6, 100])
+def test_parts_have_all_users_once_and_no_more_examples_than_memory_and_one_user_take(
+    at_once: int,
+) -> None:
+    grouped = ExamplesByUser.of(OWNERS)
+    positions = np.array([0, 1, 2])
+    parts = grouped.parts(positions, at_once)
+    assert np.concatenate([positions[part] for part in parts]).tolist() == [0, 1, 2]
+    for part in parts:
+        counts = grouped.select(positions[part]).counts
+        assert counts[:-1].sum() < at_once
+    assert grouped.parts(positions[:0], at_once) == []

@@ -1,0 +1,138 @@
+"""Private steps with JAX and optax themselves. Noise comes from seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.examples import ExamplesByUser
+from streams.trainers.jax import arrays_of, individual_dp, private_grad, tree_of
+from streams.trainers.steps import PrivateSteps
+from tests.unit.trainers.rosters import FilterService
+from tests.unit.trainers.test_steps import silenced
+
+USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
+ROWS = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+LABELS = (ROWS[:, 0] > 0).astype(np.float32)
+PARAMS = {"weights": jnp.array([0.1, -0.2, 0.3]), "bias": jnp.array(0.05)}
+
+
+def loss(params: Any, row: Any, label: Any) -> Any:
+    score = row @ params["weights"] + params["bias"]
+    return jnp.logaddexp(0.0, score) - label * score
+
+
+def private(service: FilterService, rate: float = 1.0, noise: float = 1.0) -> PrivateSteps:
+    return PrivateSteps(
+        service.open(),
+        np.arange(40),
+        clip_norm=1.0,
+        noise_stddev=noise,
+        sampling_rate=rate,
+        expected_batch=10.0,
+        not_private_generator=np.random.default_rng(1),
+    )
+
+
+def by_user() -> list[Any]:
+    """Gradients of each user, one example after the other."""
+    gradients: list[Any] = [jax.tree.map(jnp.zeros_like, PARAMS) for _ in range(40)]
+    for user, row, label in zip(USERS, ROWS, LABELS, strict=True):
+        one = jax.grad(loss)(PARAMS, row, label)
+        gradients[user] = jax.tree.map(jnp.add, gradients[user], one)
+    return gradients
+
+
+def clipped_mean() -> dict[str, Any]:
+    total = {"weights": np.zeros(3), "bias": np.zeros(())}
+    for gradient in by_user():
+        norm = float(np.sqrt(np.sum(gradient["weights"] ** 2) + gradient["bias"] ** 2))
+        for name in total:
+            total[name] += np.asarray(gradient[name]) * min(1.0, 1.0 / norm) / 10.0
+    return total
+
+
+@pytest.mark.parametrize("examples_at_once", [1, 7, 256])
+def test_private_gradient_is_the_clipped_mean_over_users(examples_at_once: int) -> None:
+    steps = private(FilterService())
+    silenced(steps)
+    gradient = private_grad(
+        loss, steps, ExamplesByUser.of(USERS), examples_at_once=examples_at_once
+    )
+    found = gradient(PARAMS, ROWS, LABELS)
+    for name, value in clipped_mean().items():
+        assert np.asarray(found[name]) == pytest.approx(value, rel=1e-4, abs=1e-6)
+        assert found[name].dtype == PARAMS[name].dtype
+
+
+def test_transformation_of_gradients_by_user_is_the_same_in_a_chain_of_optax() -> None:
+    service = FilterService()
+    steps = private(service)
+    silenced(steps)
+    optimizer = optax.chain(individual_dp(steps), optax.sgd(0.5))
+    state = optimizer.init(PARAMS)
+    step = steps.begin()
+    given = by_user()
+    drawn = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[given[i] for i in step.positions])
+    updates, state = optimizer.update(drawn, state, PARAMS)
+    for name, value in clipped_mean().items():
+        assert np.asarray(updates[name]) == pytest.approx(-0.5 * value, rel=1e-4, abs=1e-6)
+    assert len(service.charges) == 1
+    assert steps.open_step is None
+
+
+def test_nobody_drawn_is_released_as_noise() -> None:
+    steps = private(FilterService(), rate=1e-9)
+    found = private_grad(loss, steps, ExamplesByUser.of(USERS))(PARAMS, ROWS, LABELS)
+    assert found["weights"].shape == (3,)
+    assert float(jnp.abs(found["weights"]).max()) > 0.0
+    transformation = individual_dp(steps)
+    steps.begin()
+    empty = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape)), PARAMS)
+    updates, _ = transformation.update(empty, transformation.init(PARAMS))
+    assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, PARAMS)
+
+
+def test_a_model_is_learnt_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "jax.npz")
+    optimizer = optax.adam(0.1)
+    for seen in (15, 30):
+        params, state = PARAMS, optimizer.init(PARAMS)
+        steps = private(service, rate=0.5, noise=0.8)
+        saved = steps.resume(checkpoint)
+        if saved is not None:
+            params, state = tree_of(saved.arrays, like=(params, state))
+        gradient = private_grad(loss, steps, ExamplesByUser.of(USERS))
+        while steps.step < seen:
+            updates, state = optimizer.update(gradient(params, ROWS, LABELS), state, params)
+            params = optax.apply_updates(params, updates)
+            steps.save(checkpoint, arrays_of((params, state)))
+    assert int(state[0].count) == 30
+    assert len(service.charges) == 30
+    scores = ROWS @ params["weights"] + params["bias"]
+    assert np.mean((scores > 0) == LABELS) > 0.8
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    steps = private(FilterService())
+    transformation = individual_dp(steps)
+    with pytest.raises(InvalidRequest, match="begin a step"):
+        transformation.update(PARAMS, transformation.init(PARAMS))
+    steps.begin()
+    with pytest.raises(InvalidRequest, match="40 users"):
+        transformation.update(PARAMS, transformation.init(PARAMS))
+    gradient = private_grad(loss, steps, ExamplesByUser.of(USERS))
+    with pytest.raises(InvalidRequest, match="80 user ids for 79"):
+        gradient(PARAMS, ROWS[1:], LABELS[1:])
+    with pytest.raises(InvalidRequest, match="examples_at_once"):
+        private_grad(loss, steps, ExamplesByUser.of(USERS), examples_at_once=0)
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        tree_of(arrays_of(PARAMS), like=PARAMS["weights"])

@@ -1,0 +1,190 @@
+"""Trainings that end, die and go on. Noise comes from seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.loop import Descent, PrivateTrainer
+from streams.trainers.steps import PrivateSteps, ReleasedTwice
+from tests.unit.trainers.rosters import FilterService
+
+NAME = ("digits", "night-7")
+TARGETS = np.random.default_rng(8).normal([1.0, -2.0], 0.3, (300, 2))
+Floats = NDArray[np.float64]
+
+
+def towards_targets(model: Floats, positions: NDArray[np.int64]) -> Floats:
+    return np.asarray(model - TARGETS[positions])
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def trainer(
+    service: FilterService,
+    checkpoint: Checkpoint | None = None,
+    gradients: Callable[[Floats, NDArray[np.int64]], Floats] = towards_targets,
+    seed: int = 1,
+    momentum: float = 0.0,
+    every: int = 1,
+) -> PrivateTrainer:
+    steps = PrivateSteps(
+        service.open(checkpoint.released() if checkpoint else None),
+        np.arange(300),
+        clip_norm=1.0,
+        noise_stddev=2.0,
+        sampling_rate=0.2,
+        expected_batch=60.0,
+        not_private_generator=np.random.default_rng(seed),
+    )
+    return PrivateTrainer(
+        steps,
+        gradients,
+        Descent(0.5, momentum),
+        checkpoint=checkpoint,
+        checkpoint_every=every,
+        users_at_once=16,
+    )
+
+
+def test_a_training_finds_the_mean_of_its_users() -> None:
+    service = FilterService()
+    released: list[int] = []
+    model = trainer(service).run(
+        np.zeros(2), 60, released=lambda step, model: released.append(step)
+    )
+    assert model == pytest.approx(TARGETS.mean(axis=0), abs=0.25)
+    assert released == list(range(60))
+    assert len(service.charges) == 60
+
+
+def test_descent_with_momentum_adds_up_what_was_before() -> None:
+    descent = Descent(lambda step: 0.1 * (step + 1), momentum=0.5)
+    model = descent.move(np.zeros(1), np.ones(1), 0)
+    model = descent.move(model, np.ones(1), 1)
+    assert model == pytest.approx([-0.1 - 0.2 * 1.5])
+    other = Descent(0.1, momentum=0.5)
+    other.restore(dict(descent.state()))
+    assert other.move(np.zeros(1), np.zeros(1), 2) == pytest.approx([-0.075])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_training_that_died_gets_the_step_it_paid_for_and_charges_it_once(
+    tmp_path: Path, momentum: float
+) -> None:
+    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+    dies_in = 7
+
+    def dying(model: Floats, positions: NDArray[np.int64]) -> Floats:
+        if len(service.decisions) == dies_in + 1:
+            raise Crash
+        return towards_targets(model, positions)
+
+    with pytest.raises(Crash):
+        trainer(service, checkpoint, dying, momentum=momentum).run(np.zeros(2), 20)
+    assert checkpoint.released() == dies_in - 1
+    assert len(service.charges) == dies_in + 1
+    again = trainer(service, checkpoint, seed=2, momentum=momentum)
+    seen: list[int] = []
+    again.run(np.full(2, 99.0), 20, released=lambda step, model: seen.append(step))
+    assert seen == list(range(dies_in, 20))
+    assert len(service.charges) == 20
+    # The model went on from the checkpoint, not from what was given.
+    first = checkpoint.load(NAME)
+    assert first is not None
+    assert np.abs(first.arrays["model"]).max() < 5.0
+
+
+def test_what_was_released_is_written_down_before_anybody_sees_it(tmp_path: Path) -> None:
+    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+
+    def seen(step: int, model: Floats) -> None:
+        saved = checkpoint.load(NAME)
+        assert saved is not None
+        assert saved.released == step
+        assert np.array_equal(saved.arrays["model"], model)
+
+    trainer(service, checkpoint).run(np.zeros(2), 5, released=seen)
+
+
+def test_models_between_checkpoints_are_shown_to_nobody(tmp_path: Path) -> None:
+    seen: list[int] = []
+    trainer(FilterService(), Checkpoint(tmp_path / "run.npz"), every=4).run(
+        np.zeros(2), 10, released=lambda step, model: seen.append(step)
+    )
+    assert seen == [3, 7, 9]
+
+
+def test_an_error_in_between_loses_nothing_of_a_training_that_goes_on() -> None:
+    service = FilterService()
+    failing = trainer(service)
+    failing.run(np.zeros(2), 3)
+    service.timeouts = 1
+    with pytest.raises(DecisionTimeout):
+        failing.run(np.zeros(2), 6)
+    model = failing.run(np.full(2, 99.0), 6)
+    assert np.array_equal(model, trainer(FilterService()).run(np.zeros(2), 6))
+    assert len(service.charges) == 6
+
+
+def test_a_checkpoint_ahead_of_the_run_is_refused(tmp_path: Path) -> None:
+    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+    trainer(service, checkpoint).run(np.zeros(2), 3)
+    opened_too_early = trainer(service, checkpoint)
+    checkpoint.save(NAME, 3, {"model": np.zeros(2)})
+    with pytest.raises(ReleasedTwice, match="open the run again"):
+        opened_too_early.run(np.zeros(2), 5)
+    assert len(service.charges) == 3
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
+    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+    trainer(service, checkpoint).run(np.zeros(2), 3)
+    with pytest.raises(InvalidRequest, match="shape"):
+        trainer(service, checkpoint).run(np.zeros(3), 5)
+
+
+def test_progress_is_shown_where_tqdm_is_installed_and_not_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    trainer(FilterService()).run(np.zeros(2), 2, progress=True)
+    made: list[tuple[int, int]] = []
+    updates: list[int] = []
+
+    class Bar:
+        def __init__(self, total: int, initial: int, unit: str) -> None:
+            made.append((total, initial))
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+        def update(self, steps: int) -> None:
+            updates.append(steps)
+
+    module = ModuleType("tqdm")
+    module.tqdm = Bar  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tqdm", module)
+    trainer(FilterService()).run(np.zeros(2), 3, progress=True)
+    assert made == [(3, 0)]
+    assert updates == [1, 1, 1]
+
+
+@pytest.mark.parametrize("changes", [{"checkpoint_every": 0}, {"users_at_once": 0}])
+def test_numbers_below_one_are_refused(changes: dict[str, int]) -> None:
+    steps = trainer(FilterService()).steps
+    with pytest.raises(InvalidRequest, match="at least 1"):
+        PrivateTrainer(steps, towards_targets, Descent(0.5), **changes)  # type: ignore[arg-type]

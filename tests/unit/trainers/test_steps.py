@@ -1,0 +1,310 @@
+"""Private steps against a filter that charges every user at every step. Fixed seeds."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from accounting import PoissonGaussian, renyi_cost
+from streams.sdk.errors import DecisionTimeout, InvalidRequest, Unusable
+from streams.trainers.steps import PrivateSteps, ReleasedTwice
+from tests.unit.trainers.rosters import FilterDecision, FilterRun, FilterService
+
+
+class Silence:
+    """In the place of the noise: nothing, and how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.draws: list[tuple[Fraction, int]] = []
+
+    def draw(self, stddev: Fraction, count: int) -> NDArray[np.int64]:
+        self.draws.append((stddev, count))
+        return np.zeros(count, dtype=np.int64)
+
+
+def steps_of(
+    service: FilterService | None = None, run: FilterRun | None = None, **changes: object
+) -> PrivateSteps:
+    arguments: dict[str, object] = {
+        "clip_norm": 1.0,
+        "noise_stddev": 2.0,
+        "sampling_rate": 0.5,
+        "expected_batch": 10.0,
+        "not_private_generator": np.random.default_rng(3),
+        **changes,
+    }
+    users = arguments.pop("users", np.arange(20))
+    return PrivateSteps(run or (service or FilterService()).open(), users, **arguments)  # type: ignore[arg-type]
+
+
+def silenced(steps: PrivateSteps) -> Silence:
+    steps._normals = silence = Silence()  # type: ignore[assignment]
+    return silence
+
+
+def test_everybody_is_charged_before_any_coin_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = FilterService()
+    steps = steps_of(service, not_private_generator=None)
+    charged_at_draw: list[int] = []
+    sample = FilterDecision.sample
+
+    def watched(decision: FilterDecision) -> NDArray[np.int64]:
+        charged_at_draw.append(int(np.count_nonzero(service.spent[:, 0])))
+        return sample(decision)
+
+    monkeypatch.setattr(FilterDecision, "sample", watched)
+    step = steps.begin()
+    assert charged_at_draw == [20]
+    assert len(step.positions) < 20
+
+
+def test_release_is_the_sum_of_clipped_gradients_over_the_expected_batch() -> None:
+    service = FilterService()
+    steps = steps_of(service)
+    service.levels[:10] = 0.25
+    silence = silenced(steps)
+    step = steps.begin()
+    assert 0 < len(step.positions) < 20
+    rows = np.zeros((len(step.positions), 3))
+    rows[:, 1] = -2.0
+    step.add(rows)
+    value = step.release()
+    sums = sum(0.25 if place < 10 else 1.0 for place in step.positions)
+    assert value == pytest.approx([0.0, -sums / 10.0, 0.0], rel=1e-5)
+    assert [count for _, count in silence.draws] == [3]
+
+
+def test_no_contribution_is_longer_than_its_level_as_an_exact_number() -> None:
+    service = FilterService()
+    rng = np.random.default_rng(0)
+    for scale in (1e-9, 1.0, 1e9):
+        steps = steps_of(service, users=np.arange(1), sampling_rate=1.0, expected_batch=1.0)
+        silence = silenced(steps)
+        step = steps.begin()
+        step.clip_norms[:] = 0.3
+        step.add(rng.normal(0.0, scale, (1, 7)))
+        square = sum(Fraction(float(x)) ** 2 for x in step.release())
+        assert square <= Fraction(0.3) ** 2
+        # What was shorter is not made shorter but by the grid.
+        if scale > 0.1:
+            assert square > Fraction(0.3) ** 2 * Fraction(999, 1000)
+        assert silence.draws
+
+
+def test_noise_is_added_once_and_also_when_nobody_was_drawn() -> None:
+    steps = steps_of(sampling_rate=1e-9, noise_stddev=3.0, expected_batch=2.0)
+    step = steps.begin()
+    assert len(step.positions) == 0
+    noise = step.release(50_000) * 2.0
+    assert stats.kstest(noise / 3.0, "norm").pvalue > 1e-6
+
+
+def test_noise_of_a_sum_is_that_which_was_charged() -> None:
+    service = FilterService()
+    steps = steps_of(service, noise_stddev=0.7, expected_batch=1.0)
+    step = steps.begin()
+    rows = np.zeros((len(step.positions), 20_000))
+    rows[:, 0] = 0.5
+    step.add(rows)
+    assert stats.kstest(step.release()[1:] / 0.7, "norm").pvalue > 1e-6
+    assert service.charges == [(0.7, 0.5)]
+
+
+def test_gradients_may_come_in_parts_and_give_the_same_sum() -> None:
+    rows = np.random.default_rng(1).normal(size=(20, 40_000))
+    values = []
+    for users_at_once in (1, 7, 20):
+        steps = steps_of(sampling_rate=1.0)
+        silenced(steps)
+        step = steps.begin()
+        for places in step.parts(users_at_once):
+            step.add(rows[places], places)
+        values.append(step.release())
+    assert np.array_equal(values[0], values[1])
+    assert np.array_equal(values[0], values[2])
+
+
+def test_sums_do_not_depend_on_the_order_of_users() -> None:
+    rows = np.random.default_rng(2).normal(size=(20, 300))
+    values = []
+    for order in (slice(None), slice(None, None, -1)):
+        steps = steps_of(sampling_rate=1.0)
+        silenced(steps)
+        step = steps.begin()
+        step.add(rows[order])
+        values.append(step.release())
+    assert np.array_equal(*values)
+
+
+def test_norms_of_the_drawn_become_their_levels_from_the_next_step_on() -> None:
+    service = FilterService()
+    steps = steps_of(service)
+    step = steps.begin()
+    rows = np.zeros((len(step.positions), 4))
+    rows[:, 2] = 0.101
+    rows[0, 2] = 7.0
+    step.add(rows)
+    assert (service.levels == 1.0).all()
+    step.release()
+    drawn = np.zeros(20, dtype=np.bool_)
+    drawn[step.positions] = True
+    assert (service.levels[~drawn] == 1.0).all()
+    assert service.levels[step.positions[1:]] == pytest.approx(0.11)
+    assert service.levels[step.positions[0]] == 1.0
+    spent = service.spent.copy()
+    steps.begin()
+    step_costs = (service.spent - spent)[:, 0]
+    assert (step_costs[step.positions[1:]] < step_costs[~drawn].min() / 50).all()
+
+
+def test_without_own_coins_levels_stay() -> None:
+    service = FilterService()
+    steps = steps_of(service, own_coins=False)
+    step = steps.begin()
+    step.add(np.full((len(step.positions), 2), 0.01))
+    step.release()
+    assert (service.levels == 1.0).all()
+
+
+def test_nobody_is_drawn_or_charged_beyond_the_budget() -> None:
+    service = FilterService(epsilon=4.0)
+    steps = steps_of(service, noise_stddev=3.0)
+    sizes = np.linspace(0.05, 1.0, 20)
+    costs = np.zeros(20)
+    taken = np.zeros(20, dtype=np.int64)
+    for _ in range(60):
+        levels = service.levels.copy()
+        step = steps.begin()
+        decision = service.decisions[-1]
+        assert decision.admitted[step.positions].all()
+        cost = renyi_cost(PoissonGaussian(3.0, 0.5), levels, [service.order])[:, 0]
+        costs += np.where(decision.admitted, cost, 0.0)
+        taken[step.positions] += 1
+        step.add(sizes[step.positions, None])
+        step.release(1)
+    assert (costs <= (service.rule(3.0, 0.5, 1.0).budget_units[0] + 1) * 2.0**-44).all()
+    assert not service.decisions[-1].admitted[-1]
+    assert service.decisions[-1].admitted[0]
+    assert taken[0] > 2 * taken[-1]
+
+
+def test_a_step_that_failed_is_handed_out_again_with_the_same_batch_and_charged_once() -> None:
+    service = FilterService()
+    steps = steps_of(service)
+    silenced(steps)
+    step = steps.begin()
+    step.add(np.ones((len(step.positions), 2)))
+    again = steps.begin()
+    assert np.array_equal(again.positions, step.positions)
+    assert len(service.charges) == 1
+    again.add(np.full((len(again.positions), 2), 0.1))
+    assert again.release()[0] == pytest.approx(len(again.positions) * 0.01, rel=1e-5)
+    assert steps.begin().step == 1
+
+
+def test_a_charge_that_timed_out_is_charged_again_once() -> None:
+    service = FilterService(timeouts=1)
+    steps = steps_of(service)
+    with pytest.raises(DecisionTimeout):
+        steps.begin()
+    assert steps.begin().step == 0
+    assert len(service.charges) == 1
+
+
+def test_no_step_is_released_twice() -> None:
+    service = FilterService()
+    steps = steps_of(service)
+    step = steps.begin()
+    step.add(np.ones((len(step.positions), 2)))
+    step.release()
+    with pytest.raises(Unusable):
+        step.release()
+    steps._run.step = 0  # type: ignore[misc]
+    with pytest.raises(ReleasedTwice):
+        steps.begin()
+
+
+def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> None:
+    steps = steps_of(sampling_rate=1.0)
+    silence = silenced(steps)
+    step = steps.begin()
+    with pytest.raises(InvalidRequest, match="how many coordinates"):
+        steps_of(sampling_rate=1e-9).begin().release()
+    step.add(np.ones((5, 2)), slice(0, 5))
+    refusals = [
+        (lambda: step.add(np.ones((5, 2)), slice(4, 9)), "added before"),
+        (lambda: step.add(np.ones((4, 2)), slice(5, 10)), "with 5 users"),
+        (lambda: step.add(np.ones((15, 3)), slice(5, 20)), "others 2"),
+        (lambda: step.add(np.ones(15), slice(5, 20)), "with 15 users"),
+        (step.release, "gradients of 15 users"),
+    ]
+    for refused, reason in refusals:
+        with pytest.raises(InvalidRequest, match=reason):
+            refused()
+    step.add(np.ones((15, 2)), slice(5, 20))
+    with pytest.raises(InvalidRequest, match="gradients have 2"):
+        step.release(3)
+    assert not silence.draws
+    step.release()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_gradient_that_is_no_vector_counts_as_zero_for_this_user_alone(bad: float) -> None:
+    service = FilterService()
+    steps = steps_of(service, sampling_rate=1.0)
+    silenced(steps)
+    step = steps.begin()
+    rows = np.full((20, 2), 0.1)
+    rows[3, 1] = bad
+    with pytest.warns(UserWarning, match="not finite"):
+        step.add(rows)
+    assert step.release() == pytest.approx([0.19, 0.19], rel=1e-5)
+    assert service.levels[3] == 1.0
+
+
+def test_float32_rows_are_clipped_in_float64() -> None:
+    steps = steps_of(users=np.arange(1), sampling_rate=1.0, expected_batch=1.0)
+    silenced(steps)
+    step = steps.begin()
+    step.add(np.full((1, 9), 0.4, dtype=np.float32))
+    assert sum(Fraction(float(x)) ** 2 for x in step.release()) <= 1
+
+
+def test_noise_and_rate_may_follow_a_public_schedule() -> None:
+    service = FilterService()
+    steps = steps_of(
+        service, noise_stddev=lambda step: 2.0 + step, sampling_rate=lambda step: 0.5 / (step + 1)
+    )
+    for _ in range(2):
+        step = steps.begin()
+        step.add(np.ones((len(step.positions), 2)))
+        step.release(2)
+    assert service.charges == [(2.0, 0.5), (3.0, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": math.inf}, "clip_norm"),
+        ({"expected_batch": 0.0}, "expected_batch"),
+        ({"expected_batch": math.nan}, "expected_batch"),
+        ({"noise_stddev": 0.0}, "noise_stddev"),
+        ({"noise_stddev": 1e-12}, "far too little"),
+        ({"noise_stddev": 1e-300}, "far too little"),
+        ({"sampling_rate": 1.5}, "sampling_rate"),
+        ({"sampling": "shuffled"}, "shuffled"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused_before_anybody_is_enrolled(
+    changes: dict[str, object], reason: str
+) -> None:
+    service = FilterService()
+    with pytest.raises(InvalidRequest, match=reason):
+        steps_of(service, **changes)
+    assert not service.users

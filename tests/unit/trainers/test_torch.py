@@ -1,0 +1,204 @@
+"""Private steps with PyTorch and Opacus themselves: `make test-torch`. Noise comes from seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streams.sdk.errors import InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
+from tests.unit.trainers.rosters import FilterService
+from tests.unit.trainers.test_steps import silenced
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
+dp = pytest.importorskip("streams.trainers.torch")
+
+USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
+ROWS = torch.tensor(np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32))
+LABELS = (ROWS[:, 0] > 0).long()
+LOSS = torch.nn.functional.cross_entropy
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+
+def made(service: FilterService, **changes: Any) -> tuple[Any, Any, Any]:
+    module = changes.pop("module", None) or network()
+    arguments = {
+        "user_ids": USERS,
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "sampling_rate": 1.0,
+        "population": 10,
+        "not_private_generator": np.random.default_rng(1),
+        **changes,
+    }
+    return dp.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
+        dataset=torch.utils.data.TensorDataset(ROWS, LABELS),
+        run=service.open(),
+        **arguments,
+    )
+
+
+def train(module: Any, optimizer: Any, loader: Any) -> None:
+    for rows, labels in loader:
+        optimizer.zero_grad()
+        LOSS(module(rows), labels).backward()
+        optimizer.step()
+
+
+def clipped_mean() -> np.ndarray:
+    """Over users, of gradients computed one user after the other."""
+    total = np.zeros(26)
+    module = network()
+    for user in range(40):
+        module.zero_grad()
+        mine = torch.tensor(user == USERS)
+        LOSS(module(ROWS[mine]), LABELS[mine], reduction="sum").backward()
+        flat = np.concatenate([p.grad.numpy().ravel() for p in module.parameters()])
+        total += flat.astype(np.float64) * min(1.0, 1.0 / np.linalg.norm(flat)) / 10.0
+    return total
+
+
+def flat(module: Any) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 7])
+def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None) -> None:
+    service = FilterService()
+    module, optimizer, loader = made(service, max_physical_batch_size=at_once)
+    silenced(optimizer.private)
+    before = flat(module)
+    train(module, optimizer, loader)
+    assert flat(module) - before == pytest.approx(-0.5 * clipped_mean(), rel=1e-4, abs=1e-6)
+    assert len(service.charges) == 1
+
+
+def test_loss_reduction_sum_gives_sums() -> None:
+    module, optimizer, loader = made(FilterService(), loss_reduction="sum")
+    silenced(optimizer.private)
+    before = flat(module)
+    for rows, labels in loader:
+        LOSS(module(rows), labels, reduction="sum").backward()
+        optimizer.step()
+    assert flat(module) - before == pytest.approx(-5.0 * clipped_mean(), rel=1e-4, abs=1e-5)
+
+
+def test_one_pass_of_the_loader_has_as_many_steps_as_opacus_has() -> None:
+    service = FilterService(epsilon=50.0)
+    module, optimizer, loader = made(service, sampling_rate=0.25, noise_multiplier=3.0)
+    assert len(loader) == 4
+    train(module, optimizer, loader)
+    assert service.charges == [(3.0, 0.25)] * 4
+    train(module, optimizer, loader)
+    assert len(service.charges) == 8
+
+
+def test_an_empty_batch_is_released_as_noise() -> None:
+    module, optimizer, loader = made(FilterService(), sampling_rate=1e-9, steps=1)
+    before = flat(module)
+    train(module, optimizer, loader)
+    assert np.abs(flat(module) - before).min() > 0.0
+
+
+def test_levels_follow_the_norms_that_were_seen() -> None:
+    service = FilterService()
+    module, optimizer, loader = made(service, max_grad_norm=20.0)
+    train(module, optimizer, loader)
+    assert service.levels.max() < 10.0
+
+
+def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "torch.npz")
+    for steps in (5, 12):
+        module, optimizer, loader = made(service, sampling_rate=0.5, steps=steps)
+        assert dp.restore(checkpoint, module, optimizer) == (steps == 12)
+        assert len(loader) == (5 if steps == 5 else 7)
+        if steps == 12:
+            assert np.array_equal(flat(module), last)  # noqa: F821
+        train(module, optimizer, loader)
+        dp.save(checkpoint, module, optimizer)
+        last = flat(module)  # noqa: F841
+    assert checkpoint.released() == 11
+    assert len(service.charges) == 12
+
+
+def test_a_batch_without_its_step_is_handed_out_again() -> None:
+    service = FilterService()
+    module, optimizer, loader = made(service, sampling_rate=0.5)
+    first, _ = next(iter(loader))
+    again, _ = next(iter(loader))
+    assert torch.equal(first, again)
+    assert len(service.charges) == 1
+    with pytest.raises(InvalidRequest, match=r"optimizer.step\(\) was not called"):
+        list(loader)
+    LOSS(module(first), torch.zeros(len(first), dtype=torch.long)).backward()
+    optimizer.step()
+    with pytest.raises(InvalidRequest, match="no batch"):
+        optimizer.step()
+
+
+def test_gradients_of_more_than_one_pass_are_refused() -> None:
+    module, optimizer, loader = made(FilterService())
+    rows, labels = next(iter(loader))
+    for _ in range(2):
+        LOSS(module(rows), labels).backward()
+    with pytest.raises(InvalidRequest, match="160 gradients for 80"):
+        optimizer.step()
+
+
+DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"poisson_sampling": False}, "2411.04205"),
+        ({"data_loader": torch.utils.data.DataLoader(DATASET, 8)}, "fixed"),
+        ({"data_loader": torch.utils.data.DataLoader(DATASET, 8, shuffle=True)}, "shuffled"),
+        (
+            {
+                "data_loader": torch.utils.data.DataLoader(
+                    DATASET, 8, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 80, 8)
+                )
+            },
+            "weighted",
+        ),
+        ({"loss_reduction": "none"}, "loss_reduction"),
+        ({"max_physical_batch_size": 0}, "at least 1"),
+        ({"user_ids": USERS[1:]}, "79 user ids for 80"),
+        ({"noise_multiplier": 0.0}, "noise_stddev"),
+    ],
+)
+def test_what_would_not_be_private_is_refused_by_name(changes: Any, reason: str) -> None:
+    service = FilterService()
+    with pytest.raises(InvalidRequest, match=reason):
+        made(service, **changes)
+    assert not service.users
+
+
+def test_a_module_that_mixes_examples_is_refused() -> None:
+    from opacus.validators.errors import UnsupportedModuleError
+
+    mixing = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    with pytest.raises((UnsupportedModuleError, ExceptionGroup)):
+        made(FilterService(), module=mixing)
+
+
+def test_images_are_learnt() -> None:
+    service = FilterService(epsilon=50.0)
+    module, optimizer, loader = made(
+        service, sampling_rate=0.5, population=40, noise_multiplier=0.8, steps=60
+    )
+    train(module, optimizer, loader)
+    with torch.no_grad():
+        assert float((module(ROWS).argmax(dim=1) == LABELS).float().mean()) > 0.75
