@@ -54,6 +54,7 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
+from accounting.rules.accounts import Account
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 from accounting.rules.lecuyer import LecuyerOdometer
@@ -62,7 +63,8 @@ from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
 from accounting.rules.outcomes import Raised, StepOutcome
 from accounting.rules.own_order import OwnOrderFilter, own_order
 from accounting.rules.rogers import RogersFilter
-from accounting.rules.standing import Account, RosterColumns, Standing
+from accounting.rules.roster import RosterColumns
+from accounting.rules.standing import Standing
 from accounting.rules.terms import Balances, Terms
 
 if TYPE_CHECKING:

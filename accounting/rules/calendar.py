@@ -23,6 +23,7 @@ NEVER: Final = 2**32 - 1
 _FARTHEST: Final = 2**10  # steps that have a bucket
 _SHARE: Final = 16  # of the rows, one in so many is near at most, or the steps are made fewer
 _SAMPLE: Final = 2**10
+_BLOCK: Final = 2**16  # rows at a time, so that the temporaries stay in the cache
 _SPARE: Final = 2**16  # entries that buckets may hold besides
 
 
@@ -42,8 +43,9 @@ class Calendar:
     def extend(self, rows: int, due: int) -> None:
         """Add rows behind the others, all due at one step."""
         first = self.due.size
-        self.due = np.concatenate([self.due, np.full(rows, due, dtype=np.uint32)])
-        self._enter(np.arange(first, self.due.size), self.due[first:])
+        self.due = longer(self.due, rows, due)
+        if rows and due < self._horizon:
+            self._sort_in(np.arange(first, self.due.size), self.due[first:], due)
 
     def put(self, rows: IntArray, due: StepArray) -> None:
         """Set when rows, all different, are due: at a step that has not been taken yet."""
@@ -70,7 +72,7 @@ class Calendar:
         if entries is None:
             return _NOBODY
         self._entries -= sum(map(len, entries))
-        rows = np.unique(np.concatenate(entries)).astype(np.int64)
+        rows = distinct(np.concatenate(entries).astype(np.int64))
         return np.asarray(rows[self.due[rows] == step])
 
     def _look_ahead(self, step: int) -> None:
@@ -79,7 +81,9 @@ class Calendar:
         sample = np.sort(self.due[:: max(1, self.due.size // _SAMPLE)])
         crowded = int(sample[sample.size // _SHARE]) if sample.size else step
         self._horizon = min(max(crowded, step + 1), step + _FARTHEST)
-        rows = np.flatnonzero(self.due < self._horizon)
+        parts = range(0, self.due.size, _BLOCK)
+        found = [np.flatnonzero(self.due[i : i + _BLOCK] < self._horizon) + i for i in parts]
+        rows = np.concatenate([_NOBODY, *found])
         if rows.size:
             self._sort_in(rows, self.due[rows], step)
 
@@ -105,3 +109,16 @@ class Calendar:
 
 
 _NOBODY: Final = np.empty(0, dtype=np.int64)
+
+
+def longer(steps: StepArray, rows: int, step: int) -> StepArray:
+    """Return a column with one more step for as many more rows."""
+    column = np.empty(steps.size + rows, dtype=np.uint32)
+    column[: steps.size], column[steps.size :] = steps, step
+    return column
+
+
+def distinct(rows: IntArray) -> IntArray:
+    """Return each row once, ascending; sorts the array that is given."""
+    rows.sort()
+    return np.asarray(rows[np.diff(rows, prepend=-1) != 0])

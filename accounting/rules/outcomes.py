@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.tariffs import LevelArray
-from accounting.exact.validation import IntArray
+from accounting.exact.validation import BoolArray, IntArray
+from accounting.rules.roster import EXHAUSTED, HALTED, LISTED, FlagArray
+from accounting.rules.slot_map import Rows
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -51,6 +53,44 @@ class StepOutcome(NamedTuple):
     settled: IntArray | None
 
 
+def told(
+    where: Rows,
+    *,
+    asked: LevelArray,
+    granted: LevelArray,
+    exhausted: BoolArray,
+    flags_before: FlagArray,
+    granted_before: LevelArray | None,
+    refused_by: npt.NDArray[np.uint8],
+    raised: Sequence[tuple[IntArray, IntArray]],
+) -> tuple[StepOutcome, FlagArray]:
+    """Return (what is news of a block of a roster; its flags now).
+
+    `where`: the positions of the block; `granted_before`: given if levels may be lower than asked
+    for; `raised`: for each account whose odometer rose, as indices, and the rungs before.
+    """
+    halted = (granted == 0) & (asked > 0)
+    flags: FlagArray = halted * HALTED | exhausted * EXHAUSTED
+    news = flags ^ flags_before
+    left = np.flatnonzero(news & flags & HALTED)
+    regranted = NOBODY
+    if granted_before is not None:
+        afresh = flags_before & (LISTED | HALTED) != 0
+        believed = np.where(afresh, asked, granted_before)
+        regranted = np.flatnonzero((granted != believed) & ~halted)
+    outcome = StepOutcome(
+        halted=_at(where, left),
+        refused_by=refused_by[left],
+        readmitted=_at(where, np.flatnonzero(news & flags_before & HALTED)),
+        exhausted=_at(where, np.flatnonzero(news & flags & EXHAUSTED)),
+        regranted=_at(where, regranted),
+        levels=granted[regranted],
+        raised=tuple(Raised(_at(where, users), before) for users, before in raised),
+        settled=None,
+    )
+    return outcome, flags
+
+
 def joined(parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int) -> StepOutcome:
     """Return the outcome of blocks in the order of their positions."""
     if not parts:
@@ -78,3 +118,8 @@ def joined(parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int
 def _joined(parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     arrays = list(parts)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _at(where: Rows, users: IntArray) -> IntArray:
+    """Return the positions of users of a block."""
+    return where[users] if not isinstance(where, slice) else users + where.start

@@ -10,8 +10,9 @@ from accounting.exact.validation import IntArray
 
 Rows = IntArray | slice
 
-_MOST_SLOTS = 2**31
+_MOST = 2**31
 _ABSENT = -1
+_BLOCK = 2**14  # slots at a time, so that the temporaries stay in the cache
 
 
 class SlotMap:
@@ -26,20 +27,30 @@ class SlotMap:
         self._slots: npt.NDArray[np.int32] | None = None  # None: first, first + 1, ...
         self._positions: npt.NDArray[np.int32] | None = None
 
-    def extend(self, slots: IntArray) -> None:
-        """Add positions behind the others.
+    def check(self, slots: IntArray) -> None:
+        """Refuse what no slots of further positions are.
 
         Raises:
-            InvalidInput: for slots below 0 or from 2**31 on.
+            InvalidInput: for slots below 0 or from 2**31 on, or two positions of one slot.
         """
+        if slots.dtype != np.int64 or (slots.size and not 0 <= slots.min() <= slots.max() < _MOST):
+            raise InvalidInput("slots", slots, f"int64, from 0 to {_MOST - 1}")
+        if not slots.size or _follow(slots):
+            twice = False
+        else:
+            seen = np.zeros(int(slots.max()) + 1, dtype=np.bool_)
+            seen[slots] = True
+            twice = int(np.count_nonzero(seen)) != slots.size
+        if twice or self.positions(slots).size:
+            raise InvalidInput("slots", "one of them twice", "different for all positions")
+
+    def extend(self, slots: IntArray) -> None:
+        """Add positions behind the others; the slots are checked."""
         if not slots.size:
             return
-        if slots.dtype != np.int64 or slots.min() < 0 or slots.max() >= _MOST_SLOTS:
-            raise InvalidInput("slots", slots, f"int64, from 0 to {_MOST_SLOTS - 1}")
-        first = int(slots[0])
-        follow = bool((np.diff(slots) == 1).all())
-        if follow and self._slots is None and self._count in (0, first - self._first):
-            self._first = first - self._count
+        first = int(slots[0]) - self._count
+        if self._slots is None and (not self._count or first == self._first) and _follow(slots):
+            self._first = first
         else:
             known = self._known()
             self._slots = np.concatenate([known, slots.astype(np.int32)])
@@ -70,3 +81,12 @@ class SlotMap:
         if self._slots is not None:
             return self._slots
         return np.arange(self._first, self._first + self._count, dtype=np.int32)
+
+
+def _follow(slots: IntArray) -> bool:
+    """Return whether each slot is the one after the slot before it."""
+    for start in range(0, slots.size, _BLOCK):
+        block = slots[start : start + _BLOCK]
+        if not np.array_equal(block, np.arange(slots[0] + start, slots[0] + start + block.size)):
+            return False
+    return True

@@ -14,8 +14,8 @@ seen since, and would send as levels, belongs to the steps after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +38,12 @@ from streams.schemas import (
     encode,
 )
 from streams.sdk.arguments import read_numbers
-from streams.sdk.errors import ConflictingDecisions, InvalidRequest, StepContentChanged
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    InvalidRequest,
+    StepContentChanged,
+    Unusable,
+)
 from streams.sdk.sampling import poisson_sample
 from streams.sdk.steps import Layout
 from streams.wire.packing import (
@@ -57,37 +62,85 @@ _NAMES: Mapping[type[Mechanism], RosterMechanism] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+class _Current:
+    """The users of a roster as the last step left them."""
+
+    def __init__(self, count: int, norms: NDArray[np.float64]) -> None:
+        self.step = -1
+        self.admitted = np.ones(count, dtype=np.bool_)
+        self.exhausted = np.zeros(count, dtype=np.bool_)
+        self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
+        self.clip_norms = np.full(count, norms[-1])
+        self._norms = norms
+
+    def moved(self, positions: NDArray[np.int64]) -> None:
+        """Work out anew what users at these positions are to be clipped to."""
+        granted = self._norms.take(self.granted[positions])
+        self.clip_norms[positions] = np.where(self.admitted[positions], granted, 0.0)
+
+
 class RosterStep:
     """Who takes part in one step of a roster. Arrays are in the order of the enrolled users.
 
-    All but ``step`` is as secret as the data.
+    All but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms`` are
+    copied when they are first asked for, which has to be before the next step is charged.
 
     Attributes:
         step: the step that was charged.
-        admitted: bool (n,), who was charged, and may be drawn.
-        exhausted: bool (n,), who has nothing left for any step that costs.
-        clip_norms: float64 (n,), the norm to which each contribution must be clipped: that of the
-            level that was charged, 0 for who is not admitted.
         halted: int64, positions of those who left with this step.
         readmitted: int64, positions of those who came back with it.
         sampling_rate: with which each of the admitted is drawn.
     """
 
-    step: int
-    admitted: NDArray[np.bool_]
-    exhausted: NDArray[np.bool_]
-    clip_norms: NDArray[np.float64]
-    halted: NDArray[np.int64]
-    readmitted: NDArray[np.int64]
-    sampling_rate: float
+    def __init__(
+        self,
+        current: _Current,
+        halted: NDArray[np.int64],
+        readmitted: NDArray[np.int64],
+        sampling_rate: float,
+    ) -> None:
+        self.step = current.step
+        self.halted, self.readmitted = halted, readmitted
+        self.sampling_rate = sampling_rate
+        self._current = current
+
+    @cached_property
+    def admitted(self) -> NDArray[np.bool_]:
+        """Bool (n,), who was charged, and may be drawn."""
+        return self._as_of_now().admitted.copy()
+
+    @cached_property
+    def exhausted(self) -> NDArray[np.bool_]:
+        """Bool (n,), who has nothing left for any step that costs."""
+        return self._as_of_now().exhausted.copy()
+
+    @cached_property
+    def clip_norms(self) -> NDArray[np.float64]:
+        """Float64 (n,), the norm to which each contribution must be clipped.
+
+        It is that of the level that was charged; 0 for who is not admitted. With many users
+        ``clip_norms_at`` is faster.
+        """
+        return self._as_of_now().clip_norms.copy()
+
+    def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The clip norms of these users, as one who drew them needs them."""
+        return self._as_of_now().clip_norms[positions]
 
     def sample(self) -> NDArray[np.int64]:
         """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
 
         A step may be drawn once: two samples of one step would be two releases for one charge.
         """
-        return poisson_sample(self.admitted, self.sampling_rate)
+        return poisson_sample(self._as_of_now().admitted, self.sampling_rate)
+
+    def _as_of_now(self) -> _Current:
+        if self._current.step != self.step:
+            raise Unusable(
+                f"the roster has charged step {self._current.step} since step {self.step}: ask a "
+                "step for what is needed of it before the next one is charged"
+            )
+        return self._current
 
 
 class Priced(NamedTuple):
@@ -107,13 +160,15 @@ class RosterPart(NamedTuple):
         record: the request.
         digest: of its content, by which the decision about it is recognised.
         members: of the roster in this partition.
-        levels: that it is to charge them at.
+        levels: that it is to charge, of all users of the roster.
+        positions: of the members among these.
     """
 
     record: bytes
     digest: bytes
     members: int
     levels: Levels
+    positions: NDArray[np.int64]
 
     def decided(self, answer: Answer) -> RosterDecision:
         """The decision, if it is one of this step of this roster.
@@ -122,7 +177,7 @@ class RosterPart(NamedTuple):
             ConflictingDecisions: no worker can have decided this.
         """
         if isinstance(answer, RosterDecision) and answer.digest == self.digest:
-            return checked_decision(answer, self.members, self.levels)
+            return checked_decision(answer, self.members, self.levels, self.positions)
         raise _not_of_a_worker(answer, "is about another step, or about other content")
 
 
@@ -148,11 +203,11 @@ class Roster:
         self._layout, self._policy, self._charge = layout, policy, charge
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
+        self._current = _Current(count, self._norms)
         self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
         self._sent = self._level.copy()  # in force, at the service
-        self._granted = self._level.copy()  # by the last step, to those who were admitted
-        self._admitted = np.ones(count, dtype=np.bool_)
-        self._exhausted = np.zeros(count, dtype=np.bool_)
+        self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
+        self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the tariff that it has
         self.there: dict[int, Enrolled] = {}
@@ -226,7 +281,13 @@ class Roster:
             position = int(np.flatnonzero(~(values >= 0))[0])
             raise InvalidRequest(f"norm {values[position]} at place {position}; it must be >= 0")
         levels = levels_of(np.minimum(values, self.clip_norm), self.clip_norm, self.levels)
-        self._level[slice(None) if rows is None else rows] = levels
+        if rows is None:
+            self._level[:] = levels
+            self._moved = None
+        else:
+            self._level[rows] = levels
+            if self._moved is not None:
+                self._moved.append(rows)
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
         """Set levels from norms of users who were drawn, as they were before clipping.
@@ -238,28 +299,30 @@ class Roster:
 
     def take(self, there: Mapping[int, Enrolled]) -> None:
         """Go on from what the partitions have."""
+        now = self._current
         for partition, answer in there.items():
             mine = self._layout.positions[partition][: answer.members]
             levels = np.frombuffer(answer.levels, dtype=np.uint8)
             self._sent[mine] = self._level[mine] = levels
-            self._granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
-            self._admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
-            self._exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
+            now.granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
+            now.admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
+            now.exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
+            now.moved(mine)
             self._known[partition] = answer.tariff
             self.there[partition] = answer
 
     def parts(
-        self, blank: ChargeRoster, priced: Priced, partitions: list[int]
+        self, blank: ChargeRoster, priced: Priced, partitions: Iterable[int]
     ) -> dict[int, RosterPart]:
         """What each of these partitions is asked in the next step."""
-        moved = self._level != self._sent
-        everything = bool(moved.any())
+        moved = self._moved_by_partition()
         result = {}
         for partition in partitions:
             mine = self._layout.positions[partition]
-            levels = self._level[mine]
-            rows = np.flatnonzero(moved[mine]) if everything else np.empty(0, dtype=np.int64)
-            dense = 5 * len(rows) >= len(mine)
+            rows = moved.get(partition, mine[:0])
+            places = self._place[rows]
+            if 5 * len(rows) >= len(mine) > 0 and len(rows):
+                places, rows = places[:0], mine
             knows = self._known.get(partition) == priced.digest
             record = replace(
                 blank,
@@ -269,10 +332,12 @@ class Roster:
                 sampling_rate=priced.sampling_rate,
                 tariff=priced.digest,
                 units=b"" if knows else priced.units,
-                positions=b"" if dense else rows.astype("<u4").tobytes(),
-                levels=(levels if dense and len(rows) else levels[rows]).tobytes(),
+                positions=places.astype("<u4").tobytes(),
+                levels=self._level[rows].tobytes(),
             )
-            result[partition] = RosterPart(encode(record), roster_digest(record), len(mine), levels)
+            result[partition] = RosterPart(
+                encode(record), roster_digest(record), len(mine), self._level, mine
+            )
         return result
 
     def decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
@@ -298,7 +363,7 @@ class Roster:
                 partition,
             )
         levels = np.frombuffer(there.levels, dtype=np.uint8)
-        return checked_decision(decision, there.members, levels)
+        return checked_decision(decision, there.members, levels, np.arange(len(levels)))
 
     def put_together(
         self,
@@ -308,7 +373,10 @@ class Roster:
         again: Collection[int],
     ) -> RosterStep:
         """What all partitions decided; those in ``again`` had done so before this attempt."""
-        halted, readmitted, was_admitted = [], [], self._admitted.copy()
+        now = self._current
+        now.step = step
+        halted, readmitted, kept = [], [], []
+        moved = self._moved_by_partition()
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
@@ -320,29 +388,42 @@ class Roster:
                     decision.regranted,
                 )
             )
-            self._admitted[left], self._admitted[back] = False, True
-            self._exhausted[spent] = True
-            if partition not in again:  # else what was granted is known already
-                asked = self._level[mine]
-                afresh = (asked != self._sent[mine]) | ~was_admitted[mine]
-                granted = np.where(afresh, asked, self._granted[mine])
-                self._granted[mine], self._sent[mine] = granted, asked
+            set_anew = moved.get(partition, mine[:0])
+            now.admitted[left], now.admitted[back] = False, True
+            now.exhausted[spent] = True
+            if partition in again:  # what was granted is known; levels set since go with the next
+                kept.append(set_anew)
+            else:
+                afresh = np.concatenate([set_anew, back])
+                now.granted[afresh] = self._sent[afresh] = self._level[afresh]
+                now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
                 self._known[partition] = priced.digest
-                self._granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
+                now.moved(np.concatenate([afresh, regranted]))
+            now.moved(np.concatenate([left, back]))
             halted.append(left)
             readmitted.append(back)
-        clip_norms = self._norms.take(self._granted)
-        clip_norms[~self._admitted] = 0.0
-        self.there = {}
+        self._moved, self.there = kept, {}
         return RosterStep(
-            step=step,
-            admitted=self._admitted.copy(),
-            exhausted=self._exhausted.copy(),
-            clip_norms=clip_norms,
+            now,
             halted=np.sort(np.concatenate(halted)),
             readmitted=np.sort(np.concatenate(readmitted)),
             sampling_rate=priced.sampling_rate,
         )
+
+    def _moved_by_partition(self) -> dict[int, NDArray[np.int64]]:
+        """Positions whose level is not the one in force, increasing."""
+        if self._moved is None:
+            rows = np.flatnonzero(self._level != self._sent)
+        elif not self._moved:
+            return {}
+        else:
+            rows = np.unique(np.concatenate(self._moved))
+            rows = rows[self._level[rows] != self._sent[rows]]
+        homes = self._home[rows]
+        order = np.argsort(homes, kind="stable")
+        partitions, starts = np.unique(homes[order], return_index=True)
+        parts = np.split(rows[order], starts[1:])
+        return dict(zip(partitions.tolist(), parts, strict=True)) if len(rows) else {}
 
     def _rows(self, positions: ArrayLike | None) -> NDArray[np.int64] | None:
         if positions is None:
@@ -373,8 +454,10 @@ class Roster:
         return self._tariffs[mechanism]
 
 
-def checked_decision(decision: RosterDecision, members: int, levels: Levels) -> RosterDecision:
-    """A decision whose arrays fit each other and what was asked.
+def checked_decision(
+    decision: RosterDecision, members: int, levels: Levels, positions: NDArray[np.int64]
+) -> RosterDecision:
+    """A decision whose arrays fit each other and what was asked: these levels, at these positions.
 
     Raises:
         ConflictingDecisions: no worker can have decided this.
@@ -384,11 +467,11 @@ def checked_decision(decision: RosterDecision, members: int, levels: Levels) -> 
     try:
         for packed in (decision.halted, decision.readmitted, decision.exhausted):
             unpack_positions(packed, members)
-        clipped = unpack_positions(decision.regranted, members)
+        regranted = unpack_positions(decision.regranted, members)
     except ValueError as error:
         raise _not_of_a_worker(decision, f"has no positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)
-    if len(granted) != len(clipped) or bool((granted > levels[clipped]).any()):
+    if len(granted) != len(regranted) or bool((granted > levels[positions[regranted]]).any()):
         raise _not_of_a_worker(decision, "grants what was not asked for")
     return decision
 
@@ -411,6 +494,16 @@ def _chosen(
         known = ", ".join(kind.__name__ for kind in _NAMES)
         raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
     return mechanism
+
+
+def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Of every position, the partition where the user lives, and the position there."""
+    count = len(layout.ids)
+    homes, places = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    for partition, mine in enumerate(layout.positions):
+        homes[mine] = partition
+        places[mine] = np.arange(len(mine), dtype=np.int32)
+    return homes, places
 
 
 def _scale_of(mechanism: Mechanism) -> float:

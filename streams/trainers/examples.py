@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.schemas import User
 from streams.sdk.arguments import Ids, read_users
 from streams.sdk.errors import InvalidRequest
 
@@ -39,7 +40,7 @@ class ExamplesByUser:
         """
         ids = read_users(user_ids)
         if isinstance(ids, list):
-            places: dict[object, int] = {}
+            places: dict[User, int] = {}
             owners = np.array([places.setdefault(user, len(places)) for user in ids], np.int64)
             users: Ids = list(places)
         else:
