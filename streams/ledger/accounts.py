@@ -313,7 +313,8 @@ class Accounts:
         spent = self._rows.spent[:count].copy()
         for standing in self.account.standings:
             slots, units = standing.owed(self.account)
-            spent[slots] += units
+            if len(slots):  # nothing is owed before the first step
+                spent[slots] += units
         return self._index.users(0, count), spent
 
     def bounds(self) -> NDArray[np.float64]:

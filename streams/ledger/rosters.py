@@ -212,7 +212,10 @@ class Members:
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
         """Put a page back; pages come in the order of their numbers, from 0."""
-        self._count = number * PAGE_ROWS + len(page["level"])
+        start = number * PAGE_ROWS
+        if start != self._count:
+            raise ValueError(f"page {number} follows {self._count} members, not {start}")
+        self._count = start + len(page["level"])
         self._rows.reserve(self._count)
         self._rows.load_page(number, page)
 
@@ -256,9 +259,9 @@ class Rosters(Tracked[Terms]):
             self.asleep.discard(address)
             self.dropped.update((address, number) for number in range(pages))
         elif before is None:
+            # Changes may bring back for a while what is gone in the end: what is dropped stays so.
             self.members[address] = Members()
             self.asleep.add(address)
-            self.dropped = {place for place in self.dropped if place[0] != address}
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from tests.audit.auditor_requests import (
     is_normal,
     is_uneven,
     numbers_of,
+    policy_in,
     read,
 )
 from tests.audit.auditor_rosters import (
@@ -167,6 +168,7 @@ class Account:
     spent: tuple[int, ...]
     used: tuple[int, ...]  # since the odometer restarted last
     rungs: int = 1
+    order: int | None = None  # the place of the one that the user is bound to, if to one alone
 
     def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
         """Charge a cost that was granted; the odometer may rise (Alg. 5, with restarts)."""
@@ -185,7 +187,11 @@ class Account:
         """What the odometer says: never above the budget, which the filter keeps."""
         return tuple(
             min(self.rungs * step, budget)
-            for step, budget in zip(dataset.steps, dataset.budget, strict=True)
+            for step, budget in zip(
+                dataset.at_orders(self, dataset.steps),
+                dataset.at_orders(self, dataset.budget),
+                strict=True,
+            )
         )
 
 
@@ -202,13 +208,10 @@ class Dataset:
         self.orders = tuple(map(float, self.policy["orders"]))
         self.measure = self.policy["measure"]
         self.kinds = self.policy["user_ids"]
+        self.binds = self.policy["own_order"] is True
         self.by_version_1 = self.kinds is NOT_GIVEN
         if self.by_version_1:
             self.kinds = "mixed"
-
-    def policy_in(self, version: int) -> dict[str, Any]:
-        """The policy as a client of a version knows it."""
-        return self.policy if version >= 2 else {**self.policy, "user_ids": NOT_GIVEN}
 
     def has_room_for(self, users: list[User], version: int) -> bool:
         """Whether ids of this kind, written this way, belong to the dataset."""
@@ -228,7 +231,7 @@ class Dataset:
         return True
 
     def account(self, user: User) -> Account:
-        nothing = (0,) * len(self.budget)
+        nothing = (0,) * (1 if self.binds else len(self.budget))
         return self.accounts.get(user) or Account(nothing, nothing)
 
     def cost(self, charge: Mapping[str, Any], norm: float) -> tuple[int, ...]:
@@ -237,7 +240,25 @@ class Dataset:
         )
 
     def left(self, account: Account) -> tuple[int, ...]:
-        return tuple(b - s for b, s in zip(self.budget, account.spent, strict=True))
+        budget = self.at_orders(account, self.budget)
+        return tuple(b - s for b, s in zip(budget, account.spent, strict=True))
+
+    def bind(self, account: Account, cost: Cost) -> None:
+        """Bind a user to an order, with the first charge that costs something at any."""
+        if not self.binds or account.order is not None or not any(cost):
+            return
+        charges = [max(units, 1) for units in cost]
+        steps = [
+            (budget // units, float(budget) / float(units))
+            for budget, units in zip(self.budget, charges, strict=True)
+        ]
+        account.order = steps.index(max(steps))
+
+    def at_orders(self, account: Account, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of a number for each order those that a user is charged at."""
+        if not self.binds:
+            return numbers
+        return (numbers[account.order or 0],)  # who is not bound is charged nothing anywhere
 
 
 @dataclass
@@ -262,6 +283,7 @@ class Auditor:
         self.rejects: dict[Place, tuple[str, bytes]] = {}
         self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
         self.checkpoints: set[tuple[Any, ...]] = set()
+        self.bound_orders: dict[tuple[Any, ...], float] = {}  # of those checkpoints that say one
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
@@ -328,6 +350,7 @@ class Auditor:
             count = len(orders)
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
+            or (policy["own_order"] is True and policy["measure"] != "renyi")
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -355,7 +378,7 @@ class Auditor:
             "request": request["request"],
             "partition": partition,
             "offset": offset,
-            "policy": known.policy_in(version),
+            "policy": policy_in(version, known.policy),
         }
 
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -395,7 +418,7 @@ class Auditor:
         return {
             **self._about_run(place, request, run),
             "type": "run-opened",
-            "policy": dataset.policy_in(request["v"]),
+            "policy": policy_in(request["v"], dataset.policy),
         }
 
     def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -494,8 +517,7 @@ class Auditor:
             raise Rejection("duplicate-user")
         self._check_homes(partition, dataset, added)
         run.roster = roster
-        roster.members += added
-        roster.levels += [roster.grid] * len(added)
+        roster.enrol(added)
         for user in added:
             dataset.accounts.setdefault(user, dataset.account(user))
         is_of_roster = run.decision.get("type") == "roster-decision"
@@ -519,16 +541,18 @@ class Auditor:
             raise Rejection("roster-changed")
         _check_roster_mechanism(dataset, charge)
         prices = roster.prices_of(charge, len(dataset.budget))
-        levels = roster.levels_of(charge)
-        roster.tariff, roster.prices, roster.levels = charge["tariff"], prices, levels
+        moved = roster.levels_of(charge)
+        roster.tariff, roster.prices = charge["tariff"], prices
+        roster.set_levels(moved)
         granted = [
             self._settle_level(place, dataset, user, level, prices)
-            for user, level in zip(roster.members, levels, strict=True)
+            for user, level in zip(roster.members, roster.levels, strict=True)
         ]
         exhausted = [not all(dataset.left(dataset.accounts[user])) for user in roster.members]
+        clips = dataset.policy["on_exhaustion"] == "clip"
         decision = {
             **_about_step(place, charge),
-            **roster.tell(granted, exhausted),
+            **roster.tell(moved, granted, exhausted, clips),
             "type": "roster-decision",
             "digest": digest,
         }
@@ -542,7 +566,10 @@ class Auditor:
         self, place: Place, dataset: Dataset, user: User, level: int, prices: list[Cost]
     ) -> int | None:
         """Charge a member of a roster; the level that is granted, None if the user is left out."""
-        left = dataset.left(dataset.accounts[user])
+        account = dataset.accounts[user]
+        dataset.bind(account, prices[level])
+        left = dataset.left(account)
+        prices = [dataset.at_orders(account, cost) for cost in prices]
         granted: int | None = level
         if any(units > rest for units, rest in zip(prices[level], left, strict=True)):
             granted = None
@@ -602,7 +629,7 @@ class Auditor:
             before = dataset.account(user)
             after = deepcopy(before)
             _, cost = _granted(dataset, after, charge, norm, None)
-            after.pay(cost, dataset.steps)
+            after.pay(cost, dataset.at_orders(after, dataset.steps))
             charged += after.spent != before.spent
             raised += after.rungs != before.rungs
         orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
@@ -634,10 +661,13 @@ class Auditor:
         """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
         account = dataset.accounts[user]
         before = account.bound(dataset)
-        account.pay(cost, dataset.steps)
+        account.pay(cost, dataset.at_orders(account, dataset.steps))
         bound = account.bound(dataset)
         if bound != before:
             self.checkpoints.add((dataset.policy["dataset"], user, *place, bound))
+            if account.order is not None:
+                key = dataset.policy["dataset"], user, *place
+                self.bound_orders[key] = dataset.orders[account.order]
 
 
 def _about_step(place: Place, charge: Mapping[str, Any]) -> dict[str, Any]:
@@ -684,12 +714,14 @@ def _granted(
     witness: float | None,
 ) -> tuple[float | None, Cost]:
     """The norm that a user is granted, None for who is left out, and what is charged for it."""
-    left, cost = dataset.left(account), dataset.cost(charge, norm)
+    cost = dataset.cost(charge, norm)
+    dataset.bind(account, cost)
+    left, cost = dataset.left(account), dataset.at_orders(account, cost)
     grant: float | None = norm
     if any(units > rest for units, rest in zip(cost, left, strict=True)):
         grant, cost = None, (0,) * len(left)
         if dataset.policy["on_exhaustion"] == "clip" and all(left):
-            grant, cost = _clip(dataset, charge, left, witness)
+            grant, cost = _clip(dataset, account, charge, witness)
     return grant, cost
 
 
@@ -718,10 +750,11 @@ def _next_link(head: bytes, offset: int, value: bytes | None) -> Link:
 
 
 def _clip(
-    dataset: Dataset, charge: Mapping[str, Any], left: tuple[int, ...], grant: float | None
-) -> tuple[float | None, tuple[int, ...]]:
+    dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
+) -> tuple[float | None, Cost]:
     """What budget-aware clipping charges; checks that the granted norm is in the range."""
-    orders = [Fraction(order) for order in dataset.orders] or [Fraction(1)]
+    left = dataset.left(account)
+    orders = [Fraction(order) for order in dataset.at_orders(account, dataset.orders or (1,))]
     payable = [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
     tightest = payable.index(min(payable))
     exact = _exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
@@ -729,7 +762,7 @@ def _clip(
     assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
         f"a granted norm of {grant} wastes more than documented of {left}"
     )
-    cost = list(dataset.cost(charge, grant or 0.0))
+    cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
     cost[tightest] = left[tightest]
     return grant, tuple(cost)
 
@@ -755,13 +788,13 @@ def published_answer(value: bytes) -> dict[str, Any]:
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
         answer["granted"] = numbers_of(granted, "d")
     elif answer["type"] == "roster-decision":
-        for name in ("halted", "readmitted", "exhausted", "clipped"):
+        for name in ("halted", "readmitted", "exhausted", "regranted"):
             answer[name] = published_positions(answer[name], answer["members"])
         answer["granted"] = list(answer["granted"])
     elif answer["type"] == "enrolled":
         for name in ("halted", "exhausted"):
             answer[name] = published_positions(answer[name], answer["members"])
-        answer["levels"] = list(answer["levels"])
+        answer["levels"], answer["granted"] = list(answer["levels"]), list(answer["granted"])
         answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
     elif answer["type"] == "halted":
         answer["users"] = numbers_of(answer["users"], "q")
@@ -863,7 +896,9 @@ def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
         place = checkpoint["partition"], checkpoint["offset"]
         assert place[0] == partition
         assert checkpoint["v"] == auditor.charged[place]["v"]
-        found[checkpoint["dataset"], checkpoint["user"], *place] = checkpoint["bound"]
+        key = checkpoint["dataset"], checkpoint["user"], *place
+        found[key] = checkpoint["bound"]
+        assert checkpoint.get("order") == auditor.bound_orders.get(key)
     _same("odometer checkpoints", expected, found)
     for key, bound in found.items():
         measure = auditor.datasets[key[2]][key[0]].measure
@@ -899,42 +934,47 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        assert {"user_ids": NOT_GIVEN, **policy} == dataset.policy
+        assert {"user_ids": NOT_GIVEN, "own_order": NOT_GIVEN, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         state = state_of(ledger, name)
-        for user, (spent, _, _) in state.items():
-            assert all(s <= b for s, b in zip(spent, dataset.budget, strict=True)), (
+        for user, (spent, *_) in state.items():
+            budget = dataset.at_orders(dataset.accounts[user], dataset.budget)
+            assert all(s <= b for s, b in zip(spent, budget, strict=True)), (
                 f"user {user!r} of {name} is above the budget: {spent} of {dataset.budget}"
             )
         _same(
             f"accounts of {name} in partition {partition}",
-            [(u, a.spent, a.used, a.rungs) for u, a in dataset.accounts.items()],
+            [(u, a.spent, a.used, a.rungs, a.order) for u, a in dataset.accounts.items()],
             [(u, *row) for u, row in state.items()],
         )
 
 
-Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int]]
+Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
 def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current rung, rungs), as Redis has it."""
-    accounts = ledger.datasets[name]
-    width = max(1, len(accounts.policy.orders))
+    """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
+    accounts = ledger._accounts_of(name)  # which has rosters go on from what Redis has of them
+    width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
+    users, spent = accounts.spent_units()
+    spent = spent.reshape(-1, width).tolist()
     rows: Rows = {}
     number = 0
     while len(rows) < len(accounts):
         page = accounts.take_page(number)
         number += 1
-        users = numbers_of(page.users, "q")
-        spent, base, rungs = (
-            numbers_of(page.columns[column], "q") for column in ("spent", "base", "rungs")
-        )
-        for i, user in enumerate(users):
-            row = slice(i * width, (i + 1) * width)
-            used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))
-            rows[user] = tuple(spent[row]), used, rungs[i]
+        columns = page.columns
+        base, rungs = numbers_of(columns["base"], "q"), numbers_of(columns["rungs"], "q")
+        for i, user in enumerate(numbers_of(page.users, "q")):
+            paid = tuple(spent[len(rows)])
+            used = tuple(
+                s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
+            )
+            is_bound = columns.get("bound", bytes(i + 1))[i]
+            rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
+    assert list(rows) == list(users)
     return rows
 
 
@@ -950,6 +990,7 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
         grid=terms.levels,
         members=users if isinstance(users, list) else users.tolist(),
         levels=list(members.levels),
+        granted=list(members.granted),
         halted=set(members.halted.tolist()),
         exhausted=set(members.exhausted.tolist()),
         tariff=terms.tariff,

@@ -82,15 +82,19 @@ POLICY = {
     "user_ids": lambda value: (
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
+    "own_order": lambda value: value is NOT_GIVEN or value is True,
 }
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
     """What the requests of one version have to be."""
-    policy = {
-        **POLICY,
-        **({"user_ids": lambda value: value is NOT_GIVEN} if version == 1 else {}),
+    unknown = {
+        name: lambda value: value is NOT_GIVEN
+        for name, since in _POLICY_SINCE.items()
+        if version < since
     }
+    policy = {**POLICY, **unknown}
     shared = {"v": lambda value: value == version}
     run = {**shared, "dataset": _is_name, "run": _is_name}
     attempt = _is_integer(1, _LAST_ATTEMPT[version])
@@ -165,6 +169,7 @@ _DEFAULTS = {
     "orders": [],
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
+    "own_order": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,
@@ -177,6 +182,12 @@ _DEFAULTS_OF = {
 
 class _Versioned(msgspec.Struct):
     v: int = 1
+
+
+def policy_in(version: int, policy: dict[str, Any]) -> dict[str, Any]:
+    """A policy as a client of a version knows it."""
+    unknown = [name for name, since in _POLICY_SINCE.items() if version < since]
+    return {**policy, **dict.fromkeys(unknown, NOT_GIVEN)}
 
 
 def fits(fields: dict[str, Any], rules: Mapping[str, Any], kind: str = "") -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -36,6 +36,7 @@ class Roster:
     grid: int
     members: list[User] = field(default_factory=list)
     levels: list[int] = field(default_factory=list)
+    granted: list[int] = field(default_factory=list)  # by the last step; 0 to who was left out
     halted: set[int] = field(default_factory=set)  # not admitted last
     exhausted: set[int] = field(default_factory=set)  # said to have nothing left
     tariff: bytes = b""  # the digest
@@ -67,8 +68,14 @@ class Roster:
             raise Rejection("invalid-tariff")
         return prices
 
-    def levels_of(self, charge: Mapping[str, Any]) -> list[int]:
-        """The levels of all members in a step."""
+    def enrol(self, users: list[User]) -> None:
+        """New members count as admitted, at the highest level."""
+        self.members += users
+        self.levels += [self.grid] * len(users)
+        self.granted += [self.grid] * len(users)
+
+    def levels_of(self, charge: Mapping[str, Any]) -> dict[int, int]:
+        """The levels that a step sets, by position."""
         positions, levels = _words(charge["positions"]), list(charge["levels"])
         if levels and not positions:
             positions = list(range(len(self.members)))
@@ -80,28 +87,48 @@ class Roster:
         )
         if wrong:
             raise Rejection("invalid-levels")
-        moved = dict(zip(positions, levels, strict=True))
-        return [moved.get(position, level) for position, level in enumerate(self.levels)]
+        return dict(zip(positions, levels, strict=True))
 
-    def tell(self, granted: Sequence[int | None], exhausted: Sequence[bool]) -> dict[str, Any]:
-        """What changed with a step, from who takes part in it and at which level."""
+    def set_levels(self, moved: Mapping[int, int]) -> None:
+        """From a step on."""
+        for position, level in moved.items():
+            self.levels[position] = level
+
+    def tell(
+        self,
+        moved: Collection[int],
+        granted: Sequence[int | None],
+        exhausted: Sequence[bool],
+        clips: bool,
+    ) -> dict[str, Any]:
+        """What changed with a step.
+
+        Args:
+            moved: whose levels it has set.
+            granted: the level of each, None for who is left out.
+            exhausted: who has nothing left after it.
+            clips: whether a lower level may be granted, so that it has to be told.
+        """
         halted = {position for position, level in enumerate(granted) if level is None}
         ended = {position for position, is_over in enumerate(exhausted) if is_over}
-        clipped = [
+        afresh = {*moved, *self.halted}
+        regranted = [
             (position, level)
             for position, level in enumerate(granted)
-            if level is not None and level < self.levels[position]
+            if clips
+            and level is not None
+            and level != (self.levels if position in afresh else self.granted)[position]
         ]
         news = {
             "members": len(self.members),
-            "admitted": len(granted) - len(halted),
             "halted": sorted(halted - self.halted),
             "readmitted": sorted(self.halted - halted),
             "exhausted": sorted(ended - self.exhausted),
-            "clipped": [position for position, _ in clipped],
-            "granted": [level for _, level in clipped],
+            "regranted": [position for position, _ in regranted],
+            "granted": [level for _, level in regranted],
         }
         self.halted, self.exhausted = halted, self.exhausted | ended
+        self.granted = [level or 0 for level in granted]
         return news
 
     def said(self) -> dict[str, Any]:
@@ -112,6 +139,7 @@ class Roster:
             "clip_norm": self.clip_norm,
             "grid": self.grid,
             "levels": list(self.levels),
+            "granted": list(self.granted),
             "halted": sorted(self.halted),
             "exhausted": sorted(self.exhausted),
             "tariff": self.tariff,

@@ -1,15 +1,19 @@
 """Rosters: who is enrolled is charged by level, exactly as the same norms would be."""
 
+from random import Random
+
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounting import Gaussian
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
-from streams.ledger.ledger import Channel, Ledger
-from streams.schemas import Enrolled, Reason, Rejected
+from streams.ledger import accounts, columns, rosters
+from streams.ledger.ledger import Changes, Channel, Ledger
+from streams.schemas import Enrolled, Reason, Rejected, encode
 from streams.wire.packing import page_digests, unpack_positions, unpack_users
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
@@ -32,6 +36,11 @@ def test_members_keep_their_order_and_begin_at_the_highest_level():
     assert (answer.members, answer.last_step, answer.grid) == (4, -1, LEVELS)
     assert list(answer.levels) == [LEVELS] * 4
     assert answer.digests == page_digests(np.array([7, 8, 9, 10]))
+
+
+def test_nothing_is_owed_before_the_first_step_at_however_many_orders():
+    log = begun(measure="renyi", orders=[1.5, 8.0], budget=[1.0, 4.0])
+    assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
 
 
 def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
@@ -279,3 +288,115 @@ def test_the_auditor_agrees_about_whatever_happens_to_rosters(policy, operations
     for operation in operations:
         scenario.happen(*operation)
     scenario.log.audit()
+
+
+class Worker:
+    """Applies a log in batches, compacts page by page, and is followed by others of its kind."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.ledger = Ledger(0, 1)
+        self.pages: dict[str, bytes] = {}
+        self.changes: list[bytes] = []
+        self._pending: list[str] = []
+        self._covered = 0  # changes that the compaction at work makes dispensable
+
+    def go_on(self) -> None:
+        """After a record: the batch may be over, pages may be compacted, the worker may die."""
+        if self.rng.random() < 0.4:
+            return
+        self.changes.append(encode(self.ledger.take_changes()))
+        for _ in range(self.rng.choice([0, 0, 1, 3, 9])):
+            self.compact_a_page()
+        if self.rng.random() < 0.2:
+            self.die()
+
+    def compact_a_page(self) -> None:
+        """The next page of a compaction; with the last one, what it covers is dropped."""
+        if not self._pending:
+            self._pending, self._covered = self.ledger.uncompacted(), len(self.changes)
+        if self._pending:
+            name = self._pending.pop(0)
+            if (page := self.ledger.take_page(name)) is None:
+                self.pages.pop(name, None)
+            else:
+                self.pages[name] = page
+        if not self._pending:
+            del self.changes[: self._covered]
+
+    def die(self) -> None:
+        """Another one takes over what is kept."""
+        self.ledger, self._pending = Ledger(0, 1), []
+        self.ledger.load(self.pages)
+        for one in self.changes:
+            self.ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
+
+    def finish(self) -> None:
+        """Commit, die, and compact all there is."""
+        self.changes.append(encode(self.ledger.take_changes()))
+        self.die()
+        while self.changes or self.ledger.uncompacted():
+            self.compact_a_page()
+
+
+def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stopped():
+    log, worker = begun(), Worker(Random(0))
+
+    def apply(record: bytes) -> None:
+        worker.ledger.apply(len(log.records), record)
+        worker.changes.append(encode(worker.ledger.take_changes()))
+
+    for record in log.records:
+        apply(record)
+    worker.finish()
+    log.step(0, prices())  # changes the roster and none of its members
+    log.close()
+    for record in log.records[-2:]:
+        apply(record)
+    while "roster:d/r" in worker.pages:
+        worker.compact_a_page()
+    assert "members:d/r/0" in worker.pages
+    worker.finish()
+    assert "members:d/r/0" not in worker.pages
+
+
+@pytest.fixture
+def short_pages(monkeypatch):
+    """Pages of four rows."""
+    monkeypatch.setattr(columns, "_PAGE_BITS", 2)
+    for module in (columns, accounts, rosters):
+        monkeypatch.setattr(module, "PAGE_ROWS", 4)
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("missing", [0, 1])
+def test_members_of_whom_a_page_is_missing_are_not_loaded(missing):
+    log = begun(range(10))
+    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    del pages[f"members:d/r/{missing}"]
+    with pytest.raises(ValueError, match=f"page {missing + 1} follows {4 * missing} members"):
+        Ledger(0, 1).load(pages)
+
+
+@pytest.mark.usefixtures("short_pages")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    policy=st.sampled_from(list(POLICIES)),
+    operations=st.lists(OPERATIONS, max_size=40),
+    rng=st.randoms(use_true_random=False),
+)
+def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rng):
+    scenario = Scenario(policy)
+    for operation in operations:
+        scenario.happen(*operation)
+    log, worker = scenario.log, Worker(rng)
+    for offset, (record, outputs) in enumerate(zip(log.records, log.outputs, strict=True)):
+        assert worker.ledger.apply(offset, record) == outputs
+        worker.go_on()
+    worker.finish()
+    fresh = rebuilt(log.changes)
+    pages = {name: fresh.take_page(name) for name in fresh.uncompacted()}
+    assert worker.pages == {name: page for name, page in pages.items() if page is not None}
+    worker.die()
+    log.hand_over(worker.ledger)
+    log.audit()
