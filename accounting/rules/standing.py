@@ -122,6 +122,11 @@ class Standing:
         """Return what to store of these positions, along with the balances as they are."""
         return self._roster.columns(where)
 
+    def column(self, name: str, where: Rows) -> IntArray | LevelArray:
+        """Return one of these columns; it is not a copy if these positions are a slice."""
+        numbers: IntArray | LevelArray = getattr(self._roster, name)[where]
+        return numbers.astype(np.int64) + self._roster.epoch if name == "since" else numbers
+
     @classmethod
     def restored(
         cls,

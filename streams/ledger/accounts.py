@@ -31,6 +31,7 @@ from streams.ledger.columns import (
     Columns,
     Numbers,
     RowChanges,
+    Rows,
     joined,
 )
 from streams.ledger.index import UNKNOWN, UserIndex
@@ -253,7 +254,7 @@ class Accounts:
         rows.bound[slots[charged]] = 1
         return slots[charged], len(charged) < len(free)
 
-    def note(self, slots: Numbers, raised: Numbers, bound: Numbers) -> AccountsChanges:
+    def note(self, slots: Rows, raised: Numbers, bound: Numbers) -> AccountsChanges:
         """What says how rows are that a roster has written.
 
         Args:
@@ -269,7 +270,7 @@ class Accounts:
                 (raised, ("base", "rungs")),
                 (bound, ("order", "bound")),
             )
-            if len(written)
+            if isinstance(written, slice) or len(written)
         ]
         return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
 

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = Numbers | slice
+"""Slots of rows, or a slice from one to another."""
 
 _PAGE_BITS = 12
 PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
-_SPAN = 64
-"""More rows than that are told as a span, if they are one."""
 
 
 @dataclass(frozen=True)
@@ -132,21 +132,20 @@ class Columns:
             self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
 
-    def note(self, slots: Numbers, *columns: str) -> RowChanges:
+    def note(self, rows: Rows, *columns: str) -> RowChanges:
         """What says how rows are, which were written in place.
 
         Args:
-            slots: of the rows, distinct.
+            rows: their slots, distinct, or a slice from one to another.
             columns: that were written; all of them by default.
         """
-        self.touch(slots)
         names = columns or tuple(self._columns)
-        # Rows that follow one another are most often all rows: nobody is copied to be told.
-        if len(slots) > _SPAN and bool((np.diff(slots) == 1).all()):
-            first, end = int(slots[0]), int(slots[-1]) + 1
-            rows = slice(first, end)
-            return RowChanges(b"", {n: self._packed(n, rows) for n in names}, (first, end))
-        return RowChanges(slots.astype("<u4").tobytes(), {n: self._packed(n, slots) for n in names})
+        packed = {name: self._packed(name, rows) for name in names}
+        if isinstance(rows, slice):
+            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+            return RowChanges(b"", packed, (rows.start, rows.stop))
+        self.touch(rows)
+        return RowChanges(rows.astype("<u4").tobytes(), packed)
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -185,7 +184,7 @@ class Columns:
         shape = self._orders if column.per_order else ()
         return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
 
-    def _packed(self, name: str, rows: slice | Numbers) -> bytes:
+    def _packed(self, name: str, rows: Rows) -> bytes:
         """The numbers of some rows; one of them if they are all the same."""
         numbers = getattr(self, name)[rows]
         if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):

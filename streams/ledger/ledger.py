@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.columns import Numbers
+from streams.ledger.columns import Rows
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -333,10 +333,11 @@ class Ledger(State):
             self._note(accounts.note(members.slots, NOBODY, NOBODY))
             del self.rosters[address]
 
-    def _note_taken(self, accounts: Accounts, slots: Numbers, but: Address | None = None) -> None:
+    def _note_taken(self, accounts: Accounts, taken: Rows, but: Address | None = None) -> None:
         """Note what rosters know of these users, whose accounts were brought up to date."""
-        if len(accounts.account.standings) <= (but is not None) or not len(slots):
+        if len(accounts.account.standings) <= (but is not None):
             return
+        slots = np.arange(taken.start, taken.stop) if isinstance(taken, slice) else taken
         for address, members in self.rosters.members.items():
             if address[0] == accounts.policy.dataset and address != but:
                 rows = np.sort(members.rows_of(slots))

@@ -27,7 +27,7 @@ from accounting.rules.outcomes import StepOutcome
 from accounting.rules.roster import RosterColumns
 from accounting.rules.standing import Standing
 from streams.ledger.accounts import Accounts
-from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges
+from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.rule import NOBODY
@@ -63,7 +63,7 @@ class Step:
     """What a step of a roster did."""
 
     outcome: StepOutcome
-    slots: Numbers  # whose accounts it has written
+    slots: Rows  # whose accounts it has written
     bound: Numbers  # slots of those who were bound to an order
     noted: list[RowChanges]  # of members
 
@@ -155,24 +155,23 @@ class Members:
         outcome = self._awake.step(
             None if priced.tariff is None else [priced.tariff], priced.rows, priced.row_levels
         )
-        settled = self._all(outcome.settled)
-        listed = NOBODY if priced.row_levels is None else self._all(priced.rows)
+        everybody = slice(0, self._count)
+        settled: Rows = everybody if outcome.settled is None else outcome.settled
+        listed: Rows = NOBODY
+        if priced.row_levels is not None:
+            listed = everybody if priced.rows is None else priced.rows
         news = np.concatenate([outcome.halted, outcome.readmitted])
         granted = listed
-        if len(listed) < self._count:
+        if not isinstance(listed, slice):
             granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
+        written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
         noted = [
             self._note(rows, column)
-            for column, rows in (
-                ("since", settled),
-                ("level", listed),
-                ("granted", granted),
-                ("flags", flagged),
-            )
-            if len(rows)
+            for column, rows in written.items()
+            if isinstance(rows, slice) or len(rows)
         ]
-        return Step(outcome, self.slots_of(settled), bound, noted)
+        return Step(outcome, self._slots_of_all(settled), bound, noted)
 
     def slots_of(self, rows: Numbers) -> Numbers:
         """Of these members."""
@@ -186,10 +185,16 @@ class Members:
         """What says how these members are now."""
         return self._note(rows, *RosterColumns._fields)
 
-    def _note(self, rows: Numbers, *columns: str) -> RowChanges:
-        now = self._awake.columns(rows)
+    def _slots_of_all(self, rows: Rows) -> Rows:
+        """The same, as a slice if they are those of a slice and follow one another."""
+        slots = self._rows.slot[rows]
+        if isinstance(rows, slice) and len(slots) and bool((np.diff(slots) == 1).all()):
+            return slice(int(slots[0]), int(slots[-1]) + 1)
+        return slots.astype(np.int64)
+
+    def _note(self, rows: Rows, *columns: str) -> RowChanges:
         for column in columns:
-            getattr(self._rows, column)[rows] = getattr(now, column)
+            getattr(self._rows, column)[rows] = self._awake.column(column, rows)
         return self._rows.note(rows, *columns)
 
     def close(self) -> None:
