@@ -20,7 +20,8 @@ demo: $(VENV)/installed           ## run both demos on a real broker and a real 
 	$(BIN)/turnstile demo $(ARGS)
 
 check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process
-	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check $(ARGS)
+	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check \
+		--ignore=tests/integration $(ARGS)
 
 ifeq ($(strip $(ARGS)),)
 test: $(VENV)/installed lint      ## lint, types, import rules, every test; or those in ARGS, alone

@@ -54,6 +54,7 @@ class Roster:
         level, granted, flags: see `RosterColumns`; uint8, shape (n,).
         since: the same, counted from the epoch; uint32, shape (n,).
         steps: how many were taken.
+        epoch: the step from which `since` is counted.
         slots: for each account, where the rows of the positions are.
     """
 
@@ -65,7 +66,7 @@ class Roster:
         self.flags: FlagArray = np.empty(0, dtype=np.uint8)
         self.since: StepArray = np.empty(0, dtype=np.uint32)
         self.steps = 0
-        self._epoch = 0
+        self.epoch = 0
 
     def __len__(self) -> int:
         return self.level.size
@@ -73,7 +74,7 @@ class Roster:
     @property
     def now(self) -> int:
         """The steps taken, counted from the epoch."""
-        return self.steps - self._epoch
+        return self.steps - self.epoch
 
     def admitted(self) -> BoolArray:
         """Return who was admitted to the last step, (n,)."""
@@ -86,7 +87,7 @@ class Roster:
     def turn_epoch(self) -> None:
         """Count steps from here; all balances are up to date."""
         self.since[:] = 0
-        self._epoch = self.steps
+        self.epoch = self.steps
 
     def enrol(self, slots: Sequence[IntArray], levels: npt.ArrayLike) -> int:
         """Add positions behind the others; return how many. See `Standing.enrol`."""
@@ -106,7 +107,7 @@ class Roster:
 
     def columns(self, where: Rows) -> RosterColumns:
         """Return what to store of some positions."""
-        since = self.since[where].astype(np.int64) + self._epoch
+        since = self.since[where].astype(np.int64) + self.epoch
         level, granted, flags = self.level[where], self.granted[where], self.flags[where]
         return RosterColumns(level.copy(), granted.copy(), flags.copy(), since)
 
@@ -128,7 +129,7 @@ class Roster:
         epoch = int(since.min(initial=count))
         if count - epoch >= 2 * EPOCH:
             raise InvalidInput("since", epoch, f"not {2 * EPOCH} before the steps, {count}")
-        self.steps, self._epoch = count, epoch
+        self.steps, self.epoch = count, epoch
         self.granted, self.flags = granted.copy(), flags.copy()
         self.since = (since - epoch).astype(np.uint32)
 

@@ -122,6 +122,11 @@ class Standing:
         """Return what to store of these positions, along with the balances as they are."""
         return self._roster.columns(where)
 
+    def column(self, name: str, where: Rows) -> IntArray | LevelArray:
+        """Return one of these columns; it is not a copy if these positions are a slice."""
+        numbers: IntArray | LevelArray = getattr(self._roster, name)[where]
+        return numbers.astype(np.int64) + self._roster.epoch if name == "since" else numbers
+
     @classmethod
     def restored(
         cls,
@@ -237,11 +242,12 @@ class Standing:
 
     def owed(self, account: Account) -> tuple[IntArray, IntArray]:
         """Return the rows of all positions in an account, and what each owes; writes nothing."""
-        for own, known, tariff in zip(self.accounts, self._slots, self._tariffs, strict=False):
+        roster = self._roster
+        for own, known, tariff in zip(self.accounts, roster.slots, self._tariffs, strict=False):
             if own is account:
                 rows = known.rows(np.arange(len(self)))
-                charge = account.terms.charges(tariff, self._granted, account.order(rows))
-                elapsed = self._now - self._since.astype(np.int64)
+                charge = account.terms.charges(tariff, roster.granted, account.order(rows))
+                elapsed = self._now - roster.since.astype(np.int64)
                 charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
                 return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
         return NOBODY, NOBODY

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from accounting import Mechanism, own_order
 from accounting.rules import terms
-from accounting.rules.standing import Account
+from accounting.rules.accounts import Account
 from streams.ledger.charges import (
     check_charge,
     check_kinds,
@@ -31,6 +31,7 @@ from streams.ledger.columns import (
     Columns,
     Numbers,
     RowChanges,
+    Rows,
     joined,
 )
 from streams.ledger.index import UNKNOWN, UserIndex
@@ -140,9 +141,7 @@ class Accounts:
         """How many users have nothing left; those charged in arrears have something left."""
         if self._exhausted is None:
             rows = self._before(np.arange(len(self._index)))
-            self._exhausted = int(
-                np.count_nonzero(self.rule.terms.exhausted(rows.spent, rows.order))
-            )
+            self._exhausted = int(np.count_nonzero(self.rule.exhausted(rows.spent, rows.order)))
         return self._exhausted
 
     @property
@@ -216,7 +215,7 @@ class Accounts:
             dataset=self.policy.dataset,
             new_users=pack_users(plan.new_users),
             first_new_slot=first_new_slot,
-            rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).slots],
+            rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).rows],
         )
         parts = list(zip(blocks, decided, strict=True))
         return Outcome(
@@ -231,7 +230,9 @@ class Accounts:
             changes=changes,
         )
 
-    def bind(self, slots: Numbers, tariff: Numbers, levels: NDArray[np.uint8]) -> bool:
+    def bind(
+        self, slots: Numbers, tariff: Numbers, levels: NDArray[np.uint8]
+    ) -> tuple[Numbers, bool]:
         """Bind those of these users who are not bound yet, and are charged something.
 
         Args:
@@ -240,23 +241,37 @@ class Accounts:
             levels: of the users.
 
         Returns:
-            Whether anybody is left who is not bound.
+            Whose order was bound, and whether anybody is left whose order is not.
         """
         rows = self._own
         if rows is None:
-            return False
+            return NOBODY, False
         free = np.flatnonzero(rows.bound[slots] == 0)
         costs = np.asarray(tariff.any(axis=1))
         charged = free[costs[levels[free]]]
         best = own_order(tariff, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1
-        return len(charged) < len(free)
+        return slots[charged], len(charged) < len(free)
 
-    def note(self, slots: Numbers) -> AccountsChanges:
-        """What says how these rows are, which a roster has written."""
+    def note(self, slots: Rows, raised: Numbers, bound: Numbers) -> AccountsChanges:
+        """What says how rows are that a roster has written.
+
+        Args:
+            slots: of all of them.
+            raised: of those whose odometer rose.
+            bound: of those who were bound to an order.
+        """
         self._exhausted = None
-        rows = [self._rows.note(slots)] if len(slots) else []
+        rows = [
+            self._rows.note(written, *columns)
+            for written, columns in (
+                (slots, ("spent",)),
+                (raised, ("base", "rungs")),
+                (bound, ("order", "bound")),
+            )
+            if isinstance(written, slice) or len(written)
+        ]
         return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
 
     def put_back(self, changes: AccountsChanges) -> None:
@@ -379,10 +394,10 @@ class Accounts:
         bill = self.rule.bill(rows, plan.mechanism, plan.norms[block])
         admitted = bill.admitted
         if admitted is None:
-            admitted = self.rule.terms.fits(rows.spent, bill.cost, bill.order)
+            admitted = self.rule.fits(rows, bill)
             if not admitted.all():
                 bill.cost[~admitted] = 0
-        return admitted, bill, self.rule.settle(rows, bill.cost, bill.order)
+        return admitted, bill, self.rule.settle(rows, bill)
 
     def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
         """Move the rows of these slots to their new values."""

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = Numbers | slice
+"""Slots of rows, or a slice from one to another."""
 
 _PAGE_BITS = 12
 PAGE_ROWS = 1 << _PAGE_BITS
@@ -50,7 +52,13 @@ class RowChanges(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not increments: setting them twice is harmless."""
 
     slots: bytes  # uint32, little-endian
-    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders)
+    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    span: tuple[int, int] | None = None  # instead of slots: from one up to another
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is about."""
+        return len(self.slots) // 4 if self.span is None else self.span[1] - self.span[0]
 
     @property
     def size(self) -> int:
@@ -124,11 +132,20 @@ class Columns:
             self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
 
-    def note(self, slots: Numbers) -> RowChanges:
-        """What says how rows are, which were written in place."""
-        self.touch(slots)
-        packed = {name: self._pack(name, getattr(self, name)[slots]) for name in self._columns}
-        return RowChanges(slots.astype("<u4").tobytes(), packed)
+    def note(self, rows: Rows, *columns: str) -> RowChanges:
+        """What says how rows are, which were written in place.
+
+        Args:
+            rows: their slots, distinct, or a slice from one to another.
+            columns: that were written; all of them by default.
+        """
+        names = columns or tuple(self._columns)
+        packed = {name: self._packed(name, rows) for name in names}
+        if isinstance(rows, slice):
+            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+            return RowChanges(b"", packed, (rows.start, rows.stop))
+        self.touch(rows)
+        return RowChanges(rows.astype("<u4").tobytes(), packed)
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -167,6 +184,13 @@ class Columns:
         shape = self._orders if column.per_order else ()
         return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
 
+    def _packed(self, name: str, rows: Rows) -> bytes:
+        """The numbers of some rows; one of them if they are all the same."""
+        numbers = getattr(self, name)[rows]
+        if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):
+            numbers = numbers[:1]
+        return self._pack(name, numbers)
+
     def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
         return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
 
@@ -177,6 +201,8 @@ class Columns:
 
 def slots_of(changes: RowChanges) -> Numbers:
     """The slots of the rows that changed."""
+    if changes.span is not None:
+        return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
 
 
@@ -184,5 +210,7 @@ def joined(parts: Sequence[RowChanges]) -> RowChanges:
     """Changes of the same columns in different rows as one."""
     if len(parts) == 1:
         return parts[0]
+    if any(part.span for part in parts):
+        raise ValueError("spans are not joined")
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
     return RowChanges(b"".join(part.slots for part in parts), values)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.columns import Numbers
+from streams.ledger.columns import Rows
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -40,6 +40,7 @@ from streams.ledger.policies import (
     quoted,
 )
 from streams.ledger.rosters import Members, enrolment, pricing
+from streams.ledger.rule import NOBODY
 from streams.ledger.runs import (
     check_next_step,
     closed,
@@ -250,7 +251,7 @@ class Ledger(State):
         if charge.step == run.step:
             return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
-        orders = len(accounts.policy.budget)
+        orders = accounts.rule.orders or 1
         check_size(charge, orders)
         plan = accounts.plan(charge)
         if charge.v == 1 and not fits_by_counts(charge, orders):
@@ -298,14 +299,15 @@ class Ledger(State):
             raise Rejection(Reason.UNKNOWN_ROSTER, detail)
         members = self.rosters.members[charge.address]
         priced = pricing(charge, terms, len(members), accounts)
-        outcome = members.step(priced)
+        step = members.step(priced)
+        outcome, risen = step.outcome, step.outcome.raised[0]
+        raised = members.slots_of(risen.positions)
         if priced.terms != terms:
             self.rosters[charge.address] = priced.terms
-        settled = np.arange(len(members)) if outcome.settled is None else outcome.settled
-        slots = members.slots_of(settled)
-        self._note_members(charge.address, members.note(settled))
-        self._note_taken(accounts, slots, but=charge.address)
-        self._note(accounts.note(slots))
+        for noted in step.noted:
+            self._note_members(charge.address, noted)
+        self._note_taken(accounts, step.slots, but=charge.address)
+        self._note(accounts.note(step.slots, raised, step.bound))
         decision = encode(roster_decision_of(charge, digest, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run,
@@ -316,14 +318,11 @@ class Ledger(State):
             roster_steps=run.roster_steps + 1,
         )
         halted = accounts.users_at(members.slots_of(outcome.halted))
-        raised = outcome.raised[0]
-        checkpoints = accounts.bounds_raised(
-            members.slots_of(raised.positions), raised.rungs_before
-        )
+        checkpoints = accounts.bounds_raised(raised, risen.rungs_before)
         return [
             answer_to(charge, decision),
             *halted_of(charge, halted, place),
-            *(checkpoint_of(charge, risen, place) for risen in checkpoints),
+            *(checkpoint_of(charge, bound, place) for bound in checkpoints),
         ]
 
     def _drop_roster(self, address: Address) -> None:
@@ -331,13 +330,14 @@ class Ledger(State):
         if address in self.rosters:
             accounts, members = self.datasets[address[0]], self.rosters.members[address]
             members.close()
-            self._note(accounts.note(members.slots))
+            self._note(accounts.note(members.slots, NOBODY, NOBODY))
             del self.rosters[address]
 
-    def _note_taken(self, accounts: Accounts, slots: Numbers, but: Address | None = None) -> None:
+    def _note_taken(self, accounts: Accounts, taken: Rows, but: Address | None = None) -> None:
         """Note what rosters know of these users, whose accounts were brought up to date."""
-        if len(accounts.account.standings) <= (but is not None) or not len(slots):
+        if len(accounts.account.standings) <= (but is not None):
             return
+        slots = np.arange(taken.start, taken.stop) if isinstance(taken, slice) else taken
         for address, members in self.rosters.members.items():
             if address[0] == accounts.policy.dataset and address != but:
                 rows = np.sort(members.rows_of(slots))

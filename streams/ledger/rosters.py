@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 from accounting import InvalidInput
 from accounting.costs.tariffs import grid_norms
 from accounting.rules.outcomes import StepOutcome
-from accounting.rules.standing import RosterColumns, Standing
+from accounting.rules.roster import RosterColumns
+from accounting.rules.standing import Standing
 from streams.ledger.accounts import Accounts
-from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges
+from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.policies import check_roster_mechanism
+from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection, User
 from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
@@ -54,6 +56,16 @@ class MemberChanges(msgspec.Struct, frozen=True, array_like=True):
     address: Address
     count: int  # of all members, after it
     rows: RowChanges
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of a roster did."""
+
+    outcome: StepOutcome
+    slots: Rows  # whose accounts it has written
+    bound: Numbers  # slots of those who were bound to an order
+    noted: list[RowChanges]  # of members
 
 
 class _Rows(Columns):
@@ -134,15 +146,32 @@ class Members:
         self._rows.slot[rows] = slots
         self._awake.enrol([slots], np.full(len(slots), level, dtype=np.uint8))
         self._unbound = self._accounts.rule.binds
-        return self.note(rows)
+        self.note(rows)
+        return self._rows.note(rows)
 
-    def step(self, priced: Pricing) -> StepOutcome:
-        """Charge everybody once; ``note`` what it has settled."""
-        if self._unbound:
-            self._bind(priced)
-        return self._awake.step(
+    def step(self, priced: Pricing) -> Step:
+        """Charge everybody once, which has to be noted."""
+        bound = self._bind(priced) if self._unbound else NOBODY
+        outcome = self._awake.step(
             None if priced.tariff is None else [priced.tariff], priced.rows, priced.row_levels
         )
+        everybody = slice(0, self._count)
+        settled: Rows = everybody if outcome.settled is None else outcome.settled
+        listed: Rows = NOBODY
+        if priced.row_levels is not None:
+            listed = everybody if priced.rows is None else priced.rows
+        news = np.concatenate([outcome.halted, outcome.readmitted])
+        granted = listed
+        if not isinstance(listed, slice):
+            granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
+        flagged = np.unique(np.concatenate([outcome.exhausted, news]))
+        written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
+        noted = [
+            self._note(rows, column)
+            for column, rows in written.items()
+            if isinstance(rows, slice) or len(rows)
+        ]
+        return Step(outcome, self._slots_of_all(settled), bound, noted)
 
     def slots_of(self, rows: Numbers) -> Numbers:
         """Of these members."""
@@ -154,10 +183,19 @@ class Members:
 
     def note(self, rows: Numbers) -> RowChanges:
         """What says how these members are now."""
-        now = self._awake.columns(rows)
-        self._rows.level[rows], self._rows.granted[rows] = now.level, now.granted
-        self._rows.flags[rows], self._rows.since[rows] = now.flags, now.since
-        return self._rows.note(rows)
+        return self._note(rows, *RosterColumns._fields)
+
+    def _slots_of_all(self, rows: Rows) -> Rows:
+        """The same, as a slice if they are those of a slice and follow one another."""
+        slots = self._rows.slot[rows]
+        if isinstance(rows, slice) and len(slots) and bool((np.diff(slots) == 1).all()):
+            return slice(int(slots[0]), int(slots[-1]) + 1)
+        return slots.astype(np.int64)
+
+    def _note(self, rows: Rows, *columns: str) -> RowChanges:
+        for column in columns:
+            getattr(self._rows, column)[rows] = self._awake.column(column, rows)
+        return self._rows.note(rows, *columns)
 
     def close(self) -> None:
         """Charge what is in arrears; nobody is charged as a member any more."""
@@ -186,19 +224,23 @@ class Members:
         self._rows.reserve(self._count)
         self._rows.load_page(number, page)
 
+    def _all(self, rows: Numbers | None) -> Numbers:
+        return np.arange(self._count) if rows is None else rows
+
     @property
     def _awake(self) -> Standing:
         assert self.standing is not None
         return self.standing
 
-    def _bind(self, priced: Pricing) -> None:
-        """Bind to an order whoever has none, and is charged something now."""
+    def _bind(self, priced: Pricing) -> Numbers:
+        """Bind to an order whoever has none, and is charged something now; their slots."""
         levels = self.levels
         if priced.row_levels is not None:
             levels = levels.copy()
             levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
         tariff = self._awake.tariffs[0] if priced.tariff is None else priced.tariff
-        self._unbound = self._accounts.bind(self.slots, tariff, levels)
+        bound, self._unbound = self._accounts.bind(self.slots, tariff, levels)
+        return bound
 
 
 class Rosters(Tracked[Terms]):
@@ -268,7 +310,7 @@ def enrolment(
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    check_roster(request, count + len(added), written, len(accounts.policy.budget))
+    check_roster(request, count + len(added), written, accounts.rule.orders or 1)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:

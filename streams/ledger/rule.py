@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, Mechanism, OwnOrderFilter, own_order
+from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
 from accounting.rules.terms import Orders, Terms
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_own_orders, measure_of
@@ -118,17 +118,34 @@ class Rule:
         order[free] = own_order(costs[free], self._policy.budget)
         return order, bound
 
-    def settle(self, rows: Before, cost: Numbers, order: OrderIndex | None) -> Settled:
-        """What is left behind by a cost that every one of these users can pay."""
-        after = self.terms.advance(rows.spent, rows.base, rows.rungs, cost, order)
+    def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
+        """Who can pay, (n,)."""
+        total = rows.spent + bill.cost
+        return _all_orders(total <= self._each(self._budget, bill.order))
+
+    def exhausted(self, spent: Numbers, order: OrderIndex | None) -> NDArray[np.bool_]:
+        """Who has nothing left, (n,)."""
+        return _any_order(spent >= self._each(self._budget, order))
+
+    def settle(self, rows: Before, bill: Bill) -> Settled:
+        """What is left behind by a bill that every one of these users can pay."""
+        step = self._each(self._odometer_step, bill.order)
+        spent = rows.spent + bill.cost
+        used, risen = advance_units(
+            rows.spent - rows.base,
+            rows.rungs,
+            bill.cost,
+            step if bill.order is None else step[:, np.newaxis],
+        )
+        raised = positions(risen != rows.rungs)
         return Settled(
-            spent=after.spent,
-            exhausted=self.terms.exhausted(after.spent, order),
-            charged=_any_order(cost != 0),
-            raised=after.raised,
-            base=after.base[after.raised],
-            rungs=after.rungs[after.raised],
-            rungs_before=rows.rungs[after.raised],
+            spent=spent,
+            exhausted=self.exhausted(spent, bill.order),
+            charged=_any_order(bill.cost != 0),
+            raised=raised,
+            base=spent[raised] - used[raised],
+            rungs=risen[raised],
+            rungs_before=rows.rungs[raised],
         )
 
     def bounds(self, rungs: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:
@@ -140,14 +157,12 @@ class Rule:
             rungs: of each user.
             order: that each user is bound to, if users are.
         """
-        if order is not None:
-            step, budget = self._odometer_step.take(order), self._budget.take(order)
-            most = self._most_rungs.take(order)
-        else:
-            step, budget, most = self._odometer_step, self._budget, self._most_rungs
+        step, budget, most = (
+            self._each(numbers, order)
+            for numbers in (self._odometer_step, self._budget, self._most_rungs)
+        )
         rows = rungs if self.orders is None else rungs[:, np.newaxis]
-        units = np.minimum(np.minimum(rows, most) * step, budget)
-        return self._measure.stated(units)
+        return self._measure.stated(np.minimum(np.minimum(rows, most) * step, budget))
 
     def tariff(self, packed: bytes, levels: int) -> Numbers:
         """A tariff of the wire: units of every level up to this one, and at every order.
@@ -174,6 +189,10 @@ class Rule:
         clipped = np.flatnonzero(admitted & (granted < norms))
         return Bill(cost, order, admitted, clipped, granted[clipped])
 
+    def _each(self, numbers: Numbers, order: OrderIndex | None) -> Numbers:
+        """Of numbers of the policy: each user's own, or as they are."""
+        return numbers if order is None else numbers.take(order)
+
     def _numbers(self, units: list[int]) -> Numbers:
         numbers = np.array(units, dtype=np.int64)
         return numbers if self._measure.per_order else numbers[0]
@@ -187,6 +206,10 @@ def positions(where: NDArray[np.bool_]) -> Numbers:
 def _own(costs: Numbers, order: OrderIndex) -> Numbers:
     """The cost of each user at the user's own order."""
     return costs[np.arange(len(order)), order]
+
+
+def _all_orders(where: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.asarray(where.all(axis=1) if where.ndim == 2 else where)
 
 
 def _any_order(where: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -264,7 +264,7 @@ class State:
         self._put_out += accounts.size
 
     def _note_members(self, address: Address, rows: RowChanges) -> None:
-        if rows.slots:
+        if rows.rows:
             count = len(self.rosters.members[address])
             self._members.append(MemberChanges(address, count, rows))
             self._put_out += rows.size

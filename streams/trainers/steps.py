@@ -21,8 +21,7 @@ and so is how long a step takes. The noise is sampled exactly, on a grid 2^24 ti
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
@@ -31,13 +30,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
-from accounting.release.clipping import clip_factors, row_norms
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
 from streams.sdk.sampling import poisson_sample
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
+from streams.trainers.sums import ClippedSum, Rows
 
 Schedule: TypeAlias = float | Callable[[int], float]
 """A number, or what it is in each step: a function of the step and of what was released."""
@@ -46,9 +45,7 @@ GRID_BITS: Final = 24
 """The noise is so many powers of two above the spacing of the grid."""
 
 _EXACT: Final = 2.0**53
-_LARGEST_ENTRY: Final = 1e150  # of a gradient whose norm is a float64
 _LARGEST_SUM: Final = 2.0**62
-_BLOCK: Final = 2**17  # entries of rows worked on at a time: they stay in the cache
 
 
 class ReleasedTwice(TurnstileError):
@@ -234,7 +231,7 @@ class OpenStep:
 
     def forget(self) -> None:
         """Begin anew with what is added."""
-        self._total: NDArray[np.int64] | None = None
+        self._sum = ClippedSum(self.exponent)
         self._norms = np.zeros(len(self.positions))
         self._added = np.zeros(len(self.positions), dtype=np.bool_)
 
@@ -245,36 +242,35 @@ class OpenStep:
             for start in range(0, len(self.positions), users_at_once)
         ]
 
-    def add(self, rows: NDArray[np.floating], places: slice = slice(None)) -> None:
+    def add(self, rows: Rows | Sequence[Rows], places: slice = slice(None)) -> None:
         """Add the gradients of users who were drawn: clipped, one row a user.
 
-        A row that is not finite, or has entries from 1e150 on, counts as zero: whether it does
+        A row that is not finite, or too long for its norm to be, counts as zero: whether it does
         depends on that user's data alone.
 
         Args:
-            rows: (k, d), the sum of the gradients of all of a user's examples.
+            rows: (k, d), the sum of the gradients of all of a user's examples; or the columns of
+                such rows in parts, (k, d_1), (k, d_2), ...
             places: which users in ``positions`` they are of; all by default.
 
         Raises:
             InvalidRequest: not one row a user, of another length than before, or of a user whose
                 row was added before.
         """
+        parts = [rows] if isinstance(rows, np.ndarray) else list(rows)
         count = len(self.positions[places])
-        if rows.ndim != 2 or len(rows) != count:
-            raise InvalidRequest(f"rows has shape {rows.shape}; with {count} users it is (k, d)")
-        if self._total is None:
-            self._total = np.zeros(rows.shape[1], dtype=np.int64)
-        if rows.shape[1] != len(self._total):
-            raise InvalidRequest(f"rows have {rows.shape[1]} entries, others {len(self._total)}")
+        for part in parts:
+            if part.ndim != 2 or len(part) != count:
+                raise InvalidRequest(
+                    f"rows has shape {part.shape}; with {count} users it is (k, d)"
+                )
+        widths = [part.shape[1] for part in parts]
+        if self._sum.widths not in (None, widths):
+            raise InvalidRequest(f"rows have {widths} entries, others {self._sum.widths}")
         if self._added[places].any():
             raise InvalidRequest("the gradient of a user was added before: sum a user's gradients")
         self._added[places] = True
-        norms, limits = self._norms[places], self.clip_norms[places]
-        at_once = max(1, _BLOCK // max(1, rows.shape[1]))
-        for start in range(0, count, at_once):
-            block = slice(start, start + at_once)
-            total, norms[block] = _clipped_sum(rows[block], limits[block], self.exponent)
-            self._total += total
+        self._norms[places] = self._sum.add(parts, self.clip_norms[places])
 
     def release(self, dimension: int | None = None) -> NDArray[np.float64]:
         """The private mean, once: what was added, with noise, over the expected batch.
@@ -290,7 +286,7 @@ class OpenStep:
         if not self._added.all():
             missing = int(np.count_nonzero(~self._added))
             raise InvalidRequest(f"gradients of {missing} users who were drawn were not added")
-        total = self._total
+        total = self._sum.total()
         if total is None:
             if dimension is None:
                 raise InvalidRequest("nobody was drawn: say how many coordinates a gradient has")
@@ -298,27 +294,3 @@ class OpenStep:
         if dimension is not None and dimension != len(total):
             raise InvalidRequest(f"dimension is {dimension}; gradients have {len(total)}")
         return self._owner._close(self, total, self._norms)
-
-
-def _clipped_sum(
-    rows: NDArray[np.floating], limits: NDArray[np.float64], exponent: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The sum of clipped rows in spacings of the grid, exactly; and their norms.
-
-    Rounding towards zero makes no row longer. Sums of a few thousand rows whose entries are below
-    2**52 / 2**12 are exact in float64; larger ones are added up as integers.
-    """
-    contributions = rows.astype(np.float64)
-    usable = np.abs(contributions).max(axis=1, initial=0.0) < _LARGEST_ENTRY  # False for NaN
-    if not usable.all():
-        warnings.warn("gradients that are not finite count as zero", stacklevel=4)
-        contributions[~usable] = 0.0
-    norms = row_norms(contributions)
-    factors = clip_factors(norms, limits)
-    norms[~usable] = np.inf
-    contributions *= factors[:, np.newaxis]
-    whole = np.trunc(np.ldexp(contributions, -exponent, out=contributions), out=contributions)
-    largest = float(limits.max(initial=0.0))
-    if math.ldexp(largest, -exponent) * len(rows) < _EXACT:
-        return whole.sum(axis=0).astype(np.int64), norms
-    return whole.astype(np.int64).sum(axis=0), norms

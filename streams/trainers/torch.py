@@ -256,17 +256,17 @@ class IndividualDPOptimizer(DPOptimizer):
             parameter.grad = found.view_as(parameter)
         return True
 
-    def _rows(self, chosen: Selection) -> NDArray[np.floating[Any]]:
-        """The gradient of each user, flat."""
-        samples = [_in_float(sample).reshape(len(sample), -1) for sample in self.grad_samples]
-        rows = torch.cat(samples, dim=1).numpy()
-        if len(rows) != len(chosen.examples):
+    def _rows(self, chosen: Selection) -> list[NDArray[np.floating[Any]]]:
+        """The gradient of each user, one part a parameter."""
+        rows = [_in_numpy(sample) for sample in self.grad_samples]
+        if {len(part) for part in rows} != {len(chosen.examples)}:
             raise InvalidRequest(
-                f"{len(rows)} gradients for {len(chosen.examples)} examples: compute the loss of a "
-                "batch once, and call zero_grad before it"
+                f"{len(rows[0])} gradients for {len(chosen.examples)} examples: compute the loss "
+                "of a batch once, and call zero_grad before it"
             )
-        one_each = len(chosen.counts) == len(rows)
-        return rows if one_each else chosen.sums(rows.astype(np.float64))
+        if len(chosen.counts) == len(chosen.examples):
+            return rows
+        return [chosen.sums(part.astype(np.float64)) for part in rows]
 
 
 def _sampling_of(data_loader: Any) -> str:
@@ -277,10 +277,12 @@ def _sampling_of(data_loader: Any) -> str:
     return "shuffled" if isinstance(sampler, RandomSampler) else "fixed"
 
 
-def _in_float(sample: torch.Tensor) -> torch.Tensor:
-    """In a type that numpy has."""
+def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
+    """Rows of a type that numpy has."""
     kept = sample.detach().cpu()
-    return kept.float() if kept.dtype.itemsize < 4 else kept
+    kept = kept.float() if kept.dtype.itemsize < 4 else kept
+    rows: NDArray[np.floating[Any]] = kept.reshape(len(kept), -1).numpy()
+    return rows
 
 
 def _none_of(leaf: Any) -> Any:

@@ -3,6 +3,7 @@
 Nothing but a good request changes anything, and a good one is still applied after each bad one.
 """
 
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -118,19 +119,20 @@ class Judge:
     """Applies records to a log that is new again after each that is not refused."""
 
     def __init__(self) -> None:
-        self.log = new_log()
+        self._new = new_log()
+        self.log = deepcopy(self._new)
         self.refused = 0
+        self._before = self._state()
 
     def refuses(self, value: bytes) -> bool:
         """Whether a record is refused, by ledger and auditor alike; then it has left no trace."""
-        before = self._state()
         self.log.send(value)
         refused = self.log.outputs[-1][0].channel is Channel.REJECTS
         assert refused == (self.log.reason() is not None), value
         if not refused:
             self.end()
-            self.log = new_log()
-        assert self._state() == before, value
+            self.log = deepcopy(self._new)
+        assert self._state() == self._before, value
         self.refused += refused
         return refused
 

@@ -151,7 +151,7 @@ def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encod
     log.send(value)
     assert log.reason() == Reason.TOO_LARGE
     assert "use more partitions" in answer_of(log.outputs[-1]).detail
-    assert isinstance(log.charge(0, users[:200].tobytes(), users[:200] / 1e6), Decision)
+    assert isinstance(log.charge(0, users[:20].tobytes(), users[:20] / 1e6), Decision)
     log.audit()
 
 

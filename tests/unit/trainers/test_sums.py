@@ -1,0 +1,122 @@
+"""Clipped sums against fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streams.trainers import sums
+from streams.trainers.sums import ClippedSum
+
+WIDTHS = [1, 300, 7]
+
+
+def square(row: NDArray[np.floating]) -> Fraction:
+    return sum((Fraction(float(x)) ** 2 for x in row), start=Fraction(0))
+
+
+def rows_of(dtype: type, scale: float, seed: int = 0) -> NDArray[np.floating]:
+    rng = np.random.default_rng(seed)
+    lengths = rng.choice([1.0, 1e-3, 0.0, 30.0], (12, 1))
+    rows = rng.normal(0.0, min(scale, 1e36), (12, sum(WIDTHS))) * lengths
+    return np.asarray(rows, dtype=dtype)
+
+
+def in_parts(rows: NDArray[np.floating]) -> list[NDArray[np.floating]]:
+    return np.split(rows, np.cumsum(WIDTHS)[:-1], axis=1)
+
+
+@pytest.mark.parametrize("exponent", [-24, -40, -3, -130, 30])
+@pytest.mark.parametrize("scale", [1.0, 1e-20, 1e-43, 1e20, 1e37])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_user_changes_the_sum_by_no_more_than_the_level(
+    dtype: type, scale: float, exponent: int
+) -> None:
+    rows = rows_of(dtype, scale)
+    limits = np.full(len(rows), 0.37) * scale
+    spacing = Fraction(2) ** exponent
+    for row, limit in zip(rows, limits, strict=True):
+        if limit / 2.0**exponent > 2.0**61:
+            continue  # which `PrivateSteps` refuses
+        one = ClippedSum(exponent)
+        (norm,) = one.add(in_parts(row[np.newaxis]), np.array([limit]))
+        total = one.total()
+        assert total is not None
+        assert square(row) <= Fraction(float(norm)) ** 2
+        added = sum(int(units) ** 2 for units in total) * spacing**2
+        assert added <= min(Fraction(float(limit)) ** 2, square(row))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_are_those_of_clipped_rows_but_for_the_grid(dtype: type) -> None:
+    rows = rows_of(dtype, 0.05)
+    limits = np.linspace(0.1, 1.0, len(rows))
+    clipped = ClippedSum(-30)
+    norms = clipped.add(in_parts(rows), limits)
+    exact = np.linalg.norm(rows.astype(np.float64), axis=1)
+    assert norms == pytest.approx(exact, rel=1e-4)
+    wanted = (rows * np.minimum(1.0, limits / np.maximum(exact, 1e-300))[:, None]).sum(axis=0)
+    total = clipped.total()
+    assert total is not None
+    assert total * 2.0**-30 == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("block", [1, 400, 2**20])
+@pytest.mark.parametrize("exponent", [-24, -29, -55])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_depend_neither_on_the_order_of_users_nor_on_how_they_come(
+    dtype: type, exponent: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums, "_BLOCK", block)
+    rows, limits = rows_of(dtype, 0.1), np.full(12, 0.5)
+    totals = []
+    for order in (np.arange(12), np.arange(12)[::-1]):
+        clipped = ClippedSum(exponent)
+        for users in (order[:5], order[5:]):
+            clipped.add(in_parts(rows[users]), limits[users])
+        totals.append(clipped.total())
+    one_by_one = sum(
+        np.asarray(alone.total(), dtype=object)
+        for alone in (_alone(rows[user], limits[user], exponent) for user in range(12))
+    )
+    assert totals[0].tolist() == totals[1].tolist() == list(one_by_one)  # type: ignore[union-attr]
+
+
+def _alone(row: NDArray[np.floating], limit: float, exponent: int) -> ClippedSum:
+    alone = ClippedSum(exponent)
+    alone.add(in_parts(row[np.newaxis]), np.array([limit]))
+    return alone
+
+
+def test_rows_at_their_level_stay_as_they_are() -> None:
+    row = np.array([[3.0, 4.0]], dtype=np.float32)
+    clipped = ClippedSum(0)
+    assert clipped.add([row], np.array([5.001])) == pytest.approx([5.0], rel=1e-4)
+    assert clipped.total().tolist() == [3, 4]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_count_as_zero(dtype: type, bad: float) -> None:
+    rows = np.full((3, 308), 0.01, dtype=dtype)
+    rows[1, 299] = bad
+    clipped = ClippedSum(-24)
+    with pytest.warns(UserWarning, match="not finite"):
+        norms = clipped.add(in_parts(rows), np.ones(3))
+    assert np.isinf(norms).tolist() == [False, True, False]
+    assert clipped.total() * 2.0**-24 == pytest.approx(np.full(308, 0.02), rel=1e-4)  # type: ignore[operator]
+
+
+def test_float32_rows_whose_squares_overflow_are_clipped_like_others() -> None:
+    rows = np.full((1, 4), 3e38, dtype=np.float32)
+    clipped = ClippedSum(-24)
+    assert clipped.add([rows], np.array([1.0])) == pytest.approx([6e38])
+    assert clipped.total() * 2.0**-24 == pytest.approx(np.full(4, 0.5), rel=1e-4)  # type: ignore[operator]
+
+
+def test_a_row_of_zeros_has_no_norm() -> None:
+    clipped = ClippedSum(-24)
+    assert clipped.add([np.zeros((2, 5), dtype=np.float32)], np.ones(2)).tolist() == [0.0, 0.0]
