@@ -403,7 +403,8 @@ class Accounts:
         """Move the rows of these slots to their new values."""
         if self.account.standings:
             return [self._write_all(slots, bill, settled)]
-        rows = np.flatnonzero(settled.charged)
+        changed = settled.charged if bill.bound is None else settled.charged | bill.bound
+        rows = np.flatnonzero(changed)
         values: dict[str, NDArray[Any]] = {"spent": settled.spent.take(rows, axis=0)}
         if bill.order is not None:
             values |= {"order": bill.order[rows], "bound": np.ones(len(rows), dtype=np.uint8)}
@@ -419,10 +420,10 @@ class Accounts:
         rows.spent[slots] = settled.spent
         rows.base[slots[settled.raised]] = settled.base
         rows.rungs[slots[settled.raised]] = settled.rungs
-        if self._own is not None and bill.order is not None:
-            charged = np.flatnonzero(settled.charged)
-            self._own.order[slots[charged]] = bill.order[charged]
-            self._own.bound[slots[charged]] = 1
+        if self._own is not None and bill.order is not None and bill.bound is not None:
+            bound = np.flatnonzero(bill.bound)
+            self._own.order[slots[bound]] = bill.order[bound]
+            self._own.bound[slots[bound]] = 1
         return rows.note(slots)
 
 

@@ -45,6 +45,7 @@ class Bill(NamedTuple):
     admitted: NDArray[np.bool_] | None = None  # None: those who can pay
     clipped: Numbers = NOBODY  # positions, with the norms that were granted
     granted: NDArray[np.float64] = NOTHING
+    bound: NDArray[np.bool_] | None = None  # who is bound to an order by then, admitted or not
 
 
 class Settled(NamedTuple):
@@ -95,23 +96,27 @@ class Rule:
             spent, granted, _ = self._filter.grant_units(rows.spent, mechanism, norms)
             return self._granted(spent - rows.spent, None, norms, granted)
         costs = self._measure.charge_units(mechanism, norms, self._orders)
-        order = self.bind(rows, costs)
+        order, bound = self.bind(rows, costs)
         if not clips:
-            return Bill(_own(costs, order), order)
+            return Bill(_own(costs, order), order, bound=bound)
         rule = OwnOrderFilter.from_units(self._policy.orders, self._policy.budget)
         spent, granted, _ = rule.grant_units(rows.spent, order, mechanism, norms)
-        return self._granted(spent - rows.spent, order, norms, granted)
+        return self._granted(spent - rows.spent, order, norms, granted)._replace(bound=bound)
 
-    def bind(self, rows: Before, costs: Numbers) -> OrderIndex:
-        """The order of each user: of those who are not bound, the one that suits these costs."""
+    def bind(self, rows: Before, costs: Numbers) -> tuple[OrderIndex, NDArray[np.bool_]]:
+        """The order of each user: of those who are not bound, the one that suits these costs.
+
+        And who is bound by then: everybody of whom something is asked, at whichever order.
+        """
         assert rows.order is not None
         assert rows.bound is not None
-        free = np.flatnonzero(~rows.bound & costs.any(axis=1))
+        bound = rows.bound | costs.any(axis=1)
+        free = np.flatnonzero(bound & ~rows.bound)
         if not len(free):
-            return rows.order
+            return rows.order, bound
         order = rows.order.copy()
         order[free] = own_order(costs[free], self._policy.budget)
-        return order
+        return order, bound
 
     def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
         """Who can pay, (n,)."""

@@ -106,6 +106,19 @@ POLICIES = {
         "budget": [0.1, 0.1, 3.0],
         "on_exhaustion": "clip",
     },
+    "own order": {
+        "measure": "renyi",
+        "orders": [1.5, 4.0, 32.0],
+        "budget": [0.1, 0.2, 1.5],
+        "own_order": True,
+    },
+    "own order, clipped": {
+        "measure": "renyi",
+        "orders": [1.5, 4.0, 32.0],
+        "budget": [0.02, 0.06, 0.4],
+        "own_order": True,
+        "on_exhaustion": "clip",
+    },
 }
 USERS = [0, 1, 5, "Zoë", 2**63 - 1, "5", -3, "x", 12, 13]
 RUNS = st.sampled_from("rs")
