@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
 from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Extent, Missing, NoRecord, NotSent
+from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Stored
 
 
 class Effect(StrEnum):
@@ -38,14 +38,18 @@ class MemoryTopic:
     Attributes:
         start: the first offset that was not deleted.
         end: the offset of the next record.
+        leader_epoch: which the next record has.
         records: offset -> (key, value). Offsets from start to end that are not in it are markers
             of transactions, or holes.
+        leader_epochs: of the records, by offset.
         markers: the offsets of control records.
     """
 
     def __init__(self) -> None:
         self.start = 0
         self.end = 0
+        self.leader_epoch = 0
+        self.leader_epochs: dict[int, int] = {}
         self.records: dict[int, tuple[bytes | None, bytes | None]] = {}
         self.markers: set[int] = set()
 
@@ -57,6 +61,7 @@ class MemoryTopic:
     def append(self, value: bytes | None, key: bytes | None = None) -> int:
         """Write a record; its offset."""
         self.records[self.end] = key, value
+        self.leader_epochs[self.end] = self.leader_epoch
         self.end += 1
         return self.end - 1
 
@@ -70,7 +75,14 @@ class MemoryTopic:
         """Leave a hole, as a compaction or damage does."""
         for offset in range(first, end):
             self.records.pop(offset, None)
+            self.leader_epochs.pop(offset, None)
             self.markers.discard(offset)
+
+    def lose_from(self, offset: int) -> None:
+        """Lose the end, in an election."""
+        self.remove(offset, self.end)
+        self.end = offset
+        self.leader_epoch += 1
 
     def delete_before(self, offset: int) -> None:
         """Let it begin later."""
@@ -136,11 +148,12 @@ class MemoryClient:
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
-    async def record(self, partition: int, offset: int) -> bytes | None:
-        """The value of one record."""
+    async def record(self, partition: int, offset: int) -> Stored:
+        """One record, as it is applied."""
         await self.before(Effect.READ)
+        log = self.broker.norms(partition)
         try:
-            return self.broker.norms(partition).records[offset][1]
+            return Stored(log.records[offset][1], log.leader_epochs[offset])
         except KeyError:
             raise NoRecord(f"partition {partition} has no record {offset}") from None
 

@@ -46,11 +46,19 @@ class Extent(NamedTuple):
     end: int  # the offset after the last one
 
 
+class Stored(NamedTuple):
+    """A record as the log has it."""
+
+    value: bytes | None
+    leader_epoch: int  # which counts the elections of the partition's leader; -1: not known
+
+
 class LogRecord(Protocol):
     """A record of the log, as the stream delivers it."""
 
     offset: int
     value: bytes | None
+    leader_epoch: int
 
     def done(self) -> None:
         """Say that the record is applied, and what follows from it kept."""
@@ -62,8 +70,8 @@ class Log(Protocol):
     async def extent(self, partition: int) -> Extent:
         """Where the log begins and ends now."""
 
-    async def record(self, partition: int, offset: int) -> bytes | None:
-        """The value of one record, as it is applied.
+    async def record(self, partition: int, offset: int) -> Stored:
+        """One record, as it is applied.
 
         Raises:
             NoRecord: there is none at this offset.

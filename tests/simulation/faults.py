@@ -27,6 +27,7 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.rewind_every, _rewind),
         (temper.damage_every, _damage),
         (temper.marker_every, _mark),
+        (temper.election_every, _elect),
         (temper.garbage_every, _garbage),
         (temper.trim_every, trim),
         (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
@@ -99,6 +100,14 @@ def _mark(world: World, _: Simulation) -> None:
     offset = world.broker.norms(partition).mark()
     world.tell()
     world.note("log", f"{partition}/{offset} marker")
+
+
+def _elect(world: World, _: Simulation) -> None:
+    """A partition has another leader, which has all of its log."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log = world.broker.norms(partition)
+    log.leader_epoch += world.rng.choice((1, 2))
+    world.note("log", f"{partition} has leader epoch {log.leader_epoch}")
 
 
 def _garbage(world: World, _: Simulation) -> None:

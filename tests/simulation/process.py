@@ -205,7 +205,7 @@ class Process:
             log = world.broker.norms(partition)
             end = min(log.end, position + world.rng.choice((1, 1, 2, 3, 8, 64)))
             fetched = [
-                Record(offset, log.records[offset][1])
+                Record(offset, log.records[offset][1], log.leader_epochs[offset])
                 for offset in range(position, end)
                 if offset in log.records
             ]
@@ -223,11 +223,12 @@ class Process:
 class Record:
     """A record of the log on its way to the worker."""
 
-    __slots__ = ("offset", "value")
+    __slots__ = ("leader_epoch", "offset", "value")
 
-    def __init__(self, offset: int, value: bytes | None) -> None:
+    def __init__(self, offset: int, value: bytes | None, leader_epoch: int) -> None:
         self.offset = offset
         self.value = value
+        self.leader_epoch = leader_epoch
 
     def done(self) -> None:
         """Nobody keeps count: the commits of the consumer group are ignored."""

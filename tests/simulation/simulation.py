@@ -59,7 +59,7 @@ class Simulation:
         self.slots: list[Process] = []
         self._started = 0
         self._background: list[asyncio.Task[Any]] = []
-        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.2 else None
+        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self.trainers = self._cast()
 
     def _cast(self) -> list[Trainer]:
@@ -95,9 +95,6 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
-        if self.catastrophe:
-            # What is granted is known from decisions only, of which some may never come.
-            policy["on_exhaustion"] = "halt"
         if rng.random() < 0.5:
             step = rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
@@ -144,10 +141,14 @@ class Simulation:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
             world.note("world", f"catastrophe: {catastrophe.__name__}")
             if world.is_bound():  # else Redis remembers nothing, and nothing was spent
-                self.audit.begin_catastrophe(self.told)
+                self.audit.begin_catastrophe()
                 world.floor = len(world.store.history) - 1
                 catastrophe(world, self)
                 world.tell()
+                if world.catastrophe and world.rng.random() < 0.5:
+                    for fault in faults:  # nothing else has anybody look
+                        fault.cancel()
+                    world.temper.calm()
             await asyncio.sleep(max(0.0, over - world.loop.time()))
         for fault in faults:
             fault.cancel()
@@ -158,8 +159,9 @@ class Simulation:
                 process.wake()
         operating = world.start(self._operate())
         if world.catastrophe:
+            for partition in sorted(world.lost):
+                world.append(partition, b"who decides this looks at the log")
             await asyncio.sleep(_NOTICED_WITHIN)
-            self.audit.begin_silence()
         within = _SILENT_SECONDS if world.catastrophe else _SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
         stop(operating)
@@ -200,14 +202,13 @@ class Simulation:
 
     def _check_stopped(self) -> None:
         """Nobody decides anything of a log that is another one."""
+        what = self.world.catastrophe
         for process in self.slots:
             owned = {} if process.is_dead else process.owned._owned
             for partition, one in owned.items():
-                if one.processor.state is State.RUNNING and self.world.catastrophe in (
-                    "other-log",
-                    "other-partitions",
-                ):
-                    raise Wrong(f"{process.name} decides {partition}: {self.world.catastrophe}")
+                is_other = what == "other-partitions" or partition in self.world.lost
+                if is_other and one.processor.state is State.RUNNING:
+                    raise Wrong(f"{process.name} decides {partition}: {what}")
 
     def _is_anybody_paused(self) -> bool:
         return any(process.is_paused and not process.is_dead for process in self.slots)

@@ -40,6 +40,7 @@ class Temper:
     jumps: bool  # and ahead again, to a copy of before it went back
     damage_every: float  # Redis loses a key of a partition
     marker_every: float  # a transaction ends in the log
+    election_every: float  # another broker leads a partition
     garbage_every: float  # somebody writes nonsense to the log
     trim_every: float  # what is applied is deleted from the log
     trimmed_reads: float  # and so it is just before somebody reads there
@@ -76,6 +77,7 @@ class Temper:
             jumps=rng.random() < 0.15,
             damage_every=rate(2.0, 20.0, 0.2),
             marker_every=rate(0.2, 5.0, 0.3),
+            election_every=rate(0.5, 10.0, 0.3),
             garbage_every=rate(0.5, 5.0, 0.3),
             trim_every=rate(2.0, 10.0, 0.2),
             trimmed_reads=rate(0.2, 1.0, 0.25),
@@ -140,6 +142,7 @@ _RATES = (
     "rewind_every",
     "damage_every",
     "marker_every",
+    "election_every",
     "garbage_every",
     "trim_every",
     "trimmed_reads",

@@ -98,7 +98,6 @@ class World:
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
-        self.not_again: dict[int, tuple[int, bytes | None]] = {}  # what cannot be seen, see there
         self._context = Context()
         self._tokens = 0
 
@@ -135,8 +134,6 @@ class World:
     def append(self, partition: int, value: bytes | None) -> None:
         """Write to the log."""
         if partition < self.broker.partitions:
-            if self.not_again.get(partition) == (self.broker.norms(partition).end, value):
-                return
             offset = self.broker.norms(partition).append(value)
             self.log.records["norms"].append((partition, offset, value))
             self.note("log", f"{partition}/{offset} {_short(value)}")

@@ -56,7 +56,8 @@ class Worker:
         """Hand over what the log has, from where the claim said."""
         log = self.cluster.broker.norms(partition)
         for offset in range(self.positions[partition], log.end):
-            await self.partitions.arrive(partition, Record(offset, log.records[offset][1]))
+            value, leader_epoch = log.records[offset][1], log.leader_epochs[offset]
+            await self.partitions.arrive(partition, Record(offset, value, leader_epoch))
 
     async def decide(self):
         """Until all that is in the log is decided and answered."""
@@ -164,6 +165,14 @@ def write_the_log_anew(cluster):
     cluster.broker.norms(0).records[3] = None, b"another record"
 
 
+def write_the_log_anew_with_the_same_last_record(cluster):
+    """Who asked for what is lost asks again, and others have asked in between."""
+    log = cluster.broker.norms(0)
+    log.lose_from(1)
+    for value in (b"another record", b"yet another", b"record 3"):
+        log.append(value)
+
+
 def compact_the_last_record_away(cluster):
     cluster.broker.norms(0).remove(3, 4)
 
@@ -191,6 +200,7 @@ STOPS = {
     lose_the_end: StopReason.LOG_ENDS_EARLY,
     delete_what_was_not_applied: StopReason.LOG_BEGINS_LATE,
     write_the_log_anew: StopReason.LOG_REWRITTEN,
+    write_the_log_anew_with_the_same_last_record: StopReason.LOG_REWRITTEN,
     compact_the_last_record_away: StopReason.LOG_REWRITTEN,
 }
 
