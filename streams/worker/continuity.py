@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 
 from streams.wire.chain import Chain
-from streams.worker.ports import Log, NoRecord
+from streams.worker.ports import Log, NoRecord, Stored
 from streams.worker.stops import Stop, Stops
 
 logger = logging.getLogger("turnstile.worker")
@@ -40,22 +40,42 @@ async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> 
     if chain.last < 0:
         return None
     try:
-        found = await log.record(stops.partition, chain.last)
-    except NoRecord:
-        start = (await log.extent(stops.partition)).start  # as it may have become by now
-        if chain.last >= start:
-            return stops.log_rewritten(chain.last, "there is no record")
+        found = await _record(log, stops.partition, chain.last)
+    except _Deleted:
         logger.warning(
-            "partition %d: the log begins at offset %d, so the last record that was applied, %d, "
+            "partition %d: the last record that was applied, %d, has been deleted from the log and "
             "cannot be compared",
             stops.partition,
-            start,
             chain.last,
         )
         return None
+    if found is None:
+        return stops.log_rewritten(chain.last, "there is no record")
     if not chain.ends_with(found.value):
         return stops.log_rewritten(chain.last, "there is another record")
     if found.leader_epoch != leader_epoch:
         what = f"the record of leader epoch {leader_epoch} is one of {found.leader_epoch} now"
         return stops.log_rewritten(chain.last, what)
     return None
+
+
+async def is_in(log: Log, partition: int, offset: int, leader_epoch: int) -> bool:
+    """Whether a record that was once in the log is there still, or was deleted as time went by."""
+    try:
+        found = await _record(log, partition, offset)
+    except _Deleted:
+        return True
+    return found is not None and found.leader_epoch == leader_epoch
+
+
+class _Deleted(Exception):
+    """The log begins behind the record."""
+
+
+async def _record(log: Log, partition: int, offset: int) -> Stored | None:
+    try:
+        return await log.record(partition, offset)
+    except NoRecord:
+        if offset < (await log.extent(partition)).start:  # as it may have become by now
+            raise _Deleted from None
+        return None

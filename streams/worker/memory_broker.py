@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
 from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Stored
+from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
 
 
 class Effect(StrEnum):
@@ -42,6 +42,8 @@ class MemoryTopic:
         records: offset -> (key, value). Offsets from start to end that are not in it are markers
             of transactions, or holes.
         leader_epochs: of the records, by offset.
+        origins: of the checkpoints, by offset.
+        aborted: the offsets of records whose transaction was aborted.
         markers: the offsets of control records.
     """
 
@@ -50,6 +52,8 @@ class MemoryTopic:
         self.end = 0
         self.leader_epoch = 0
         self.leader_epochs: dict[int, int] = {}
+        self.origins: dict[int, Origin] = {}
+        self.aborted: set[int] = set()
         self.records: dict[int, tuple[bytes | None, bytes | None]] = {}
         self.markers: set[int] = set()
 
@@ -98,7 +102,7 @@ class MemoryBroker:
         partitions: P.
         problem: why the topics cannot be used, if they cannot.
         epochs: partition -> the latest epoch of its checkpoints.
-        transactions: the partitions with a transaction that has not ended.
+        transactions: partition -> the offsets of the records of a transaction that has not ended.
     """
 
     def __init__(self, partitions: int, topic: bytes = b"topic in memory!") -> None:
@@ -106,7 +110,7 @@ class MemoryBroker:
         self.partitions = partitions
         self.problem: str | None = None
         self.epochs: Counter[int] = Counter()
-        self.transactions: set[int] = set()
+        self.transactions: dict[int, list[int]] = {}
         self._topics: defaultdict[tuple[str, int], MemoryTopic] = defaultdict(MemoryTopic)
 
     def norms(self, partition: int) -> MemoryTopic:
@@ -194,11 +198,22 @@ class MemoryFencedProducer:
     async def start(self) -> None:
         """Begin a new epoch; a transaction of the one before is aborted."""
         await self._before(Effect.BEGIN)
+        self._topic.aborted.update(self._broker.transactions.get(self._partition, ()))
         self._end_transaction()
         self._broker.epochs[self._partition] += 1
         self._epoch = self._broker.epochs[self._partition]
 
-    async def send(self, outputs: Sequence[Output]) -> None:
+    async def last(self) -> Sent | None:
+        """The last record that was sent and committed."""
+        await self._before(Effect.READ)
+        topic = self._topic
+        kept = topic.records.keys() - topic.aborted
+        last = max(kept - set(self._broker.transactions.get(self._partition, ())), default=None)
+        if last is None or last not in topic.origins:
+            return None
+        return Sent(topic.origins[last], topic.records[last][1] or b"")
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction, which anybody can read before it ends."""
         try:
             await self._send(outputs)
@@ -209,22 +224,30 @@ class MemoryFencedProducer:
     async def stop(self) -> None:
         """There is nothing to disconnect."""
 
-    async def _send(self, outputs: Sequence[Output]) -> None:
+    async def _send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         await self._before(Effect.SEND)
         self._check_epoch()
-        self._broker.transactions.add(self._partition)
-        for output in outputs:
-            self._broker.outputs(output.channel, self._partition).append(output.value, output.key)
+        for origin, group in outputs:
+            for output in group:
+                self._append(origin, output)
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction()
         await self._before(Effect.HEAR)
+
+    @property
+    def _topic(self) -> MemoryTopic:
+        return self._broker.outputs(Channel.ODOMETER, self._partition)
+
+    def _append(self, origin: Origin, output: Output) -> None:
+        offset = self._topic.append(output.value, output.key)
+        self._topic.origins[offset] = origin
+        self._broker.transactions.setdefault(self._partition, []).append(offset)
 
     def _check_epoch(self) -> None:
         if self._epoch != self._broker.epochs[self._partition]:
             raise NotSent(f"partition {self._partition}: a later epoch has begun")
 
     def _end_transaction(self) -> None:
-        if self._partition in self._broker.transactions:
-            self._broker.transactions.remove(self._partition)
-            self._broker.outputs(Channel.ODOMETER, self._partition).mark()
+        if self._broker.transactions.pop(self._partition, None) is not None:
+            self._topic.mark()

@@ -107,6 +107,20 @@ class Publisher(Protocol):
         """
 
 
+class Origin(NamedTuple):
+    """Of which log a record was, and of which of its elections, that led to checkpoints."""
+
+    topic: bytes  # the id of norms
+    leader_epoch: int
+
+
+class Sent(NamedTuple):
+    """A checkpoint as the topic has it."""
+
+    origin: Origin
+    value: bytes
+
+
 class FencedProducer(Protocol):
     """Writes the checkpoints of one partition, in epochs of which the broker admits the latest."""
 
@@ -117,8 +131,17 @@ class FencedProducer(Protocol):
             NotSent: the broker does not answer.
         """
 
-    async def send(self, outputs: Sequence[Output]) -> None:
-        """Send records in one transaction; returns when the broker has them.
+    async def last(self) -> Sent | None:
+        """The last record of all that was sent and committed, in any epoch, once it has begun.
+
+        None if there is none, or if it says of no origin.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
+        """Send records, each with its origin, in one transaction; returns when the broker has them.
 
         Raises:
             NotSent: it does not take them, because a later epoch has begun for example. From then

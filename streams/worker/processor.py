@@ -44,11 +44,11 @@ from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
-from streams.worker.continuity import rewritten
+from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, parcels_of
-from streams.worker.ports import LogRecord, Missing, World
+from streams.worker.ports import LogRecord, Missing, Origin, World
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
@@ -116,7 +116,9 @@ class Processor:
         stops: Stops,
     ) -> None:
         partition = holding.partition
-        checkpoints = Checkpoints(partition, world.checkpoints_of(partition), holding.is_held)
+        checkpoints = Checkpoints(
+            partition, world.checkpoints_of(partition), holding.is_held, self._is_in_log
+        )
         self._world = world
         self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
@@ -129,7 +131,12 @@ class Processor:
         self._stops = stops
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
         self.outbox = Outbox(
-            partition, snapshot.outbox, world.publisher, checkpoints, self._cannot_publish
+            partition,
+            ledger.topic,
+            snapshot.outbox,
+            world.publisher,
+            checkpoints,
+            self._cannot_publish,
         )
         self._gaps = Gaps(self.intake, self._missing, stops, world.end)
         self._lock = asyncio.Lock()
@@ -218,6 +225,13 @@ class Processor:
                 return stop
         return None if gap is None else await self._gaps.before(gap)
 
+    async def _is_in_log(self, offset: int, origin: Origin) -> bool:
+        """Whether the log has had this record, of which something was published, until now."""
+        if origin.topic != self.ledger.topic:
+            return False
+        async with self._world.read_log() as log:
+            return await is_in(log, self.holding.partition, offset, origin.leader_epoch)
+
     async def _missing(self, first: int, end: int) -> Missing:
         async with self._world.read_log() as log:
             return await log.missing(self.holding.partition, first, end)
@@ -283,7 +297,7 @@ class Processor:
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
         began = self._time()
-        parcels = parcels_of(batch.first, batch.outputs)
+        parcels = parcels_of(batch.first, batch.leader_epoch, batch.outputs)
         verdict = await self.holding.commit(
             batch.first,
             batch.next,

@@ -360,6 +360,24 @@ def ownership_not_asked() -> Patches:
 
 
 @mutation
+def checkpoints_sent_again() -> Patches:
+    """What the topic has by now is sent again when records are applied again."""
+    yield _set(checkpoints.Waiting, "since", lambda self, _: self.outputs)
+
+
+@mutation
+def aborted_checkpoints_count() -> Patches:
+    """What compaction takes away, as its transaction was aborted, is taken for sent."""
+    real = memory_broker.MemoryFencedProducer.last
+
+    async def last(self: Any) -> Any:
+        with _set(self._topic, "aborted", set()):
+            return await real(self)
+
+    yield _set(memory_broker.MemoryFencedProducer, "last", last)
+
+
+@mutation
 def holes_passed_over() -> Patches:
     """Records that the log has lost are taken for control records."""
     real = gaps.Gaps.__init__

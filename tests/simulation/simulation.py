@@ -14,9 +14,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.store.layout import Damaged
 from streams.store.memory_store import Contents
-from streams.store.snapshot import verified
 from streams.worker.processor import State
 from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
@@ -95,8 +93,8 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
-        if rng.random() < 0.5:
-            step = rng.choice((0.05, 0.2, 1.0))
+        if self.world.temper.fine or rng.random() < 0.5:
+            step = 0.03 if self.world.temper.fine else rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
         if kind == "both":
             policy["user_ids"] = "mixed"
@@ -263,15 +261,9 @@ class Simulation:
                 world.store.put_back({partition: Contents()})
             else:
                 world.note("operator", f"restores {partition}")
-                world.store.put_back({partition: self.newest_whole(partition)})
+                world.store.put_back({partition: world.store.newest_whole(partition)})
         for process in self.slots:
             process.kill("the operator restarts it")
-
-    def newest_whole(self, partition: int) -> Contents:
-        """The copy that has come furthest."""
-        copies = (copy.get(partition, Contents()) for copy in self.world.store.history)
-        whole = [copy for copy in copies if copy.meta and _is_whole(copy)]
-        return max(whole, key=lambda copy: int(copy.meta["next"]), default=Contents())
 
     def _condition(self) -> str:
         store, broker = self.world.store, self.world.broker
@@ -309,14 +301,6 @@ class Simulation:
         if tasks:
             loop.run_until_complete(_ended(tasks))
         loop.close()
-
-
-def _is_whole(copy: Contents) -> bool:
-    try:
-        verified(copy.meta, copy.pages, copy.changes, copy.outbox)
-    except Damaged:
-        return False
-    return True
 
 
 def stop(task: asyncio.Task[Any]) -> None:

@@ -49,6 +49,7 @@ class Temper:
     compact_entries: int
     compact_every: float
     page_bits: int
+    fine: bool  # odometers rise with almost every charge
 
     @classmethod
     def draw(cls, rng: Random) -> Temper:
@@ -56,7 +57,7 @@ class Temper:
             drawn = low * (high / low) ** rng.random()
             return drawn if rng.random() < chance else 0.0
 
-        return cls(
+        temper = cls(
             partitions=rng.choice((1, 2, 2, 3)),
             workers=rng.choice((1, 2, 2, 3)),
             latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
@@ -74,7 +75,7 @@ class Temper:
             rebalance_every=rate(2.0, 20.0, 0.3),
             evict_every=rate(2.0, 20.0, 0.3),
             rewind_every=rate(0.5, 10.0),
-            jumps=rng.random() < 0.15,
+            jumps=rng.random() < 0.5,
             damage_every=rate(2.0, 20.0, 0.2),
             marker_every=rate(0.2, 5.0, 0.3),
             election_every=rate(0.5, 10.0, 0.3),
@@ -86,7 +87,19 @@ class Temper:
             compact_entries=rng.choice((0, 1, 3, 8, 4096)),
             compact_every=rng.choice((0.1, 0.3, 1.0)),
             page_bits=rng.choice((0, 1, 2, 12)),
+            fine=rng.random() < 0.5,
         )
+        if rng.random() < 0.15:
+            temper._let_owners_oversleep(rng)
+        return temper
+
+    def _let_owners_oversleep(self, rng: Random) -> None:
+        """Owners stand still with checkpoints in hand, and the next ones come further meanwhile."""
+        self.workers = max(2, self.workers)
+        self.crash = 0.0
+        self.pause, self.pause_seconds = 0.01, 8.0
+        self.favourite = rng.choice(("send", "send", "begin", "owner"))
+        self.fine = True
 
     def calm(self) -> None:
         """Let nothing happen any more."""

@@ -252,27 +252,27 @@ OUTPUTS = [
 
 
 def test_answers_and_checkpoints_travel_apart_and_each_in_the_order_of_the_log():
-    answers, checkpoints = parcels_of(4, OUTPUTS)
+    answers, checkpoints = parcels_of(4, 2, OUTPUTS)
     assert (answers.name, checkpoints.name) == ("4/0", "4/1")
     assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
     assert [output.value for output in checkpoints.outputs] == [
         b"first checkpoint",
         b"second checkpoint",
     ]
-    assert parcels_of(4, []) == []
+    assert parcels_of(4, 2, []) == []
 
 
 def test_outputs_are_kept_in_parcels_of_a_size(monkeypatch):
     monkeypatch.setattr("streams.worker.outbox.PARCEL_BYTES", 100)
     many = [Output(Channel.HALTS, None, b"x" * 60) for _ in range(9)]
-    parcels = parcels_of(0, many)
+    parcels = parcels_of(0, 2, many)
     assert [len(parcel.outputs) for parcel in parcels] == [2, 2, 2, 2, 1]
     assert [output for parcel in parcels for output in parcel.outputs] == many
 
 
 def test_what_the_owner_before_kept_is_published_before_anything_newer():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
         made = bench(next_offset=9, outbox=kept)
         await made.arrive(Record(9))
         made.processor.start()
@@ -287,7 +287,7 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
 
 def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
         made = bench(next_offset=9, outbox=kept)
         made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()
