@@ -27,6 +27,10 @@ PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
 
 
+class UnknownState(Exception):
+    """What is stored has a kind of state that this release does not know: a later one wrote it."""
+
+
 @dataclass(frozen=True)
 class Column:
     """What a column is.
@@ -123,7 +127,8 @@ class Columns:
         """Set what ``write`` has set before."""
         slots = slots_of(changes)
         for name, packed in changes.values.items():
-            getattr(self, name)[slots] = self.unpack(name, packed)
+            rows = self.unpack(name, packed)
+            getattr(self, name)[slots] = rows
         self.touch(slots)
 
     def changed_pages(self) -> list[int]:
@@ -152,6 +157,8 @@ class Columns:
 
     def unpack(self, name: str, packed: bytes) -> Numbers:
         """Rows of one column."""
+        if name not in self._columns:
+            raise UnknownState(f"numbers of users called {name!r}")
         shape = self._orders if self._columns[name].per_order else ()
         return np.frombuffer(packed, dtype="<i8").reshape(-1, *shape)
 

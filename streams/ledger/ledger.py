@@ -17,6 +17,7 @@ from __future__ import annotations
 import msgspec
 
 from streams.ledger.accounts import Accounts
+from streams.ledger.columns import UnknownState
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -71,6 +72,7 @@ __all__ = [
     "Ledger",
     "Output",
     "Summary",
+    "UnknownState",
     "ledger_of",
 ]
 
@@ -93,6 +95,7 @@ def ledger_of(
 
     Raises:
         LayoutMismatch: the state is of another P.
+        UnknownState: a later release wrote some of it.
     """
     ledger = Ledger(partition, partitions, topic)
     ledger.load(kept.pages)

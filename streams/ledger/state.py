@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
+from streams.ledger.columns import UnknownState
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Policy, encode
@@ -175,6 +176,7 @@ class State:
 
         Raises:
             LayoutMismatch: they are of another P.
+            UnknownState: a later release wrote some of them.
         """
         for name, packed in changes.entries.items():
             self._kind_of(name).put_back(name, bytes(packed))
@@ -187,6 +189,7 @@ class State:
 
         Raises:
             LayoutMismatch: it is of another P.
+            UnknownState: a later release wrote some of it.
         """
         accounts: dict[tuple[str, int], bytes] = {}
         for name, packed in pages.items():
@@ -221,7 +224,10 @@ class State:
         return encode(self.datasets[dataset].take_page(number))
 
     def _kind_of(self, name: str) -> Tracked[Any]:
-        return self._kinds[name.partition(":")[0]]
+        kind = name.partition(":")[0]
+        if kind not in self._kinds:
+            raise UnknownState(f"entries of the kind {kind!r}")
+        return self._kinds[kind]
 
     def _note(self, accounts: AccountsChanges) -> None:
         self._accounts.append(accounts)

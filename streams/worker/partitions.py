@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from streams.ledger.ledger import LayoutMismatch, ledger_of
+from streams.ledger.ledger import LayoutMismatch, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Claimed, Verdict
@@ -204,6 +204,8 @@ class Partitions:
             )
         except LayoutMismatch as mismatch:
             raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
+        except UnknownState as unknown:
+            raise Stopped(stops.later_release(str(unknown))) from unknown
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)

@@ -5,9 +5,11 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec import Raw
 
-from streams.ledger.ledger import Channel
-from streams.schemas import Rejected
+from streams.ledger.ledger import Changes, Channel
+from streams.schemas import Rejected, encode
+from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
 from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
@@ -190,8 +192,23 @@ def let_another_release_write(cluster):
     cluster.store.contents(0).meta["layout"] = "1"
 
 
+def let_a_later_release_write_a_page(cluster):
+    kept, page = cluster.store.contents(0), pack_page(4, b"news")
+    kept.pages["roster:d"] = page
+    kept.meta |= {"pages": "1", "digest": hexadecimal(page_hash("roster:d", page))}
+
+
+def let_a_later_release_write_a_change(cluster):
+    kept = cluster.store.contents(0)
+    later = Changes({"roster:d": Raw(encode("news"))}, [])
+    kept.changes = pack_change(0, 4, encode(later))
+    kept.meta |= {"changes": "1", "since": "0"}
+
+
 STOPS = {
     let_another_release_write: StopReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_page: StopReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_change: StopReason.OTHER_LAYOUT,
     lose_changes: StopReason.DAMAGED,
     rename_a_parcel: StopReason.DAMAGED,
     create_the_topic_again: StopReason.OTHER_LOG,
