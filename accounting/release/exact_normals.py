@@ -15,7 +15,8 @@ exp(-a^2 / 2) exp(-d (2 a + d) / 2), so:
    probabilities t, t / 2, t / 3, ... is even (von Neumann). Else all begins again.
 4. The deviate times the standard deviation is rounded to the nearest integer.
 
-An array takes a fifth of a microsecond a deviate. What is said about bits in `exact_noise` holds here.
+An array takes a fifth of a microsecond a deviate. What is said about bits in `exact_noise` holds
+here.
 """
 
 from __future__ import annotations
