@@ -9,18 +9,19 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint simulate bench papers clean
+.PHONY: help demo check test test-torch lint simulate fuzz bench papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 	@echo "One test, without the rest:  make test ARGS=tests/unit/test_config.py::NAME"
-	@echo "The same for demo, check, bench and papers: ARGS is handed on."
+	@echo "The same for demo, check, fuzz, bench and papers: ARGS is handed on."
 
 demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
 
 check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process
-	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check $(ARGS)
+	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check \
+		--ignore=tests/integration $(ARGS)
 
 ifeq ($(strip $(ARGS)),)
 test: $(VENV)/installed lint      ## lint, types, import rules, every test; or those in ARGS, alone
@@ -47,6 +48,9 @@ simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(FIRST),--first $(FIRST)) $(if $(MUTATIONS),--mutations $(filter-out all,$(MUTATIONS))) \
 		$(if $(MUTATION),--mutation $(MUTATION))
+
+fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 for so many
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m tests.papers $(ARGS)

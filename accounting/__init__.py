@@ -25,10 +25,12 @@ from accounting.conversions import (
     zcdp_to_epsilon,
 )
 from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
+from accounting.conversions.ladders import Ladder, ladder_for
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.costs.tariffs import MAX_LEVELS, checked_tariff, levels_of, norms_of
 from accounting.exact.errors import InvalidInput
 from accounting.exact.narrowing import round_to
 from accounting.exact.units import (
@@ -40,7 +42,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.measures import MEASURES, Measure, MeasureName, charge_units
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -52,12 +54,18 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
+from accounting.rules.accounts import Account
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.local_filter import LocalFilter
 from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.rules.outcomes import Raised, StepOutcome
+from accounting.rules.own_order import OwnOrderFilter, own_order
 from accounting.rules.rogers import RogersFilter
+from accounting.rules.roster import RosterColumns
+from accounting.rules.standing import Standing
+from accounting.rules.terms import Balances, Terms
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant
@@ -67,9 +75,12 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_BUDGET_UNITS",
     "MAX_COST_UNITS",
+    "MAX_LEVELS",
     "MEASURES",
     "UNIT_BITS",
+    "Account",
     "ApproxDPFilter",
+    "Balances",
     "Bounds",
     "BudgetFilter",
     "ContinualCounter",
@@ -77,6 +88,7 @@ __all__ = [
     "GdpFilter",
     "GdpOdometer",
     "InvalidInput",
+    "Ladder",
     "Laplace",
     "LecuyerOdometer",
     "LocalFilter",
@@ -85,20 +97,27 @@ __all__ = [
     "MeasureName",
     "Mechanism",
     "NormGrid",
+    "OwnOrderFilter",
     "PoissonGaussian",
     "PureDP",
     "QuantilesRelease",
+    "Raised",
     "RenyiFilter",
     "RenyiTracker",
     "ReportAccountant",
     "RogersFilter",
+    "RosterColumns",
     "SparseVector",
+    "Standing",
     "StatedCost",
+    "StepOutcome",
+    "Terms",
     "ZcdpFilter",
     "advance_units",
     "approximate_mu",
     "budget_units",
     "charge_units",
+    "checked_tariff",
     "cost_units",
     "epsilon_of",
     "from_units",
@@ -108,9 +127,13 @@ __all__ = [
     "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
+    "ladder_for",
+    "levels_of",
     "mean_norms",
     "noise_for_epsilon",
     "noise_for_norm_budget",
+    "norms_of",
+    "own_order",
     "poisson_gaussian_divergence",
     "quantile_norms",
     "release_mean",
@@ -121,6 +144,7 @@ __all__ = [
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
+    "tariff",
     "zcdp_budget",
     "zcdp_cost",
     "zcdp_of_group",

@@ -27,9 +27,16 @@ from accounting.conversions import gdp_budget, renyi_budgets, zcdp_budget
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.quadratic import GDP, ZCDP
+from accounting.costs.tariffs import MAX_LEVELS, grid_norms, rising
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import budget_units, from_units
-from accounting.exact.validation import FloatArray, IntArray, Number, exact_number
+from accounting.exact.validation import (
+    FloatArray,
+    IntArray,
+    Number,
+    exact_number,
+    whole_number,
+)
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
 
@@ -212,6 +219,41 @@ def charge_units(
         InvalidInput: for other norms or orders, an unknown measure, or a mechanism that the
             measure does not cover.
     """
+    return _row(measure).charge_units(mechanism, norms, orders)
+
+
+def tariff(
+    measure: MeasureName,
+    mechanism: Mechanism,
+    clip_norm: float,
+    levels: int,
+    orders: npt.ArrayLike | None = None,
+) -> IntArray:
+    """Return what one step charges at every level of a grid of norms, in units of the measure.
+
+    Level l is charged as the norm l clip_norm / levels, rounded up to float64
+    (`accounting.costs.tariffs`): `charge_units` of that norm, or of the level below if that is more
+    by a rounding of sampled steps. So it is 0 at level 0 and never falls.
+
+    Args:
+        measure: a key of `MEASURES`.
+        mechanism: the step; says what the norms measure.
+        clip_norm: the norm of the highest level, finite, > 0.
+        levels: L, 1 to 255.
+        orders: shape (k,), for "renyi" and no other.
+
+    Returns:
+        int64, shape (L + 1,), or (L + 1, k) for "renyi". Charges saturate at `MAX_COST_UNITS`,
+        which no budget admits.
+
+    Raises:
+        InvalidInput: for other arguments, or a mechanism that the measure does not cover.
+    """
+    row, count = _row(measure), whole_number("levels", levels, 1, MAX_LEVELS)
+    return rising(row.charge_units(mechanism, grid_norms(clip_norm, count), orders))
+
+
+def _row(measure: MeasureName) -> Measure:
     if not isinstance(measure, str) or measure not in MEASURES:
         raise InvalidInput("measure", measure, f"one of {', '.join(MEASURES)}")
-    return MEASURES[measure].charge_units(mechanism, norms, orders)
+    return MEASURES[measure]

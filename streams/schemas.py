@@ -17,6 +17,10 @@ request.
     SHA-256 of its content. What a charge may make a worker write is limited more tightly. The
     lengths of packed arrays are checked before anything else (in version 1 after the attempt), and
     what is refused for its content names its sender.
+3   A policy may bind each user to an order of its own (``own_order``).
+    A roster: the users of a run are enrolled once (``enrol``) and charged by their levels, one byte
+    each, at the prices of a tariff (``charge-roster``). So sampled steps can be charged: what
+    computing their cost needs besides rational arithmetic has been done before the log.
 
 Changing a record:
 
@@ -38,7 +42,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from streams.normal_form import first_irregular, normal_form
 
-VERSION = 2
+VERSION = 3
 """What this module writes."""
 
 OLDEST = 1
@@ -58,6 +62,7 @@ Norms: TypeAlias = list[float] | bytes
 
 Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
 MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
+RosterMechanism: TypeAlias = MechanismName | Literal["poisson-gaussian"]
 OnExhaustion: TypeAlias = Literal["halt", "clip"]
 UserIds: TypeAlias = Literal["one-kind", "integer", "string", "mixed"]
 """Which ids a dataset has: integers and strings are never equal, so that one person known by 1 and
@@ -71,6 +76,7 @@ AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
 """Units of ``accounting.exact.units``, and as many as a filter takes."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
@@ -96,9 +102,13 @@ class Reason(StrEnum):
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
+    UNKNOWN_ROSTER = "unknown-roster"  # nobody has been enrolled in the run
+    ROSTER_CHANGED = "roster-changed"  # not the users, the clip norm or the grid that it has
     TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
+    INVALID_TARIFF = "invalid-tariff"  # not what steps of this roster can cost, or not known here
+    INVALID_LEVELS = "invalid-levels"  # beyond the grid, or positions that are not in the roster
     MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
     NORM_ABOVE_CLIP = "norm-above-clip"
@@ -172,6 +182,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 2 on. Not given: one-kind, or the policy that is there already; in version 1:
     # mixed. A policy that is stored without it is of version 1.
     user_ids: UserIds | UnsetType = UNSET
+    # From version 3 on. Each user is bound to one of the orders, with its first charge that costs
+    # something, and charged there alone; else all orders have to hold.
+    own_order: Literal[True] | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -219,7 +232,42 @@ class Charge(_OfRun, frozen=True, tag="charge"):
     clip_norm: float | None = None  # no norm of the step may exceed it
 
 
-Request: TypeAlias = CreateDataset | WithdrawDataset | OpenRun | CloseRun | Charge
+class Enrol(_OfRun, frozen=True, tag="enrol"):
+    """Puts users into the roster of a run, in one partition; from then on they are positions.
+
+    Users are added at the end. What is sent again has to be what is there: so nobody is enrolled
+    twice, and with no users at all it asks for the roster as it is.
+    """
+
+    attempt: Attempt
+    request: Token
+    first: Counter  # position of the first of these users in this partition's part of the roster
+    users: Users
+    clip_norm: Positive  # the norm of the highest level
+    levels: Annotated[int, Meta(ge=1, le=255)]  # of the grid, beside level 0, whose norm is 0
+
+
+class ChargeRoster(_OfRun, frozen=True, tag="charge-roster"):
+    """One step of one run, for all users of its roster in one partition, at their levels.
+
+    Levels that it does not bring are those of the step before; a user who is new has the highest.
+    """
+
+    attempt: Attempt
+    step: Counter
+    members: Counter  # of the roster: it is the one that the sender knows
+    tariff: Annotated[bytes, Meta(min_length=16, max_length=16)]  # its digest
+    units: bytes = b""  # the tariff: int64, (levels + 1, orders); empty: that of the step before
+    positions: bytes = b""  # uint32, increasing: whose levels change; empty: those of all, or none
+    levels: bytes = b""  # a byte each
+    mechanism: RosterMechanism = "gaussian"
+    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
+    sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # 1 but for poisson-gaussian
+
+
+Request: TypeAlias = (
+    CreateDataset | WithdrawDataset | OpenRun | CloseRun | Charge | Enrol | ChargeRoster
+)
 
 # --- answers: the topic `halts` -----------------------------------------------------------------
 
@@ -278,7 +326,69 @@ class Decision(_OfRun, frozen=True, tag="decision"):
     granted: bytes = b""  # float64 granted norms of those positions
 
 
-Answer: TypeAlias = DatasetCreated | DatasetWithdrawn | RunOpened | RunClosed | Decision
+class Enrolled(_OfRun, frozen=True, tag="enrolled"):
+    """The roster of a run in one partition, as of the last step and with who was enrolled since."""
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int  # the last step decided here, -1 before the first
+    members: int
+    digests: bytes  # 16 bytes for each 4096 users, in their order: who they are
+    clip_norm: float
+    grid: int  # how many levels there are beside level 0
+    levels: bytes  # asked for by the last step, a byte each
+    granted: bytes  # granted by it
+    halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
+    exhausted: bytes  # positions of those who have nothing left
+    tariff: bytes = b""  # the digest of that of the last step
+    decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
+
+
+class RosterDecision(_OfRun, frozen=True, tag="roster-decision"):
+    """What changed, with a step of a roster, in who is admitted, in one partition.
+
+    Positions are a zero byte and uint32 numbers, or a byte 1 and a bit set, whichever is shorter.
+    """
+
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    digest: bytes  # of the charge
+    members: int
+    halted: bytes = b"\0"  # positions of those who were admitted before and are not now
+    readmitted: bytes = b"\0"  # the other way round
+    exhausted: bytes = b"\0"  # who has nothing left after this step, and had something before
+    # on_exhaustion=clip: who is granted another level than in the step before or, if this step sets
+    # the level or admits again, than asked for; and these levels, a byte each.
+    regranted: bytes = b"\0"
+    granted: bytes = b""
+
+
+class Halted(_OfRun, frozen=True, tag="halted"):
+    """HALT events of a step of a roster: the ids of users who are admitted no longer."""
+
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    part: int  # of so many, if there are too many users for one record
+    parts: int
+    users: Users
+
+
+Answer: TypeAlias = (
+    DatasetCreated
+    | DatasetWithdrawn
+    | RunOpened
+    | RunClosed
+    | Decision
+    | Enrolled
+    | RosterDecision
+    | Halted
+)
 
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
 
@@ -291,6 +401,7 @@ class OdometerCheckpoint(_OfDataset, frozen=True, tag="odometer"):
     offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
     # In the measure's own unit (rho, mu, Renyi divergence per order), rounded up.
     bound: list[float]
+    order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
 
 
 class Rejected(_Record, frozen=True, tag="rejected"):
@@ -348,6 +459,8 @@ def decode_request(value: bytes | None) -> Request:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
         raise Rejection(Reason.MALFORMED, str(error)) from error
     _check_version(request.v)
+    if request.v < 3:
+        _check_rosters(request)
     if request.v == 1:
         _check_features(request)
     else:
@@ -377,14 +490,26 @@ def _check_features(request: Request) -> None:
     raise Rejection(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
 
 
+def _check_rosters(request: Request) -> None:
+    """Refuse in a request of an earlier version what only version 3 has."""
+    match request:
+        case Enrol() | ChargeRoster():
+            feature = "this type of record"
+        case CreateDataset(policy=policy) if policy.own_order is not UNSET:
+            feature = "own_order"
+        case _:
+            return
+    raise Rejection(Reason.MALFORMED, f"{feature} needs version 3, not {request.v}")
+
+
 def _check_content(request: Request) -> None:
     """Refuse what can be told from the record alone and not by its types; not in version 1."""
-    if not isinstance(request, Charge):
-        return
-    for name, packed in (("users", request.users), ("norms", request.norms)):
-        if isinstance(packed, bytes) and len(packed) % 8:
-            raise Rejection(Reason.MALFORMED, uneven(name, packed), request)
-    user = None if isinstance(request.users, bytes) else first_irregular(request.users)
+    for name, width in _PACKED.get(type(request), {}).items():
+        packed = getattr(request, name)
+        if isinstance(packed, bytes) and len(packed) % width:
+            raise Rejection(Reason.MALFORMED, uneven(name, packed, width), request)
+    users = getattr(request, "users", b"")
+    user = None if isinstance(users, bytes) else first_irregular(users)
     if user is not None:
         detail = (
             f"user {user!a} is not in normal form, in which it is "
@@ -393,9 +518,17 @@ def _check_content(request: Request) -> None:
         raise Rejection(Reason.MALFORMED, detail, request)
 
 
-def uneven(name: str, packed: bytes) -> str:
+_PACKED: dict[type[Request], dict[str, int]] = {
+    Charge: {"users": 8, "norms": 8},
+    Enrol: {"users": 8},
+    ChargeRoster: {"units": 8, "positions": 4},
+}
+"""The packed arrays of a request, and how many bytes an entry of each has."""
+
+
+def uneven(name: str, packed: bytes, width: int = 8) -> str:
     """What is wrong with a packed array that is cut off."""
-    return f"{name}: {len(packed)} packed bytes are not a multiple of 8"
+    return f"{name}: {len(packed)} packed bytes are not a multiple of {width}"
 
 
 class _Versioned(msgspec.Struct):

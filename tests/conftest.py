@@ -16,7 +16,7 @@ from hypothesis import settings
 
 # How long an example takes is not what any test is about.
 settings.register_profile("full", deadline=None)
-settings.register_profile("check", deadline=None, max_examples=15)
+settings.register_profile("check", deadline=None, max_examples=10)
 settings.load_profile("full")
 
 INTEGRATION = Path(__file__).with_name("integration")

@@ -1,17 +1,29 @@
-"""The Python of the README, as it stands there."""
+"""What the documents say to run, as it stands there."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted(
+    path
+    for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
+    if path.is_file()
+)
 
 
-def blocks() -> list[str]:
+def blocks(text: str = README) -> list[str]:
     """Every block of Python, in order."""
-    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every command of every block for a shell, in order, as its words."""
+    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def blocks_of_the_library() -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from accounting.costs.tariffs import grid_norms
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, positive_finite
 
@@ -47,16 +48,12 @@ class NormGrid:
         if not 1 <= levels <= MAX_LEVELS:
             raise InvalidInput("levels", levels, f"from 1 to {MAX_LEVELS}")
         object.__setattr__(self, "levels", int(levels))
-        if not (np.diff(self.norms) > 0.0).all():
-            raise InvalidInput("clip_norm", self.clip_norm, "large enough for levels that differ")
+        _ = self.norms  # raises for a clip norm whose levels would not differ
 
     @cached_property
     def norms(self) -> FloatArray:
         """The levels, shape (levels,), ascending, > 0, read-only."""
-        numerator, denominator = self.clip_norm.as_integer_ratio()
-        denominator *= self.levels
-        values = [_ratio_up(k * numerator, denominator) for k in range(1, self.levels + 1)]
-        norms = np.array(values)
+        norms = grid_norms(self.clip_norm, self.levels)[1:]
         norms.setflags(write=False)
         return norms
 
@@ -124,15 +121,6 @@ class NormGrid:
             allowed = f"at most the clip norm {self.clip_norm!r} throughout"
             raise InvalidInput("norms", float(values.max()), allowed)
         return values
-
-
-def _ratio_up(numerator: int, denominator: int) -> float:
-    """Return the smallest float64 >= numerator / denominator."""
-    nearest = numerator / denominator  # correctly rounded by Python
-    top, bottom = nearest.as_integer_ratio()
-    return (
-        float(np.nextafter(nearest, np.inf)) if top * denominator < numerator * bottom else nearest
-    )
 
 
 def _rows(users: npt.ArrayLike, n: int, expected: int) -> IntArray:

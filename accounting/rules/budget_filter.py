@@ -195,6 +195,14 @@ class BudgetFilter(ABC):
             )
         return state + charged, granted, charged
 
+    def charge_units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
+        """Return what a step charges in units, rounded up; of the shape of the state.
+
+        Raises:
+            InvalidInput: for what the measure does not cover.
+        """
+        return self._charge(mechanism, norm_vector("norms", norms))
+
     @abstractmethod
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         """Return the charge of each norm in units, of the shape of the state."""

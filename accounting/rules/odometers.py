@@ -60,7 +60,8 @@ def advance_units(
         used: units spent on the current rung, shape (n,) or (n, k), at the start 0.
         rungs: int64, shape (n,), at the start 1.
         cost: units, of the shape of `used`.
-        increment: units of D, one number or one per order, 1 to `MAX_BUDGET_UNITS`.
+        increment: units of D, 1 to `MAX_BUDGET_UNITS`: one number, or one per order for `used` of
+            shape (n, k), or one per user, of shape (n, 1), for `used` of shape (n,).
 
     Returns:
         Arrays of the shapes given. The bound at an order is rungs times its increment. `rungs`
@@ -76,11 +77,13 @@ def advance_units(
     _check_shapes(spent, charge, height, increments)
     # used <= 2**61 and cost <= 2**62, so the sum is exact.
     total = spent + charge
-    over = total > increments
+    over = total > (increments[:, 0] if increments.ndim == 2 else increments)
     rows = np.flatnonzero(over if over.ndim == 1 else over.any(axis=1))
     climbed = height.copy()
     if rows.size:
         # The same rule for one order and for several: rows of shape (rows, k).
+        if increments.ndim == 2:
+            increments = increments[rows]
         row_charge = charge[rows].reshape(rows.size, -1)
         row_empty = ~spent[rows].reshape(rows.size, -1).any(axis=1)
         needed = -(-row_charge // increments)
@@ -237,18 +240,23 @@ class GdpOdometer(_Odometer):
 
 def _checked_increments(increment: int | Sequence[int] | IntArray) -> IntArray:
     increments = np.atleast_1d(unit_array("increment", increment, MAX_BUDGET_UNITS))
-    if increments.ndim != 1 or increments.size == 0 or increments.min() < 1:
-        raise InvalidInput("increment", increment, "1 unit or more, one number or one per order")
+    shaped = increments.ndim == 1 or (increments.ndim == 2 and increments.shape[1] == 1)
+    if not shaped or increments.size == 0 or increments.min() < 1:
+        allowed = "1 unit or more, one number, one per order, or one per user of shape (n, 1)"
+        raise InvalidInput("increment", increment, allowed)
     return increments
 
 
 def _check_shapes(used: IntArray, cost: IntArray, rungs: IntArray, increments: IntArray) -> None:
-    if used.ndim == 1 and increments.size == 1:
-        pass
-    elif used.ndim != 2 or used.shape[1] != increments.size:
-        raise InvalidInput(
-            "used", used.shape, f"one column for each of {increments.size} increments"
-        )
+    if increments.ndim == 2:
+        shapes = used.shape == increments.shape[:1]
+    elif used.ndim == 1:
+        shapes = increments.size == 1
+    else:
+        shapes = used.ndim == 2 and used.shape[1] == increments.size
+    if not shapes:
+        allowed = f"one row or column for each of {increments.size} increments"
+        raise InvalidInput("used", used.shape, allowed)
     if cost.shape != used.shape:
         raise InvalidInput("cost", cost.shape, f"of the shape of used, {used.shape}")
     if rungs.shape != used.shape[:1]:

@@ -122,7 +122,7 @@ def _add_worker(verbs: Any) -> None:
         verbs,
         "worker",
         commands.worker,
-        "fold the log and answer it; start as many as you like",
+        "apply the log and answer it; start as many as you like",
         (*_OBSERVER, "partitions"),
         "With --json its log is one JSON object a line.",
     )

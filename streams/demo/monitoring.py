@@ -24,26 +24,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost
+from accounting import noise_for_norm_budget, zcdp_cost
 from accounting.costs.mechanisms import Gaussian
 from streams.demo.purchases import Purchases
-from streams.demo.training import Progress, worst_case_steps
+from streams.demo.training import Guarantee, Progress, worst_case_steps
 from streams.queries.answerer import QueryAnswerer
 from streams.sdk.run import Run
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is guaranteed to every customer, and on how many days of buying a customer counts."""
+class Settings(Guarantee):
+    """On how many days of buying a customer counts."""
 
-    epsilon: float
-    delta: float
     norm_budget: int
-
-    @property
-    def rho(self) -> float:
-        """The budget of every customer, in zCDP."""
-        return zcdp_budget(self.epsilon, self.delta)
 
 
 CDNOW: Final = Settings(epsilon=1.0, delta=1e-5, norm_budget=20)

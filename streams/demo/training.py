@@ -51,27 +51,31 @@ CLIP_NORM: Final = math.sqrt(2.0) * FEATURE_NORM
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to train. Choosing it with the data at hand, as for the demos, is not accounted for.
-
-    Attributes:
-        epsilon: with delta, what is guaranteed to every user.
-        delta: see epsilon.
-        worst_case_steps: the noise is such that worst-case accounting allows this many steps.
-        steps: how many are made with individual accounting.
-        learning_rate: of the mean gradient.
-    """
+class Guarantee:
+    """What every user is promised."""
 
     epsilon: float
     delta: float
-    worst_case_steps: int
-    steps: int
-    learning_rate: float
 
     @property
     def rho(self) -> float:
         """The budget of every user, in zCDP."""
         return zcdp_budget(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Settings(Guarantee):
+    """How to train. Choosing it with the data at hand, as for the demos, is not accounted for.
+
+    Attributes:
+        worst_case_steps: the noise is such that worst-case accounting allows this many steps.
+        steps: how many are made with individual accounting.
+        learning_rate: of the mean gradient.
+    """
+
+    worst_case_steps: int
+    steps: int
+    learning_rate: float
 
     @property
     def noise_stddev(self) -> float:

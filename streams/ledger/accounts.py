@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism
-from streams.ledger.charges import check_charge, check_new_users, check_once
+from accounting import Mechanism, own_order
+from accounting.rules import terms
+from accounting.rules.accounts import Account
+from streams.ledger.charges import (
+    check_charge,
+    check_kinds,
+    check_new_users,
+    check_no_member,
+    check_once,
+)
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,
@@ -23,12 +31,12 @@ from streams.ledger.columns import (
     Columns,
     Numbers,
     RowChanges,
+    Rows,
     joined,
-    slots_of,
 )
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.limits import ids_written
-from streams.ledger.rule import NOBODY, Rule, Settled, positions
+from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
 from streams.schemas import Charge, Policy, User, Users
 from streams.wire.packing import pack_users, select_users, unpack_users
 
@@ -43,6 +51,13 @@ class Balances(Columns):
     spent: Annotated[Numbers, PER_ORDER]  # units charged so far: never above the budget
     base: Annotated[Numbers, PER_ORDER]  # units that were spent when the odometer last restarted
     rungs: Annotated[Numbers, Column(initial=1)]  # how many odometer steps the bound has climbed
+
+
+class OwnBalances(Balances):
+    """The same, of users who are bound to an order of their own."""
+
+    order: Annotated[OrderIndex, Column(dtype="|u1")]  # which one
+    bound: Annotated[OrderIndex, Column(dtype="|u1")]  # 1 from the first charge on that costs
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
@@ -79,15 +94,23 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Raised:
+    """Whose bound rose."""
+
+    user: User
+    bound: list[float]
+    order: float | None  # that the user is bound to, if so
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a charge did; arrays in the order of its users."""
 
-    users: NDArray[np.int64] | list[User]
     admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]
     clipped: Numbers  # positions granted less than asked for
-    granted: NDArray[np.float64]  # the granted norms of those positions
-    raised: Iterator[tuple[User, list[float]]]  # whose bound rose, with the new one
+    granted: NDArray[np.float64]  # the norms of those positions
+    raised: Iterator[Raised]
     changes: AccountsChanges
 
 
@@ -96,19 +119,35 @@ class Accounts:
 
     Attributes:
         policy: under what they are charged.
-        exhausted_users: how many of them have nothing left.
+        rule: what comes of it.
+        account: their numbers, for the rosters that charge them in arrears.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
         self.policy = policy
-        self.exhausted_users = 0
+        self.rule = Rule(policy)
         self._partition = partition
-        self._rule = Rule(policy)
         self._index = UserIndex()
-        self._rows = Balances(self._rule.orders)
+        self._own = OwnBalances() if self.rule.binds else None
+        self._rows: Balances = self._own or Balances(self.rule.orders)
+        self.account = Account(self.rule.terms, cast(terms.Balances, self._rows))
+        self._exhausted: int | None = 0  # None: to be counted
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def exhausted_users(self) -> int:
+        """How many users have nothing left; those charged in arrears have something left."""
+        if self._exhausted is None:
+            rows = self._before(np.arange(len(self._index)))
+            self._exhausted = int(np.count_nonzero(self.rule.exhausted(rows.spent, rows.order)))
+        return self._exhausted
+
+    @property
+    def first_user(self) -> User | None:
+        """Who was charged or enrolled first, if anybody was."""
+        return self._index.user(0) if len(self._index) else None
 
     def plan(self, charge: Charge) -> Plan:
         """What one step asks for, if it can be charged; nothing has changed yet.
@@ -116,23 +155,41 @@ class Accounts:
         Raises:
             Rejection: for the first reason that applies.
         """
-        first = self._index.user(0) if len(self._index) else None
-        users, norms, mechanism = check_charge(charge, self.policy, first)
-        slots = self._index.find(users)
-        new = positions(slots == UNKNOWN)
-        new_users = select_users(users, new)
-        check_once(users, slots)
-        if len(new):
-            check_new_users(new_users, self._partition, self.policy.partitions)
-            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
-        return Plan(users, norms, mechanism, slots, new_users)
+        users, norms, mechanism = check_charge(charge, self.policy, self.first_user)
+        return Plan(users, norms, mechanism, *self._seek(users))
+
+    def enrolment(
+        self, users: NDArray[np.int64] | list[User], members: Numbers, version: int
+    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
+        """The slots of users who are to be enrolled, and who of them is new; nothing has changed.
+
+        Args:
+            users: who is to be enrolled.
+            members: slots of those who are.
+            version: of the request.
+
+        Raises:
+            Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
+        """
+        check_kinds(self.policy, self.first_user, users, version)
+        return self._seek(users, members)
+
+    def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
+        """The ids in these slots."""
+        return self._index.users_at(slots)
+
+    def enrol(self, new_users: NDArray[np.int64] | list[User]) -> AccountsChanges:
+        """Give users their slots before anything is charged to them."""
+        first = len(self._index)
+        self._enrol(new_users)
+        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [])
 
     def measure(self, plan: Plan) -> tuple[int, int]:
         """How many users a plan would charge, and how many odometers it would raise."""
         self._rows.reserve(len(self._index) + len(plan.new_users))
         charged = raised = 0
-        for block in self._blocks(plan):
-            settled = self._settle(plan, block)
+        for block in self._blocks(plan.slots):
+            _, _, settled = self._decide(plan, block)
             charged += int(np.count_nonzero(settled.charged))
             raised += len(settled.raised)
         return charged, raised
@@ -142,34 +199,80 @@ class Accounts:
         first_new_slot = len(self._index)
         if len(plan.new_users):
             self._enrol(plan.new_users)
-        blocks = self._blocks(plan)
-        settled: list[Settled] = []
+        self.account.take(plan.slots)
+        blocks = self._blocks(plan.slots)
+        decided: list[tuple[NDArray[np.bool_], Bill, Settled]] = []
         written: list[list[RowChanges]] = []
         for block in blocks:
-            decided = self._settle(plan, block)
-            written.append(self._write(plan.slots[block], decided))
+            admitted, bill, settled = self._decide(plan, block)
+            written.append(self._write(plan.slots[block], bill, settled))
             # What grows with the orders is kept once, as bytes.
-            settled.append(decided._replace(spent=NOBODY, base=NOBODY))
-        raised = _joined(plan.slots[b][s.raised] for b, s in zip(blocks, settled, strict=True))
+            decided.append(
+                (admitted, bill._replace(cost=NOBODY), settled._replace(spent=NOBODY, base=NOBODY))
+            )
+        self._exhausted = None
         changes = AccountsChanges(
             dataset=self.policy.dataset,
             new_users=pack_users(plan.new_users),
             first_new_slot=first_new_slot,
-            rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).slots],
+            rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).rows],
         )
+        parts = list(zip(blocks, decided, strict=True))
         return Outcome(
-            users=plan.users,
-            admitted=_joined(s.admitted for s in settled),
-            exhausted=_joined(s.exhausted for s in settled),
-            clipped=_joined(b.start + s.clipped for b, s in zip(blocks, settled, strict=True)),
-            granted=_joined(s.granted for s in settled),
-            raised=self._bounds_raised(
-                raised,
-                _joined(s.rungs for s in settled),
-                _joined(s.rungs_before for s in settled),
+            admitted=_joined(admitted for _, (admitted, _, _) in parts),
+            exhausted=_joined(settled.exhausted for _, (_, _, settled) in parts),
+            clipped=_joined(b.start + bill.clipped for b, (_, bill, _) in parts),
+            granted=_joined(bill.granted for _, (_, bill, _) in parts),
+            raised=self.bounds_raised(
+                _joined(plan.slots[b][settled.raised] for b, (_, _, settled) in parts),
+                _joined(settled.rungs_before for _, (_, _, settled) in parts),
             ),
             changes=changes,
         )
+
+    def bind(
+        self, slots: Numbers, tariff: Numbers, levels: NDArray[np.uint8]
+    ) -> tuple[Numbers, bool]:
+        """Bind those of these users who are not bound yet, and are charged something.
+
+        Args:
+            slots: of the users.
+            tariff: what a step costs at every level and order.
+            levels: of the users.
+
+        Returns:
+            Whose order was bound, and whether anybody is left whose order is not.
+        """
+        rows = self._own
+        if rows is None:
+            return NOBODY, False
+        free = np.flatnonzero(rows.bound[slots] == 0)
+        costs = np.asarray(tariff.any(axis=1))
+        charged = free[costs[levels[free]]]
+        best = own_order(tariff, self.policy.budget)
+        rows.order[slots[charged]] = best[levels[charged]]
+        rows.bound[slots[charged]] = 1
+        return slots[charged], len(charged) < len(free)
+
+    def note(self, slots: Rows, raised: Numbers, bound: Numbers) -> AccountsChanges:
+        """What says how rows are that a roster has written.
+
+        Args:
+            slots: of all of them.
+            raised: of those whose odometer rose.
+            bound: of those who were bound to an order.
+        """
+        self._exhausted = None
+        rows = [
+            self._rows.note(written, *columns)
+            for written, columns in (
+                (slots, ("spent",)),
+                (raised, ("base", "rungs")),
+                (bound, ("order", "bound")),
+            )
+            if isinstance(written, slice) or len(written)
+        ]
+        return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
 
     def put_back(self, changes: AccountsChanges) -> None:
         """Set the values that were decided before."""
@@ -179,10 +282,8 @@ class Accounts:
             raise ValueError(f"changes enrol from slot {first}: {-known} are missing")
         self._enrol(unpack_users(changes.new_users)[known:])  # a newer page may hold the first ones
         for rows in changes.rows:
-            slots = slots_of(rows)
-            self.exhausted_users -= self._count_exhausted(slots)
             self._rows.put_back(rows)
-            self.exhausted_users += self._count_exhausted(slots)
+        self._exhausted = None
 
     def changed_pages(self) -> list[int]:
         """The numbers of the pages that changed since they were last taken."""
@@ -200,67 +301,129 @@ class Accounts:
         start = number * PAGE_ROWS
         if start != len(self._index):
             raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
-        slots = self._enrol(unpack_users(page.users))
+        self._enrol(unpack_users(page.users))
         self._rows.load_page(number, page.columns)
-        self.exhausted_users += self._count_exhausted(slots)
+        self._exhausted = None
 
     def spent_units(self) -> tuple[NDArray[np.int64] | list[User], Numbers]:
-        """All users and their spent units, (n,) or (n, orders)."""
+        """All users and their spent units, what is charged in arrears included.
+
+        Of shape (n,), or (n, orders) if all orders have to hold.
+        """
         count = len(self._index)
-        return self._index.users(0, count), self._rows.spent[:count]
+        spent = self._rows.spent[:count].copy()
+        for standing in self.account.standings:
+            slots, units = standing.owed(self.account)
+            if len(slots):  # nothing is owed before the first step
+                spent[slots] += units
+        return self._index.users(0, count), spent
 
     def bounds(self) -> NDArray[np.float64]:
         """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
-        return self._rule.bounds(self._rows.rungs[: len(self._index)])
+        rows = self._before(np.arange(len(self._index)))
+        return self.rule.bounds(rows.rungs, rows.order)
 
-    def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> Numbers:
+    def bounds_raised(self, slots: Numbers, rungs_before: Numbers) -> Iterator[Raised]:
+        """Of those whose odometer rose from so many rungs, whose bound did."""
+        # As they are now: what is read later may have risen again.
+        rows, rungs_before = self._before(slots), rungs_before.copy()
+        return self._bounds_raised(slots, rows, rungs_before)
+
+    def _bounds_raised(
+        self, slots: Numbers, rows: Before, rungs_before: Numbers
+    ) -> Iterator[Raised]:
+        users = self.rule.block_users
+        for start in range(0, len(slots), users):
+            block = slice(start, start + users)
+            order = None if rows.order is None else rows.order[block]
+            bounds = self.rule.bounds(rows.rungs[block], order)
+            higher = bounds > self.rule.bounds(rungs_before[block], order)
+            news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)
+            for at, bound in zip(news.tolist(), _lists(bounds[news]), strict=True):
+                own = None if order is None else self.policy.orders[int(order[at])]
+                yield Raised(self._index.user(int(slots[block][at])), bound, own)
+
+    def _seek(
+        self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY
+    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
+        """The slots of users who are all different, and who of them is new.
+
+        Those of new users are the next ones, in their order.
+
+        Args:
+            users: who is sought.
+            members: slots of users who may not be among them.
+
+        Raises:
+            Rejection: DUPLICATE_USER or WRONG_PARTITION.
+        """
+        slots = self._index.find(users)
+        new = positions(slots == UNKNOWN)
+        new_users = select_users(users, new)
+        check_once(users, slots)
+        if len(members):
+            check_no_member(users, slots, members)
+        if len(new):
+            check_new_users(new_users, self._partition, self.policy.partitions)
+            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
+        return slots, new_users
+
+    def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> None:
         slots = self._index.add(new_users)
         self._rows.reserve(len(self._index))
         self._rows.touch(slots)
-        return slots
 
-    def _blocks(self, plan: Plan) -> list[slice]:
-        users = self._rule.block_users
-        return [slice(i, i + users) for i in range(0, max(1, len(plan.slots)), users)]
+    def _blocks(self, slots: Numbers) -> list[slice]:
+        users = self.rule.block_users
+        return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
 
-    def _settle(self, plan: Plan, block: slice) -> Settled:
-        """Decide about a block of users; writes nothing."""
-        slots, rows = plan.slots[block], self._rows
-        return self._rule.settle(
+    def _before(self, slots: Numbers) -> Before:
+        """The numbers of the users in these slots, as they are."""
+        rows, own = self._rows, self._own
+        return Before(
             rows.spent.take(slots, axis=0),
             rows.base.take(slots, axis=0),
             rows.rungs.take(slots),
-            plan.mechanism,
-            plan.norms[block],
+            None if own is None else own.order.take(slots),
+            None if own is None else own.bound.take(slots) != 0,
         )
 
-    def _write(self, slots: Numbers, settled: Settled) -> list[RowChanges]:
+    def _decide(self, plan: Plan, block: slice) -> tuple[NDArray[np.bool_], Bill, Settled]:
+        """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
+        rows = self._before(plan.slots[block])
+        bill = self.rule.bill(rows, plan.mechanism, plan.norms[block])
+        admitted = bill.admitted
+        if admitted is None:
+            admitted = self.rule.fits(rows, bill)
+            if not admitted.all():
+                bill.cost[~admitted] = 0
+        return admitted, bill, self.rule.settle(rows, bill)
+
+    def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
         """Move the rows of these slots to their new values."""
+        if self.account.standings:
+            return [self._write_all(slots, bill, settled)]
         rows = np.flatnonzero(settled.charged)
-        # Only who spends something can become exhausted: nobody begins with a budget of nothing.
-        self.exhausted_users += int(np.count_nonzero(settled.exhausted & settled.charged))
-        spent = self._rows.write(slots.take(rows), spent=settled.spent.take(rows, axis=0))
+        values: dict[str, NDArray[Any]] = {"spent": settled.spent.take(rows, axis=0)}
+        if bill.order is not None:
+            values |= {"order": bill.order[rows], "bound": np.ones(len(rows), dtype=np.uint8)}
+        spent = self._rows.write(slots.take(rows), values)
         # Whose odometer rose has spent something.
-        raised = self._rows.write(
-            slots.take(settled.raised), touched=True, base=settled.base, rungs=settled.rungs
-        )
+        risen = {"base": settled.base, "rungs": settled.rungs}
+        raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
         return [spent, raised]
 
-    def _bounds_raised(
-        self, slots: Numbers, rungs: Numbers, rungs_before: Numbers
-    ) -> Iterator[tuple[User, list[float]]]:
-        """Of those whose odometer rose, whose bound did, with the new one."""
-        users = self._rule.block_users
-        for start in range(0, len(slots), users):
-            block = slice(start, start + users)
-            bounds = self._rule.bounds(rungs[block])
-            higher = bounds > self._rule.bounds(rungs_before[block])
-            news = higher.any(axis=1) if higher.ndim == 2 else higher
-            risen = [self._index.user(slot) for slot in slots[block][news].tolist()]
-            yield from zip(risen, _lists(bounds[news]), strict=True)
-
-    def _count_exhausted(self, slots: Numbers) -> int:
-        return int(np.count_nonzero(self._rule.exhausted(self._rows.spent.take(slots, axis=0))))
+    def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowChanges:
+        """The same, with all that has been brought up to date before."""
+        rows = self._rows
+        rows.spent[slots] = settled.spent
+        rows.base[slots[settled.raised]] = settled.base
+        rows.rungs[slots[settled.raised]] = settled.rungs
+        if self._own is not None and bill.order is not None:
+            charged = np.flatnonzero(settled.charged)
+            self._own.order[slots[charged]] = bill.order[charged]
+            self._own.bound[slots[charged]] = 1
+        return rows.note(slots)
 
 
 def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:

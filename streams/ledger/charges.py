@@ -67,6 +67,26 @@ def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) 
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
+def check_no_member(
+    users: NDArray[np.int64] | list[User], slots: NDArray[np.int64], members: NDArray[np.int64]
+) -> None:
+    """Whether nobody is enrolled who is a member of the roster.
+
+    Args:
+        users: who is enrolled.
+        slots: of these users; UNKNOWN for those never seen.
+        members: the slots of all members.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    repeated = np.isin(slots, members)
+    if repeated.any():
+        user = plain(users[int(repeated.argmax())])
+        detail = f"user {user!r} is a member already, at another position"
+        raise Rejection(Reason.DUPLICATE_USER, detail)
+
+
 def check_new_users(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
     """Check users that were never seen; those seen before were checked when they came.
 

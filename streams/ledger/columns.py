@@ -1,10 +1,11 @@
-"""Numbers of users as a struct of arrays: one row a user, columns of int64.
+"""Numbers of users as a struct of arrays: one row a user, columns of integers.
 
 A subclass names its columns, one line each, and that line is all a new one takes:
 
     class Balances(Columns):
         spent: Annotated[Numbers, PER_ORDER]
         rungs: Annotated[Numbers, Column(initial=1)]
+        level: Annotated[NDArray[np.uint8], Column(dtype="u1")]
 
 Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
 names: state that was stored before there was a column has its initial value in every row.
@@ -12,15 +13,17 @@ names: state that was stored before there was a column has its initial value in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, get_type_hints
+from typing import Any, ClassVar, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = Numbers | slice
+"""Slots of rows, or a slice from one to another."""
 
 _PAGE_BITS = 12
 PAGE_ROWS = 1 << _PAGE_BITS
@@ -34,10 +37,12 @@ class Column:
     Attributes:
         initial: what it says of a user of whom nothing is known.
         per_order: a number for each order of the dataset; else one.
+        dtype: of its numbers, in memory and, little-endian, as they are stored.
     """
 
     initial: int = 0
     per_order: bool = False
+    dtype: str = "<i8"
 
 
 PER_ORDER = Column(per_order=True)
@@ -47,7 +52,13 @@ class RowChanges(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not increments: setting them twice is harmless."""
 
     slots: bytes  # uint32, little-endian
-    values: dict[str, bytes]  # column -> int64, little-endian, (n,) or (n, orders)
+    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    span: tuple[int, int] | None = None  # instead of slots: from one up to another
+
+    @property
+    def rows(self) -> int:
+        """How many rows it is about."""
+        return len(self.slots) // 4 if self.span is None else self.span[1] - self.span[0]
 
     @property
     def size(self) -> int:
@@ -98,13 +109,15 @@ class Columns:
         """The pages of these rows are not what they were."""
         self._changed_pages[slots >> _PAGE_BITS] = True
 
-    def write(self, slots: Numbers, *, touched: bool = False, **values: Numbers) -> RowChanges:
+    def write(
+        self, slots: Numbers, values: Mapping[str, NDArray[Any]], *, touched: bool = False
+    ) -> RowChanges:
         """Set columns in rows.
 
         Args:
             slots: of the rows, distinct.
-            touched: whether all of them were written just before, which saves to say it again.
             values: column -> its numbers in these rows.
+            touched: whether all of them were written just before, which saves to say it again.
 
         Returns:
             What says so.
@@ -114,10 +127,25 @@ class Columns:
         packed = {}
         for name, numbers in values.items():
             getattr(self, name)[slots] = numbers
-            packed[name] = _pack(numbers)
+            packed[name] = self._pack(name, numbers)
         if not touched:
             self.touch(slots)
         return RowChanges(slots.astype("<u4").tobytes(), packed)
+
+    def note(self, rows: Rows, *columns: str) -> RowChanges:
+        """What says how rows are, which were written in place.
+
+        Args:
+            rows: their slots, distinct, or a slice from one to another.
+            columns: that were written; all of them by default.
+        """
+        names = columns or tuple(self._columns)
+        packed = {name: self._packed(name, rows) for name in names}
+        if isinstance(rows, slice):
+            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+            return RowChanges(b"", packed, (rows.start, rows.stop))
+        self.touch(rows)
+        return RowChanges(rows.astype("<u4").tobytes(), packed)
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -140,7 +168,7 @@ class Columns:
         """
         self._changed_pages[number] = False
         rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
-        return {name: _pack(getattr(self, name)[rows]) for name in self._columns}
+        return {name: self._pack(name, getattr(self, name)[rows]) for name in self._columns}
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
         """Put the rows of a page back, for which there is room."""
@@ -150,18 +178,31 @@ class Columns:
             getattr(self, name)[start : start + len(rows)] = rows
         self._changed_pages[number] = False
 
-    def unpack(self, name: str, packed: bytes) -> Numbers:
+    def unpack(self, name: str, packed: bytes) -> NDArray[np.integer]:
         """Rows of one column."""
-        shape = self._orders if self._columns[name].per_order else ()
-        return np.frombuffer(packed, dtype="<i8").reshape(-1, *shape)
-
-    def _initial(self, column: Column, count: int) -> Numbers:
+        column = self._columns[name]
         shape = self._orders if column.per_order else ()
-        return np.full((count, *shape), column.initial, dtype=np.int64)
+        return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
+
+    def _packed(self, name: str, rows: Rows) -> bytes:
+        """The numbers of some rows; one of them if they are all the same."""
+        numbers = getattr(self, name)[rows]
+        if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):
+            numbers = numbers[:1]
+        return self._pack(name, numbers)
+
+    def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
+        return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
+
+    def _initial(self, column: Column, count: int) -> NDArray[np.integer]:
+        shape = self._orders if column.per_order else ()
+        return np.full((count, *shape), column.initial, dtype=column.dtype)
 
 
 def slots_of(changes: RowChanges) -> Numbers:
     """The slots of the rows that changed."""
+    if changes.span is not None:
+        return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
 
 
@@ -169,9 +210,7 @@ def joined(parts: Sequence[RowChanges]) -> RowChanges:
     """Changes of the same columns in different rows as one."""
     if len(parts) == 1:
         return parts[0]
+    if any(part.span for part in parts):
+        raise ValueError("spans are not joined")
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
     return RowChanges(b"".join(part.slots for part in parts), values)
-
-
-def _pack(numbers: Numbers) -> bytes:
-    return numbers.astype("<i8", copy=False).tobytes()

@@ -72,16 +72,20 @@ class UserIndex:
         self._integers.add(np.array(integer_slots, dtype=np.int64), self._integer_at)
         return slots
 
-    def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
-        """The ids in slots start to stop, in order."""
-        integers = self._integer_at[start:stop]
+    def users_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64] | list[User]:
+        """The ids in these slots, in their order."""
+        integers = self._integer_at[slots]
         if not self._string_at:
             return integers
         ids = [
             self._string_at.get(slot, integer)
-            for slot, integer in enumerate(integers.tolist(), start=start)
+            for slot, integer in zip(slots.tolist(), integers.tolist(), strict=True)
         ]
         return ids if any(isinstance(user, str) for user in ids) else integers
+
+    def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
+        """The ids in slots start to stop, in order."""
+        return self.users_at(np.arange(start, min(stop, self._count)))
 
     def user(self, slot: int) -> User:
         """The id in one slot."""

@@ -15,8 +15,10 @@ Applying the same records to the same state gives the same bytes, on any machine
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from streams.ledger.accounts import Accounts
+from streams.ledger.columns import Rows
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -25,7 +27,10 @@ from streams.ledger.outputs import (
     answer_to,
     checkpoint_of,
     decision_of,
+    enrolled_of,
+    halted_of,
     reject,
+    roster_decision_of,
 )
 from streams.ledger.policies import (
     check_policy,
@@ -34,6 +39,8 @@ from streams.ledger.policies import (
     policy_to_store,
     quoted,
 )
+from streams.ledger.rosters import Members, enrolment, pricing
+from streams.ledger.rule import NOBODY
 from streams.ledger.runs import (
     check_next_step,
     closed,
@@ -42,13 +49,17 @@ from streams.ledger.runs import (
     under_current_attempt,
 )
 from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
+from streams.ledger.tracked import Address
 from streams.schemas import (
     Answer,
     Charge,
+    ChargeRoster,
     CloseRun,
     CreateDataset,
     DatasetCreated,
     DatasetWithdrawn,
+    Enrol,
+    Enrolled,
     OpenRun,
     Reason,
     Rejection,
@@ -60,7 +71,7 @@ from streams.schemas import (
     encode,
 )
 from streams.wire.chain import NO_TOPIC, Chain, genesis
-from streams.wire.packing import charge_digest
+from streams.wire.packing import charge_digest, roster_digest
 
 __all__ = [
     "Changes",
@@ -141,6 +152,10 @@ class Ledger(State):
         match request:
             case Charge():
                 return self._charge(place, request)
+            case ChargeRoster():
+                return self._charge_roster(place, request)
+            case Enrol():
+                answer = self._enrol(place, request)
             case CreateDataset():
                 answer = self._create_dataset(place, request)
             case WithdrawDataset():
@@ -217,6 +232,7 @@ class Ledger(State):
         self._accounts_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
+        self._drop_roster(request.address)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -235,25 +251,112 @@ class Ledger(State):
         if charge.step == run.step:
             return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
-        orders = len(accounts.policy.budget)
+        orders = accounts.rule.orders or 1
         check_size(charge, orders)
         plan = accounts.plan(charge)
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *accounts.measure(plan))
         outcome = accounts.charge(plan)
         self._note(outcome.changes)
-        decision = encode(decision_of(charge, digest, outcome, place))
+        self._note_taken(accounts, plan.slots)
+        decision = encode(decision_of(charge, digest, plan.users, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
-            run, step=charge.step, digest=digest, decision=decision
+            run, step=charge.step, digest=digest, decision=decision, of_roster=False
         )
         return [
             answer_to(charge, decision),
-            *(checkpoint_of(charge, *raised, place) for raised in outcome.raised),
+            *(checkpoint_of(charge, risen, place) for risen in outcome.raised),
         ]
+
+    def _enrol(self, place: Place, request: Enrol) -> Enrolled:
+        accounts = self._accounts_of(request.dataset)
+        run = under_current_attempt(self.runs.get(request.address), request)
+        terms = self.rosters.get(request.address)
+        members = self.rosters.members.get(request.address, Members())
+        enrolled = enrolment(request, terms, members, accounts)
+        if enrolled.terms != terms:
+            self.rosters[request.address] = enrolled.terms
+            self._wake(accounts)
+            members = self.rosters.members[request.address]
+        if len(enrolled.slots):
+            if len(enrolled.new_users):
+                self._note(accounts.enrol(enrolled.new_users))
+            added = members.add(enrolled.slots, enrolled.terms.levels)
+            self._note_members(request.address, added)
+        users = accounts.users_at(members.slots)
+        return enrolled_of(request, enrolled.terms, members, users, run, place)
+
+    def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
+        accounts = self._accounts_of(charge.dataset)
+        run = under_current_attempt(self.runs.get(charge.address), charge)
+        digest = roster_digest(charge)
+        if charge.step == run.step:
+            return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+        check_next_step(run, charge)
+        terms = self.rosters.get(charge.address)
+        if terms is None:
+            detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
+            raise Rejection(Reason.UNKNOWN_ROSTER, detail)
+        members = self.rosters.members[charge.address]
+        priced = pricing(charge, terms, len(members), accounts)
+        step = members.step(priced)
+        outcome, risen = step.outcome, step.outcome.raised[0]
+        raised = members.slots_of(risen.positions)
+        if priced.terms != terms:
+            self.rosters[charge.address] = priced.terms
+        for noted in step.noted:
+            self._note_members(charge.address, noted)
+        self._note_taken(accounts, step.slots, but=charge.address)
+        self._note(accounts.note(step.slots, raised, step.bound))
+        decision = encode(roster_decision_of(charge, digest, outcome, place))
+        self.runs[charge.address] = msgspec.structs.replace(
+            run,
+            step=charge.step,
+            digest=digest,
+            decision=decision,
+            of_roster=True,
+            roster_steps=run.roster_steps + 1,
+        )
+        halted = accounts.users_at(members.slots_of(outcome.halted))
+        checkpoints = accounts.bounds_raised(raised, risen.rungs_before)
+        return [
+            answer_to(charge, decision),
+            *halted_of(charge, halted, place),
+            *(checkpoint_of(charge, bound, place) for bound in checkpoints),
+        ]
+
+    def _drop_roster(self, address: Address) -> None:
+        """Charge its members what is in arrears, and forget it."""
+        if address in self.rosters:
+            accounts, members = self.datasets[address[0]], self.rosters.members[address]
+            members.close()
+            self._note(accounts.note(members.slots, NOBODY, NOBODY))
+            del self.rosters[address]
+
+    def _note_taken(self, accounts: Accounts, taken: Rows, but: Address | None = None) -> None:
+        """Note what rosters know of these users, whose accounts were brought up to date."""
+        if len(accounts.account.standings) <= (but is not None):
+            return
+        slots = np.arange(taken.start, taken.stop) if isinstance(taken, slice) else taken
+        for address, members in self.rosters.members.items():
+            if address[0] == accounts.policy.dataset and address != but:
+                rows = np.sort(members.rows_of(slots))
+                self._note_members(address, members.note(rows))
+
+    def _wake(self, accounts: Accounts) -> None:
+        """Have all rosters of a dataset go on from what is stored of them."""
+        dataset = accounts.policy.dataset
+        for address in [address for address in self.rosters.asleep if address[0] == dataset]:
+            run = self.runs[address]
+            self.rosters.members[address].wake(accounts, self.rosters[address], run.roster_steps)
+            self.rosters.asleep.discard(address)
 
     def _accounts_of(self, dataset: str) -> Accounts:
         try:
-            return self.datasets[dataset]
+            accounts = self.datasets[dataset]
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
             raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
+        if self.rosters.asleep:
+            self._wake(accounts)
+        return accounts

@@ -22,6 +22,7 @@ from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_WRITE_BYTES,
     Charge,
+    Enrol,
     Reason,
     Rejection,
     Users,
@@ -66,6 +67,31 @@ def check_size(charge: Charge, orders: int) -> None:
         detail = (
             f"{users} users at {orders} orders may write {written} bytes, more than "
             f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_roster(request: Enrol, members: int, id_bytes: int, orders: int) -> None:
+    """Refuse an enrolment after which a step of the roster might write too much.
+
+    Args:
+        request: the enrolment.
+        members: of the roster, after it.
+        id_bytes: of those ids of all members that are strings, in UTF-8.
+        orders: of the dataset's policy; 1 for a measure without orders.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    users = _count(request.users)
+    if users > MAX_CHARGE_USERS:
+        detail = f"{users} users; {MAX_CHARGE_USERS} at most are enrolled at once: send them apart"
+        raise Rejection(Reason.TOO_LARGE, detail)
+    written = most_written(members, id_bytes, request.dataset, orders)
+    if written > MAX_WRITE_BYTES:
+        detail = (
+            f"a step of {members} users at {orders} orders may write {written} bytes, more than "
+            f"{MAX_WRITE_BYTES}: use more partitions or fewer orders"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

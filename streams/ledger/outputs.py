@@ -7,27 +7,41 @@ rejects     what was not applied, and why
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
 
-from streams.ledger.accounts import Outcome
+from accounting.rules.outcomes import StepOutcome
+from streams.ledger.accounts import Outcome, Raised
+from streams.ledger.rosters import Members, Terms
+from streams.ledger.runs import RunState
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Charge,
+    ChargeRoster,
     Decision,
+    Enrol,
+    Enrolled,
+    Halted,
     OdometerCheckpoint,
     Rejected,
     Rejection,
     Request,
+    RosterDecision,
     User,
     encode,
     odometer_key,
 )
-from streams.wire.packing import pack_bits, pack_norms, pack_users
+from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users, page_digests
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
+_HALTED_USERS = 2**13
+"""In one record: ids of 256 characters, of up to four bytes each, take 8 MiB."""
 
 
 class Channel(Enum):
@@ -63,9 +77,15 @@ def answer_to(request: Request, answer: bytes) -> Output:
     return Output(Channel.HALTS, request.address[-1].encode(), answer)
 
 
-def decision_of(charge: Charge, digest: bytes, outcome: Outcome, place: Place) -> Decision:
+def decision_of(
+    charge: Charge,
+    digest: bytes,
+    users: NDArray[np.int64] | list[User],
+    outcome: Outcome,
+    place: Place,
+) -> Decision:
     """What is said of a step that was charged."""
-    users, admitted = outcome.users, outcome.admitted
+    admitted = outcome.admitted
     halted = (
         [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
         if isinstance(users, list)
@@ -89,17 +109,94 @@ def decision_of(charge: Charge, digest: bytes, outcome: Outcome, place: Place) -
     )
 
 
-def checkpoint_of(charge: Charge, user: User, bound: list[float], place: Place) -> Output:
+def enrolled_of(
+    request: Enrol,
+    terms: Terms,
+    members: Members,
+    users: NDArray[np.int64] | list[User],
+    run: RunState,
+    place: Place,
+) -> Enrolled:
+    """What is said of a roster, of whose members these are the ids."""
+    count = len(members)
+    return Enrolled(
+        v=request.v,
+        dataset=request.dataset,
+        run=request.run,
+        attempt=request.attempt,
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        last_step=run.step,
+        members=count,
+        digests=page_digests(users),
+        clip_norm=terms.clip_norm,
+        grid=terms.levels,
+        levels=members.levels.tobytes(),
+        granted=members.granted.tobytes(),
+        halted=pack_positions(members.halted, count),
+        exhausted=pack_positions(members.exhausted, count),
+        tariff=terms.tariff,
+        decision=run.decision if run.of_roster else b"",
+    )
+
+
+def roster_decision_of(
+    charge: ChargeRoster, digest: bytes, outcome: StepOutcome, place: Place
+) -> RosterDecision:
+    """What is said of a step of a roster: what changed with it."""
+    count = charge.members
+    return RosterDecision(
+        v=charge.v,
+        dataset=charge.dataset,
+        run=charge.run,
+        attempt=charge.attempt,
+        step=charge.step,
+        partition=place.partition,
+        offset=place.offset,
+        digest=digest,
+        members=count,
+        halted=pack_positions(outcome.halted, count),
+        readmitted=pack_positions(outcome.readmitted, count),
+        exhausted=pack_positions(outcome.exhausted, count),
+        regranted=pack_positions(outcome.regranted, count),
+        granted=outcome.levels.tobytes(),
+    )
+
+
+def halted_of(
+    charge: ChargeRoster, users: NDArray[np.int64] | list[User], place: Place
+) -> Iterator[Output]:
+    """The HALT events of a step of a roster."""
+    starts = range(0, len(users), _HALTED_USERS)
+    for part, start in enumerate(starts):
+        halted = Halted(
+            v=charge.v,
+            dataset=charge.dataset,
+            run=charge.run,
+            attempt=charge.attempt,
+            step=charge.step,
+            partition=place.partition,
+            offset=place.offset,
+            part=part,
+            parts=len(starts),
+            users=pack_users(users[start : start + _HALTED_USERS]),
+        )
+        yield answer_to(charge, encode(halted))
+
+
+def checkpoint_of(charge: Charge | ChargeRoster, risen: Raised, place: Place) -> Output:
     """What is said of a user whose bound rose."""
     checkpoint = OdometerCheckpoint(
         v=charge.v,
         dataset=charge.dataset,
-        user=user,
+        user=risen.user,
         partition=place.partition,
         offset=place.offset,
-        bound=bound,
+        bound=risen.bound,
+        order=UNSET if risen.order is None else risen.order,
     )
-    return Output(Channel.ODOMETER, odometer_key(charge.dataset, user), encode(checkpoint))
+    return Output(Channel.ODOMETER, odometer_key(charge.dataset, risen.user), encode(checkpoint))
 
 
 def reject(

@@ -20,9 +20,10 @@ from accounting import (
     Laplace,
     Measure,
     Mechanism,
+    PoissonGaussian,
     PureDP,
 )
-from streams.schemas import MechanismName, Policy, Reason, Rejection, UserIds
+from streams.schemas import ChargeRoster, MechanismName, Policy, Reason, Rejection, UserIds
 
 MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
     "gaussian": Gaussian,
@@ -55,6 +56,8 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must be finite, not {policy.orders}"
     elif sorted(set(policy.orders)) != policy.orders:
         complaint = f"orders must increase strictly, not {policy.orders}"
+    elif has_own_orders(policy) and not per_order:
+        complaint = f"own_order belongs to measure renyi, not to {measure}"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -71,6 +74,11 @@ def check_policy(policy: Policy) -> None:
 def user_ids_of(policy: Policy) -> UserIds:
     """Which kinds of ids a stored policy allows; version 1 allowed all."""
     return "mixed" if policy.user_ids is UNSET else policy.user_ids
+
+
+def has_own_orders(policy: Policy) -> bool:
+    """Whether each user is bound to one of the orders, and charged there alone."""
+    return policy.own_order is True
 
 
 def policy_to_store(policy: Policy, version: int) -> Policy:
@@ -97,8 +105,11 @@ def policy_as_of(policy: Policy, version: int) -> Policy:
 
 
 def quoted(policy: Policy) -> str:
-    """A policy as texts quote it; one of version 1 as version 1 did."""
-    return str(policy).replace(f", user_ids={UNSET}", "")
+    """A policy as texts quote it: as the version did that knew no more than it says."""
+    text = str(policy)
+    for field in ("user_ids", "own_order"):
+        text = text.replace(f", {field}={UNSET}", "")
+    return text
 
 
 def _without_user_ids(policy: Policy) -> Policy:
@@ -120,15 +131,42 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
         mechanism = MECHANISMS[name](scale)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, name, policy)
+    return mechanism
+
+
+def check_roster_mechanism(charge: ChargeRoster, policy: Policy) -> None:
+    """Check the mechanism of a step whose prices a tariff says.
+
+    Raises:
+        Rejection: INVALID_MECHANISM.
+    """
+    if charge.mechanism != "poisson-gaussian":
+        if charge.sampling_rate != 1.0:
+            detail = (
+                f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
+                "sampled: those of poisson-gaussian are"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+        mechanism_of(charge.mechanism, charge.scale, policy)
+        return
+    try:
+        mechanism = PoissonGaussian(charge.scale, charge.sampling_rate)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, charge.mechanism, policy)
+
+
+def _check_covered(mechanism: Mechanism, name: str, policy: Policy) -> None:
     measure = measure_of(policy)
     if not measure.covers(mechanism):
         covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
+        other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
         detail = (
             f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
-            "use measure zcdp"
+            f"use measure {other}"
         )
         raise Rejection(Reason.INVALID_MECHANISM, detail)
-    if policy.on_exhaustion == "clip" and not isinstance(mechanism, Gaussian):
+    if policy.on_exhaustion == "clip" and not isinstance(mechanism, Gaussian | PoissonGaussian):
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)
-    return mechanism

@@ -1,7 +1,8 @@
 """What a step comes to under one policy: rows of numbers in, rows of numbers out.
 
-The rule itself is in ``accounting``. This module puts its parts together: the filter decides who is
-admitted, or with what norm; the odometer rises with what was charged. Nothing here is written.
+The rule itself is in ``accounting``. This module puts its parts together: what a charge costs, whom
+the budgets admit, or with what norm; the odometer rises with what was charged. Nothing here is
+written.
 """
 
 from __future__ import annotations
@@ -11,25 +12,46 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism, advance_units
+from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
+from accounting.rules.terms import Orders, Terms
 from streams.ledger.columns import Numbers
-from streams.ledger.policies import filter_of, measure_of
+from streams.ledger.policies import filter_of, has_own_orders, measure_of
 from streams.schemas import Policy
 
 _BLOCK_NUMBERS = 2**18
 """Users times orders that are charged at a time: the temporaries do not grow with the record."""
 
 NOBODY = np.empty(0, dtype=np.int64)
+NOTHING = np.empty(0)
+
+OrderIndex = NDArray[np.uint8]
+
+
+class Before(NamedTuple):
+    """The rows of some users."""
+
+    spent: Numbers
+    base: Numbers
+    rungs: Numbers
+    order: OrderIndex | None  # index of the order that each is bound to, if to one alone
+    bound: NDArray[np.bool_] | None
+
+
+class Bill(NamedTuple):
+    """What a step asks of some users."""
+
+    cost: Numbers
+    order: OrderIndex | None  # with those who are bound by this step
+    admitted: NDArray[np.bool_] | None = None  # None: those who can pay
+    clipped: Numbers = NOBODY  # positions, with the norms that were granted
+    granted: NDArray[np.float64] = NOTHING
 
 
 class Settled(NamedTuple):
     """What a step comes to for some users; positions are those among them."""
 
     spent: Numbers
-    admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]
-    clipped: Numbers  # positions, with the granted norms
-    granted: NDArray[np.float64]
     charged: NDArray[np.bool_]  # who spent something
     raised: Numbers  # positions of those whose odometer rose, with what it is now
     base: Numbers
@@ -41,69 +63,130 @@ class Rule:
     """How the users of one dataset are charged.
 
     Attributes:
+        terms: budgets and odometer, for charges in units.
         orders: how many numbers a user has of what is spent; None: one, in rows without an axis
             for it.
+        binds: whether each user is bound to an order of its own.
         block_users: how many users are best charged at a time.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._measure = measure_of(policy)
-        self._filter = filter_of(policy)
         self._orders = np.array(policy.orders) if self._measure.per_order else None
-        self.orders = len(policy.orders) if self._measure.per_order else None
+        self.binds = has_own_orders(policy)
+        kind: Orders = "own" if self.binds else "all" if self._measure.per_order else "none"
+        self.terms = Terms(tuple(policy.budget), tuple(policy.odometer_step), kind)
+        self.orders = len(policy.orders) if kind == "all" else None
+        self._filter = filter_of(policy)
         self._budget = self._numbers(policy.budget)
         self._odometer_step = self._numbers(policy.odometer_step)
         # The filter alone already promises that no user goes beyond the budget.
         self._most_rungs = -(-self._budget // self._odometer_step)
         self.block_users = max(1, _BLOCK_NUMBERS // self._budget.size)
 
-    def settle(
-        self,
-        spent_before: Numbers,
-        base: Numbers,
-        rungs: Numbers,
-        mechanism: Mechanism,
-        norms: NDArray[np.float64],
-    ) -> Settled:
-        """Decide about some users, of whom the first three arrays are the rows."""
-        clipped, granted = NOBODY, np.empty(0)
-        if self._policy.on_exhaustion == "halt":
-            cost = self._measure.charge_units(mechanism, norms, self._orders)
-            spent, admitted = self._filter.admit_units(spent_before, cost)
-        else:
-            spent, norms_granted, _ = self._filter.grant_units(spent_before, mechanism, norms)
-            admitted = (norms_granted > 0) | (norms == 0)
-            clipped = np.flatnonzero(admitted & (norms_granted < norms))
-            granted = norms_granted[clipped]
-        cost = spent - spent_before
-        used, risen = advance_units(spent_before - base, rungs, cost, self._odometer_step)
-        raised = positions(risen != rungs)
+    def bill(self, rows: Before, mechanism: Mechanism, norms: NDArray[np.float64]) -> Bill:
+        """What a step of these norms asks, or what is granted of it (on_exhaustion=clip)."""
+        clips = self._policy.on_exhaustion == "clip"
+        if not self.binds:
+            if not clips:
+                cost = self._measure.charge_units(mechanism, norms, self._orders)
+                return Bill(cost, None)
+            spent, granted, _ = self._filter.grant_units(rows.spent, mechanism, norms)
+            return self._granted(spent - rows.spent, None, norms, granted)
+        costs = self._measure.charge_units(mechanism, norms, self._orders)
+        order = self.bind(rows, costs)
+        if not clips:
+            return Bill(_own(costs, order), order)
+        rule = OwnOrderFilter.from_units(self._policy.orders, self._policy.budget)
+        spent, granted, _ = rule.grant_units(rows.spent, order, mechanism, norms)
+        return self._granted(spent - rows.spent, order, norms, granted)
+
+    def bind(self, rows: Before, costs: Numbers) -> OrderIndex:
+        """The order of each user: of those who are not bound, the one that suits these costs."""
+        assert rows.order is not None
+        assert rows.bound is not None
+        free = np.flatnonzero(~rows.bound & costs.any(axis=1))
+        if not len(free):
+            return rows.order
+        order = rows.order.copy()
+        order[free] = own_order(costs[free], self._policy.budget)
+        return order
+
+    def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
+        """Who can pay, (n,)."""
+        total = rows.spent + bill.cost
+        return _all_orders(total <= self._each(self._budget, bill.order))
+
+    def exhausted(self, spent: Numbers, order: OrderIndex | None) -> NDArray[np.bool_]:
+        """Who has nothing left, (n,)."""
+        return _any_order(spent >= self._each(self._budget, order))
+
+    def settle(self, rows: Before, bill: Bill) -> Settled:
+        """What is left behind by a bill that every one of these users can pay."""
+        step = self._each(self._odometer_step, bill.order)
+        spent = rows.spent + bill.cost
+        used, risen = advance_units(
+            rows.spent - rows.base,
+            rows.rungs,
+            bill.cost,
+            step if bill.order is None else step[:, np.newaxis],
+        )
+        raised = positions(risen != rows.rungs)
         return Settled(
             spent=spent,
-            admitted=admitted,
-            exhausted=self.exhausted(spent),
-            clipped=clipped,
-            granted=granted,
-            charged=_any_order(cost != 0),
+            exhausted=self.exhausted(spent, bill.order),
+            charged=_any_order(bill.cost != 0),
             raised=raised,
             base=spent[raised] - used[raised],
             rungs=risen[raised],
-            rungs_before=rungs[raised],
+            rungs_before=rows.rungs[raised],
         )
 
-    def exhausted(self, spent: Numbers) -> NDArray[np.bool_]:
-        """Who has nothing left, (n,)."""
-        return _any_order(spent >= self._budget)
-
-    def bounds(self, rungs: Numbers) -> NDArray[np.float64]:
+    def bounds(self, rungs: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:
         """What odometers say in the policy's own measure, (n,) or (n, orders).
 
         At the budget the bound remains where it is, however many rungs are climbed.
+
+        Args:
+            rungs: of each user.
+            order: that each user is bound to, if users are.
         """
-        rows = rungs if self._orders is None else rungs[:, np.newaxis]
-        units = np.minimum(np.minimum(rows, self._most_rungs) * self._odometer_step, self._budget)
-        return self._measure.stated(units)
+        step, budget, most = (
+            self._each(numbers, order)
+            for numbers in (self._odometer_step, self._budget, self._most_rungs)
+        )
+        rows = rungs if self.orders is None else rungs[:, np.newaxis]
+        return self._measure.stated(np.minimum(np.minimum(rows, most) * step, budget))
+
+    def tariff(self, packed: bytes, levels: int) -> Numbers:
+        """A tariff of the wire: units of every level up to this one, and at every order.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        units = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
+        numbers = (levels + 1) * self._budget.size
+        if len(units) != numbers:
+            raise InvalidInput("units", len(units), f"{numbers}, {levels + 1} levels of each order")
+        if self._measure.per_order:
+            units = units.reshape(levels + 1, -1)
+        return self.terms.checked_tariff(units, levels)
+
+    def _granted(
+        self,
+        cost: Numbers,
+        order: OrderIndex | None,
+        norms: NDArray[np.float64],
+        granted: NDArray[np.float64],
+    ) -> Bill:
+        admitted = (granted > 0) | (norms == 0)
+        clipped = np.flatnonzero(admitted & (granted < norms))
+        return Bill(cost, order, admitted, clipped, granted[clipped])
+
+    def _each(self, numbers: Numbers, order: OrderIndex | None) -> Numbers:
+        """Of numbers of the policy: each user's own, or as they are."""
+        return numbers if order is None else numbers.take(order)
 
     def _numbers(self, units: list[int]) -> Numbers:
         numbers = np.array(units, dtype=np.int64)
@@ -113,6 +196,15 @@ class Rule:
 def positions(where: NDArray[np.bool_]) -> Numbers:
     """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
     return np.flatnonzero(where) if where.any() else NOBODY
+
+
+def _own(costs: Numbers, order: OrderIndex) -> Numbers:
+    """The cost of each user at the user's own order."""
+    return costs[np.arange(len(order)), order]
+
+
+def _all_orders(where: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.asarray(where.all(axis=1) if where.ndim == 2 else where)
 
 
 def _any_order(where: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -18,7 +18,17 @@ from __future__ import annotations
 import msgspec
 
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Charge, CloseRun, Decision, OpenRun, Reason, Rejection
+from streams.schemas import (
+    Charge,
+    ChargeRoster,
+    CloseRun,
+    Decision,
+    Enrol,
+    OpenRun,
+    Reason,
+    Rejection,
+    RosterDecision,
+)
 from streams.wire.packing import other_digests
 
 
@@ -33,6 +43,8 @@ class RunState(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     decision: bytes = b""  # of the last step, as published
     closed: bool = False
+    of_roster: bool = False  # the last step was charged to the roster of the run
+    roster_steps: int = 0  # so many of all steps were
 
 
 class Runs(Tracked[RunState]):
@@ -75,16 +87,18 @@ def opened(run: RunState | None, request: OpenRun) -> RunState:
     return msgspec.structs.replace(run, attempt=attempt, request=request.request)
 
 
-def under_current_attempt(run: RunState | None, request: Charge | CloseRun) -> RunState:
+def under_current_attempt(
+    run: RunState | None, request: Charge | ChargeRoster | CloseRun | Enrol
+) -> RunState:
     """The run that a request quotes the current attempt of.
 
     Raises:
-        Rejection: UNKNOWN_RUN, RUN_CLOSED (for a charge) or OLDER_ATTEMPT.
+        Rejection: UNKNOWN_RUN, RUN_CLOSED (but for closing it) or OLDER_ATTEMPT.
     """
     if run is None or request.attempt > run.attempt:
         detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
         raise Rejection(Reason.UNKNOWN_RUN, detail)
-    if run.closed and isinstance(request, Charge):
+    if run.closed and not isinstance(request, CloseRun):
         raise Rejection(Reason.RUN_CLOSED, _is_closed(run))
     if request.attempt < run.attempt:
         detail = f"attempt {request.attempt} was fenced by attempt {run.attempt}"
@@ -97,7 +111,7 @@ def closed(run: RunState) -> RunState:
     return msgspec.structs.replace(run, digest=b"", decision=b"", closed=True)
 
 
-def check_next_step(run: RunState, charge: Charge) -> None:
+def check_next_step(run: RunState, charge: Charge | ChargeRoster) -> None:
     """Whether a charge is of the step after the last one.
 
     Raises:
@@ -108,7 +122,9 @@ def check_next_step(run: RunState, charge: Charge) -> None:
         raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)
 
 
-def stored_decision(run: RunState, charge: Charge, digest: bytes) -> Decision:
+def stored_decision(
+    run: RunState, charge: Charge | ChargeRoster, digest: bytes
+) -> Decision | RosterDecision:
     """The decision about the last step, for a charge of it with the same content.
 
     The step may have been charged first in another version, which knows it by another digest.
@@ -116,10 +132,11 @@ def stored_decision(run: RunState, charge: Charge, digest: bytes) -> Decision:
     Raises:
         Rejection: STEP_CONTENT_CHANGED.
     """
-    if digest != run.digest and run.digest not in other_digests(charge):
+    others = other_digests(charge) if isinstance(charge, Charge) else []
+    if digest != run.digest and run.digest not in others:
         detail = f"step {charge.step} was already charged with other content"
         raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)
-    decision = msgspec.msgpack.decode(run.decision, type=Decision)
+    decision = msgspec.msgpack.decode(run.decision, type=Decision | RosterDecision)
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 
 

@@ -6,6 +6,7 @@ and the changes that led to them are dropped. Pages are called by names:
 
     KIND:ADDRESS        an entry of what is tracked: a policy, a run, P; see ``tracked``
     page:DATASET/N      users N * 4096 to (N + 1) * 4096 of a dataset, and their numbers
+    members:DATASET/RUN/N   members N * 4096 to (N + 1) * 4096 of a roster
 
 State = pages, then the changes in order. Values are absolute, so it does no harm if a page is
 newer than some of the changes.
@@ -21,12 +22,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
+from streams.ledger.columns import RowChanges
+from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Policy, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
-_PAGE = "page:"
+_PAGE, _MEMBERS = "page:", "members:"
 
 
 class LayoutMismatch(Exception):
@@ -56,6 +59,7 @@ class Changes(msgspec.Struct, frozen=True, array_like=True):
 
     entries: dict[str, msgspec.Raw]  # by name; nil: it is gone
     accounts: list[AccountsChanges]  # in the order in which they were made
+    members: list[MemberChanges] = []  # the same
 
 
 class DatasetSummary(msgspec.Struct, frozen=True):
@@ -129,6 +133,7 @@ class State:
         policies: (dataset,) -> policy.
         datasets: name -> accounts.
         runs: (dataset, run) -> state.
+        rosters: (dataset, run) -> under what the users of a run are charged.
     """
 
     def __init__(self, partition: int, partitions: int) -> None:
@@ -138,8 +143,10 @@ class State:
         self.layout = self._keep(Layout(partitions))
         self.policies = self._keep(Policies(partition))
         self.runs = self._keep(Runs())
+        self.rosters = self._keep(Rosters())
         self.datasets = self.policies.accounts
         self._accounts: list[AccountsChanges] = []  # since the last batch
+        self._members: list[MemberChanges] = []  # the same
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
     def _keep(self, entries: AnyTracked) -> AnyTracked:
@@ -166,8 +173,8 @@ class State:
             for kind in self._kinds.values()
             for name, packed in kind.take_changes().items()
         }
-        changes = Changes(entries, self._accounts)
-        self._accounts, self._put_out = [], 0
+        changes = Changes(entries, self._accounts, self._members)
+        self._accounts, self._members, self._put_out = [], [], 0
         return changes
 
     def put_back(self, changes: Changes) -> None:
@@ -180,6 +187,10 @@ class State:
             self._kind_of(name).put_back(name, bytes(packed))
         for accounts in changes.accounts:
             self.datasets[accounts.dataset].put_back(accounts)
+        for members in changes.members:
+            # A roster that is gone at the end of a batch may have changed before.
+            if members.address in self.rosters:
+                self.rosters.members[members.address].put_back(members)
         self.take_changes()
 
     def load(self, pages: dict[str, bytes]) -> None:
@@ -188,15 +199,24 @@ class State:
         Raises:
             LayoutMismatch: it is of another P.
         """
-        accounts: dict[tuple[str, int], bytes] = {}
+        accounts: dict[tuple[Address, int], bytes] = {}
+        members: dict[tuple[Address, int], bytes] = {}
         for name, packed in pages.items():
             if name.startswith(_PAGE):
                 accounts[_place(name)] = packed
+            elif name.startswith(_MEMBERS):
+                members[_place(name)] = packed
             else:
                 self._kind_of(name).put_back(name, packed)
-        for (dataset, number), packed in sorted(accounts.items()):
+        for ((dataset,), number), packed in sorted(accounts.items()):
             page = msgspec.msgpack.decode(packed, type=Page)
             self.datasets[dataset].load_page(number, page)
+        for (address, number), packed in sorted(members.items()):
+            if address in self.rosters:
+                rows = msgspec.msgpack.decode(packed, type=dict[str, bytes])
+                self.rosters.members[address].load_page(number, rows)
+            else:  # the compaction that was to delete it went no further, or changes bring it back
+                self.rosters.dropped.add((address, number))
         self.take_changes()
         for kind in self._kinds.values():
             kind.is_compacted()
@@ -204,21 +224,37 @@ class State:
     def uncompacted(self) -> list[str]:
         """The pages that are behind what they are of, in an order that may stop anywhere."""
         entries = [name for kind in self._kinds.values() for name in kind.uncompacted()]
-        return entries + [
+        accounts = [
             f"{_PAGE}{dataset}/{number}"
             for dataset, accounts in self.datasets.items()
             for number in accounts.changed_pages()
         ]
+        changed = {
+            (address, number)
+            for address, members in self.rosters.members.items()
+            for number in members.changed_pages()
+        }
+        members = [
+            f"{_MEMBERS}{'/'.join(address)}/{number}"
+            for address, number in sorted(changed | self.rosters.dropped)
+        ]
+        return entries + accounts + members
 
     def take_page(self, name: str) -> bytes | None:
         """A page as it is now, None if there is nothing to keep.
 
         From here on it counts as compacted.
         """
-        if not name.startswith(_PAGE):
-            return self._kind_of(name).take_page(name)
-        dataset, number = _place(name)
-        return encode(self.datasets[dataset].take_page(number))
+        if name.startswith(_PAGE):
+            (dataset,), number = _place(name)
+            return encode(self.datasets[dataset].take_page(number))
+        if name.startswith(_MEMBERS):
+            address, number = _place(name)
+            self.rosters.dropped.discard((address, number))
+            if address not in self.rosters:
+                return None
+            return encode(self.rosters.members[address].take_page(number))
+        return self._kind_of(name).take_page(name)
 
     def _kind_of(self, name: str) -> Tracked[Any]:
         return self._kinds[name.partition(":")[0]]
@@ -227,8 +263,14 @@ class State:
         self._accounts.append(accounts)
         self._put_out += accounts.size
 
+    def _note_members(self, address: Address, rows: RowChanges) -> None:
+        if rows.rows:
+            count = len(self.rosters.members[address])
+            self._members.append(MemberChanges(address, count, rows))
+            self._put_out += rows.size
 
-def _place(name: str) -> tuple[str, int]:
-    """The dataset and the number of a page of users."""
-    dataset, _, number = name.removeprefix(_PAGE).rpartition("/")
-    return dataset, int(number)
+
+def _place(name: str) -> tuple[Address, int]:
+    """What a page of users or members is of, and its number."""
+    *address, number = name.partition(":")[2].split("/")
+    return tuple(address), int(number)

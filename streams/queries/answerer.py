@@ -45,7 +45,7 @@ from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise
 from accounting.release.clipping import clip_rows, row_norms
 from streams.schemas import User
-from streams.sdk.columns import read_rows, read_users
+from streams.sdk.arguments import read_rows, read_users
 from streams.sdk.errors import InvalidRequest, TurnstileError
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision

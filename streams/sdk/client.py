@@ -114,11 +114,14 @@ class Turnstile:
         Args:
             name: letters, digits, dots, dashes and underscores.
             measure: how losses add up: "zcdp", "gdp", "renyi" or "approx-dp".
-            epsilon: with delta, the guarantee of every user; the budget follows from it.
+            epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
+                at each of the orders.
             delta: see epsilon.
             budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
                 renyi.
-            orders: Rényi orders above 1, for renyi.
+            orders: Rényi orders above 1, for renyi: all of them have to hold. With epsilon and
+                delta and no orders, each user is charged at one order of its own: the one of a
+                ladder that admits most steps of the first charge, fixed by it.
             odometer_step: how finely the odometer counts, in the unit of the budget; an eighth
                 of the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit; "clip" grants the

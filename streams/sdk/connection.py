@@ -22,14 +22,16 @@ from streams.ledger.outputs import Channel
 from streams.schemas import (
     Answer,
     Charge,
+    ChargeRoster,
     Decision,
+    Halted,
     Rejected,
     Rejection,
     Request,
+    RosterDecision,
     decode_answer,
     decode_request,
 )
-from streams.sdk.decisions import Witness
 from streams.sdk.errors import (
     DecisionTimeout,
     InvalidRequest,
@@ -37,7 +39,7 @@ from streams.sdk.errors import (
     Unusable,
     refusal_of,
 )
-from streams.sdk.followers import UNREADABLE, Followed, Reading
+from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -110,21 +112,21 @@ class Waiting:
         self._failure = self._failure or error
         self._done.set()
 
-    def answer(self, answer: Answer) -> None:
-        """Take what one partition says; its first reply counts."""
-        self._reply(answer.partition, answer)
+    def hear(self, reply: Answer | Rejected) -> None:
+        """Take what one partition says; its first reply counts.
 
-    def refuse(self, rejected: Rejected) -> None:
-        """Take a refusal, if it is one of what was sent, and of nothing sent before it."""
-        if self.requests.get(rejected.partition) == rejected.record:
-            refusal = refusal_of(rejected)
-            self._reply(rejected.partition, refusal)
+        A refusal is one of exactly what was sent, not of what was sent for the same step before.
+        """
+        sent = self.requests.get(reply.partition)
+        if isinstance(reply, Rejected):
+            if sent != reply.record:
+                return
+            refusal = refusal_of(reply)
             if not self._to_the_end:
                 self.fail(refusal)
-
-    def _reply(self, partition: int, reply: Answer | RequestRejected) -> None:
-        if partition in self.requests:
-            self._replies.setdefault(partition, reply)
+            self._replies.setdefault(reply.partition, refusal)
+        elif sent is not None:
+            self._replies.setdefault(reply.partition, reply)
         if self._replies.keys() == self.requests.keys():
             self._done.set()
 
@@ -263,29 +265,24 @@ class Connection(ABC):
 
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
         """Take what was published by a partition, on halts or rejects."""
+        reply: Answer | Rejected
         try:
-            with self._lock:
-                if channel is Channel.REJECTS:
-                    self._take_refusal(msgspec.msgpack.decode(value, type=Rejected))
-                else:
-                    self._take_answer(decode_answer(value))
+            if channel is Channel.REJECTS:
+                reply = msgspec.msgpack.decode(value, type=Rejected)
+            else:
+                reply = decode_answer(value)
         except UNREADABLE as error:
             # Not written by a worker: it admits nobody, and answers nobody.
             logger.warning("skipped a record of %s %s: %s", channel.value, partition, error)
-
-    def _take_answer(self, answer: Answer) -> None:
-        if isinstance(answer, Decision):
-            witness = self._witnesses.get((answer.dataset, answer.run))
-            if witness is not None:
-                witness.see(answer)
-        waiting = self._waiting.get(_key_of(answer))
-        if waiting is not None:
-            waiting.answer(answer)
-
-    def _take_refusal(self, rejected: Rejected) -> None:
-        waiting = self._waiting.get(rejected_key(rejected))
-        if waiting is not None:
-            waiting.refuse(rejected)
+            return
+        with self._lock:
+            if isinstance(reply, Decision):
+                witness = self._witnesses.get((reply.dataset, reply.run))
+                if witness is not None:
+                    witness.see(reply)
+            waiting = self._waiting.get(key_of(reply))
+            if waiting is not None:
+                waiting.hear(reply)
 
     def _break(self, error: Exception) -> None:
         """Nothing can be heard any more: whoever waits is told, and whoever asks from now on."""
@@ -300,20 +297,18 @@ def step_key(dataset: str, run: str, attempt: int, step: int) -> Hashable:
     return dataset, run, attempt, step
 
 
-def rejected_key(rejected: Rejected) -> Hashable:
-    """By what the sender of a refused request waits; None if it cannot be told."""
-    if rejected.request is not None:
-        return rejected.request
-    if rejected.dataset and rejected.run and rejected.attempt and rejected.step is not None:
-        return step_key(rejected.dataset, rejected.run, rejected.attempt, rejected.step)
+def key_of(record: Answer | Request | Rejected) -> Hashable:
+    """By what the sender of a request waits for this; None if nobody does, or it cannot be told."""
+    if isinstance(record, Halted):
+        return None  # it comes beside a decision, for those who follow
+    if isinstance(record, Decision | RosterDecision | Charge | ChargeRoster):
+        return step_key(record.dataset, record.run, record.attempt, record.step)
+    if not isinstance(record, Rejected) or record.request is not None:
+        return record.request
+    if record.dataset and record.run and record.attempt and record.step is not None:
+        return step_key(record.dataset, record.run, record.attempt, record.step)
     try:
         # A worker that could not read the request, because it is older, cannot name the sender.
-        return _key_of(decode_request(rejected.record))
+        return key_of(decode_request(record.record))
     except Rejection:
         return None
-
-
-def _key_of(record: Answer | Request) -> Hashable:
-    if isinstance(record, Decision | Charge):
-        return step_key(record.dataset, record.run, record.attempt, record.step)
-    return record.request

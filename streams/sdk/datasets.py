@@ -10,23 +10,23 @@ half-made one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from accounting import InvalidInput, budget_units, gdp_budget, zcdp_budget
+from accounting import MEASURES, InvalidInput, Measure, MeasureName, ladder_for
 from accounting.exact.units import from_units_down
+from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,
     Answer,
     CreateDataset,
     DatasetCreated,
-    Measure,
     Name,
     OnExhaustion,
     Policy,
@@ -48,12 +48,12 @@ def policy_from(
     name: str,
     *,
     partitions: int,
-    measure: Measure,
+    measure: MeasureName,
     epsilon: float | None,
     delta: float | None,
-    budget: float | Sequence[float] | None,
-    orders: Sequence[float] | None,
-    odometer_step: float | Sequence[float] | None,
+    budget: npt.ArrayLike | None,
+    orders: Sequence[float] | npt.NDArray[np.float64] | None,
+    odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
     user_ids: UserIds | None,
 ) -> Policy:
@@ -65,15 +65,23 @@ def policy_from(
     given = budget is not None, epsilon is not None or delta is not None
     if given == (True, True) or given == (False, False):
         raise InvalidRequest("give either budget, or epsilon and delta")
+    if measure not in MEASURES:
+        raise InvalidRequest(f"measure is {measure!r}; it must be one of {', '.join(MEASURES)}")
+    row = MEASURES[measure]
+    own_order = row.per_order and orders is None and epsilon is not None
     try:
         if budget is None:
-            budget = _budget_from(measure, epsilon, delta)
-        units = [_units(number, measure, "budget") for number in _numbers(budget)]
+            if epsilon is None or delta is None:
+                raise InvalidRequest("epsilon and delta belong together: give both")
+            if own_order:
+                orders, budget = ladder_for(epsilon, delta)
+            else:
+                budget = row.budgets_for(epsilon, delta, orders)
+        units = _units("budget", row, budget)
         if odometer_step is None:
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
         else:
-            numbers = _numbers(odometer_step)
-            steps = [_units(number, measure, "odometer_step") for number in numbers]
+            steps = _units("odometer_step", row, odometer_step)
         # Through the wire's own types, so that the client refuses what the worker would refuse.
         policy = msgspec.convert(
             {
@@ -82,9 +90,10 @@ def policy_from(
                 "measure": measure,
                 "budget": units,
                 "odometer_step": steps,
-                "orders": [float(order) for order in orders or []],
+                "orders": [] if orders is None else list(map(float, orders)),
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
+                **({"own_order": True} if own_order else {}),
             },
             Policy,
         )
@@ -228,28 +237,13 @@ def _terms(policy: Policy) -> str:
         terms[field] = [float(from_units_down(units)) for units in terms[field]]
     if policy.user_ids is UNSET:
         terms["user_ids"] = "as in version 1"
-    return ", ".join(f"{name}={value!r}" for name, value in terms.items() if value != [])
+    said = {name: value for name, value in terms.items() if value not in ([], UNSET)}
+    return ", ".join(f"{name}={value!r}" for name, value in said.items())
 
 
-def _budget_from(measure: Measure, epsilon: float | None, delta: float | None) -> float:
-    if epsilon is None or delta is None:
-        raise InvalidRequest("epsilon and delta belong together: give both")
-    match measure:
-        case "zcdp" | "approx-dp":
-            return zcdp_budget(epsilon, delta)
-        case "gdp":
-            return gdp_budget(epsilon, delta)
-        case _:
-            raise InvalidRequest("measure renyi needs budget, one number per order, and orders")
-
-
-def _numbers(value: float | Sequence[float]) -> list[float]:
-    return [float(number) for number in value] if isinstance(value, Sequence) else [float(value)]
-
-
-def _units(number: float, measure: Measure, name: str) -> int:
-    """Whole units, rounded down; mu counts by its square."""
-    if not 0 < number < math.inf:
-        raise InvalidRequest(f"{name} is {number}; it must be finite and positive")
-    exact = Fraction(number)
-    return budget_units(exact * exact if measure == "gdp" else exact)
+def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
+    """Budgets in whole units, rounded down."""
+    exact = exact_numbers(argument, numbers)
+    if not all(number > 0 for number in exact):
+        raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")
+    return [measure.budget_units(number) for number in exact]

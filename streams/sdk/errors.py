@@ -128,9 +128,15 @@ ADVICE: dict[Reason, str] = {
         "with abandon"
     ),
     Reason.STEP_OUT_OF_ORDER: "open the run again with Turnstile.run: its step is the next one",
+    Reason.UNKNOWN_ROSTER: "enrol the users of the run with Run.enrol",
+    Reason.ROSTER_CHANGED: (
+        "enrol the same users in the same order, new ones at the end, or charge under another run"
+    ),
     Reason.TOO_LARGE: "charge fewer users in one step, or use more partitions for a new service",
     Reason.LENGTH_MISMATCH: _OTHER_VERSION,
     Reason.INVALID_MECHANISM: _OTHER_CONTENT,
+    Reason.INVALID_TARIFF: _OTHER_VERSION,
+    Reason.INVALID_LEVELS: _OTHER_VERSION,
     Reason.MIXED_USERS: _OTHER_CONTENT,
     Reason.INVALID_NORM: _OTHER_VERSION,
     Reason.NORM_ABOVE_CLIP: _OTHER_VERSION,

@@ -1,10 +1,15 @@
-"""Following what the workers publish: HALTs and odometer checkpoints, each once."""
+"""Following what the workers publish: decisions, HALTs and odometer checkpoints, each once.
+
+The workers decide a step once; sent again, it is the same decision. So two different ones for one
+step and partition mean that somebody else writes to `halts`. Which of the two is forged cannot be
+told from here, nor can it be when only the forged one ever arrives: see SECURITY.md.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -12,9 +17,16 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 import msgspec
 import numpy as np
 
-from streams.schemas import Answer, Decision, OdometerCheckpoint, Rejected, User, decode_answer
-from streams.sdk.decisions import Witness, is_whole
-from streams.sdk.errors import InvalidRequest
+from streams.schemas import (
+    Answer,
+    Decision,
+    OdometerCheckpoint,
+    Rejected,
+    User,
+    decode_answer,
+    encode,
+)
+from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.wire.packing import unpack_bits, unpack_users
 
 logger = logging.getLogger("turnstile.sdk")
@@ -23,8 +35,10 @@ T = TypeVar("T")
 Since: TypeAlias = Literal["earliest", "latest"]
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """What decoding a record raises that no worker has written; TypeError if it has no value."""
-_REMEMBERED = 100_000
-"""Rejects by which one that is published again is recognised: far more than a batch has."""
+REMEMBERED_STEPS = 1024
+"""Of each run and partition; what contradicts an older decision goes unseen."""
+_REMEMBERED_REJECTS = 100_000
+"""Those by which one that is published again is recognised: far more than a batch has."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,65 @@ class Reading:
             raise InvalidRequest(f"since is {self.since!r}; it must be one of {get_args(Since)}")
         if self.idle_timeout is not None and not self.idle_timeout >= 0:
             raise InvalidRequest(f"idle_timeout is {self.idle_timeout}; it must be seconds")
+
+
+class _Seen(NamedTuple):
+    """What a decision says, whoever asked, and the digests of its charge, by version."""
+
+    content: bytes
+    digests: dict[int, bytes]
+
+
+class Witness:
+    """Remembers what was decided of one run, and sees when two decisions contradict each other."""
+
+    def __init__(self, dataset: str, run: str) -> None:
+        self._name = f"run {run!r} of dataset {dataset!r}"
+        self._seen: defaultdict[int, OrderedDict[int, _Seen]] = defaultdict(OrderedDict)
+        self._conflict: str | None = None
+
+    def see(self, decision: Decision) -> bool:
+        """Take a decision, under whichever attempt it was published; whether it is a new one."""
+        steps = self._seen[decision.partition]
+        is_new = decision.step not in steps
+        # A repeated step is answered to the attempt that repeats it, in the version in which it is.
+        said = encode(msgspec.structs.replace(decision, attempt=0, v=0, digest=b""))
+        content = hashlib.sha256(said).digest()
+        before = steps.setdefault(decision.step, _Seen(content, {}))
+        digest = before.digests.setdefault(decision.v, decision.digest)
+        if (before.content, digest) != (content, decision.digest) and self._conflict is None:
+            self._conflict = (
+                f"partition {decision.partition} decided step {decision.step} of {self._name} in "
+                "two ways, so somebody else than the workers writes to the topic halts. Release "
+                "nothing more from this run, and find out who before it is opened again"
+            )
+            logger.critical("%s", self._conflict)
+        if len(steps) > REMEMBERED_STEPS:
+            steps.popitem(last=False)
+        return is_new
+
+    def check(self) -> None:
+        """Raise if decisions contradict each other.
+
+        Raises:
+            ConflictingDecisions: from the first contradiction on, for ever.
+        """
+        if self._conflict is not None:
+            raise ConflictingDecisions(self._conflict)
+
+
+def is_whole(decision: Decision) -> bool:
+    """Whether the arrays of a decision fit each other, as those of every worker's do."""
+    octets = -(-decision.users // 8)
+    if not len(decision.admitted) == len(decision.exhausted) == octets:
+        return False
+    if len(decision.clipped) % 4 or 2 * len(decision.clipped) != len(decision.granted):
+        return False
+    if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
+        return False
+    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
+    packed = isinstance(decision.halted, bytes)
+    return len(decision.halted) == (8 * halted if packed else halted)
 
 
 def _decoded(
@@ -174,6 +247,6 @@ def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejec
         if digest in seen:  # a worker that took over a partition published it again
             continue
         seen[digest] = None
-        if len(seen) > _REMEMBERED:
+        if len(seen) > _REMEMBERED_REJECTS:
             seen.popitem(last=False)
         yield written, rejected

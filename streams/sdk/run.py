@@ -20,31 +20,33 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from accounting import Mechanism
+from accounting import InvalidInput, Mechanism
+from accounting.costs.tariffs import MAX_LEVELS, grid_norms
+from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
-    MAX_CHARGE_USERS,
-    MAX_REQUEST_BYTES,
     VERSION,
     Answer,
     Charge,
+    ChargeRoster,
     CloseRun,
     Decision,
+    Enrol,
     MechanismName,
     Policy,
     Reason,
+    RosterDecision,
     RunOpened,
-    Users,
     encode,
 )
-from streams.sdk.columns import read_users
+from streams.sdk.arguments import read_mechanism, read_norms, read_users
 from streams.sdk.connection import Connection, Deadline, step_key
-from streams.sdk.decisions import check_decision
+from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -54,15 +56,25 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
-from streams.sdk.steps import (
-    Layout,
-    StepDecision,
-    lay_out,
-    put_together,
-    read_mechanism,
-    read_norms,
-)
-from streams.wire.packing import charge_digest, pack_norms
+from streams.sdk.rosters import Priced, Roster, RosterStep
+from streams.sdk.steps import Layout, StepDecision, lay_out
+
+T = TypeVar("T", covariant=True)
+
+
+class _Part(Protocol[T]):
+    """What one partition is asked to charge in a step; made by ``steps`` and by ``rosters``."""
+
+    @property
+    def record(self) -> bytes:
+        """The request."""
+
+    @property
+    def digest(self) -> bytes:
+        """Of its content."""
+
+    def decided(self, answer: Answer) -> T:
+        """What was decided, if this answers it."""
 
 
 class Run:
@@ -151,15 +163,84 @@ class Run:
             values, clip_norm = read_norms(norms, len(ids), clip_norm)
             if self._layout is None or not self._layout.is_of(ids):
                 self._layout = lay_out(ids, self.policy)
-            here = zip(self._layout.users, self._layout.positions, strict=True)
-            parts = {
-                partition: self._part(partition, users_here, values[mine], name, scale, clip_norm)
-                for partition, (users_here, mine) in enumerate(here)
-            }
-            decisions = self._decide(parts, deadline)
-            decision = put_together(self.step, values, self._layout.positions, decisions)
+            parts = self._layout.parts(self._charge_of_nobody(name, scale, clip_norm), values)
+            decision = self._layout.put_together(self.step, self._decide(parts, deadline))
             self._go_on()
             return decision
+
+    def enrol(
+        self,
+        users: ArrayLike,
+        *,
+        clip_norm: float,
+        levels: int = 100,
+        timeout: float | None = None,
+    ) -> Roster:
+        """Put users on the roster of this run, so that a step charges all of them by level.
+
+        After a restart enrol the same users in the same order, and more at the end if there are:
+        what is on the roster is checked and not sent again.
+
+        Args:
+            users: n distinct ids, integers (signed 64-bit) or strings. Their places in it are the
+                positions of the roster.
+            clip_norm: the largest norm of a contribution; it never changes in a run.
+            levels: of norms between 0 and ``clip_norm``, 1 to 255. Norms are rounded up to one.
+            timeout: seconds to wait for each round of answers.
+
+        Raises:
+            InvalidRequest: the roster has other users, or arguments that make no roster.
+            DecisionTimeout: call again.
+            Fenced, RequestRejected: as ``charge``.
+        """
+        with self._in_use():
+            deadline = self._connection.deadline(timeout)
+            try:
+                limit = positive_finite("clip_norm", clip_norm)
+                count = whole_number("levels", levels, 1, MAX_LEVELS)
+                grid_norms(limit, count)
+            except InvalidInput as error:
+                raise InvalidRequest(str(error)) from error
+            if self.policy.user_ids is UNSET:
+                raise InvalidRequest(
+                    f"dataset {self.dataset!r} was created by the first release, which knows no "
+                    "rosters: charge its users with Run.charge"
+                )
+            layout = lay_out(read_users(users), self.policy)
+            blank = Enrol(
+                v=VERSION,
+                dataset=self.dataset,
+                run=self.name,
+                attempt=self.attempt,
+                request=self._connection.new_token(),
+                first=0,
+                users=b"",
+                clip_norm=limit,
+                levels=count,
+            )
+            there = enrol(self._connection, blank, layout, deadline)
+            roster = Roster(layout, self.policy, limit, count, self._charge_roster)
+            roster.take(there)
+            return roster
+
+    def _charge_roster(self, roster: Roster, priced: Priced, timeout: float | None) -> RosterStep:
+        with self._in_use():
+            deadline = self._connection.deadline(timeout)
+            blank = ChargeRoster(
+                v=VERSION,
+                dataset=self.dataset,
+                run=self.name,
+                attempt=self.attempt,
+                step=self.step,
+                members=0,
+                tariff=priced.digest,
+            )
+            again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
+            others = [p for p in range(self.policy.partitions) if p not in self._decided]
+            decisions = again | self._decide(roster.parts(blank, priced, others), deadline)
+            decided = roster.put_together(self.step, priced, decisions, again.keys())
+            self._go_on()
+            return decided
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if one was. Who was charged for it stays charged;
@@ -173,12 +254,10 @@ class Run:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
             if self._decided:
-                undecided = set(range(self.policy.partitions)) - self._decided
-                parts = {
-                    partition: self._part(partition, b"", np.empty(0), "gaussian", 1.0, None)
-                    for partition in undecided
-                }
-                self._decide(parts, deadline)
+                nobody = lay_out(np.empty(0, dtype=np.int64), self.policy)
+                charge = self._charge_of_nobody("gaussian", 1.0, None)
+                parts = nobody.parts(charge, np.empty(0)).items()
+                self._decide({p: part for p, part in parts if p not in self._decided}, deadline)
                 self._go_on()
             elif self._published:
                 raise InvalidRequest(self._still_published())
@@ -237,66 +316,43 @@ class Run:
         finally:
             self._alone.release()
 
-    def _part(
-        self,
-        partition: int,
-        users: Users,
-        norms: NDArray[np.float64],
-        mechanism: MechanismName,
-        scale: float,
-        clip_norm: float | None,
-    ) -> _Part:
-        """What a partition is asked to charge.
-
-        Raises:
-            InvalidRequest: it is too large.
-        """
-        charge = Charge(
+    def _charge_of_nobody(
+        self, mechanism: MechanismName, scale: float, clip_norm: float | None
+    ) -> Charge:
+        return Charge(
             v=1 if self.policy.user_ids is UNSET else VERSION,  # a dataset goes on in its own
             dataset=self.dataset,
             run=self.name,
             attempt=self.attempt,
             step=self.step,
-            users=users,
-            norms=pack_norms(norms),
+            users=b"",
+            norms=b"",
             mechanism=mechanism,
             scale=scale,
             clip_norm=clip_norm,
         )
-        if len(norms) > MAX_CHARGE_USERS:
-            raise InvalidRequest(
-                f"partition {partition} has {len(norms)} users, more than {MAX_CHARGE_USERS}: "
-                "charge fewer users a step, or use more partitions"
-            )
-        record = encode(charge)
-        if len(record) > MAX_REQUEST_BYTES:
-            raise InvalidRequest(
-                f"the users of partition {partition} take {len(record)} bytes, more than "
-                f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
-            )
-        return _Part(record, charge_digest(charge), norms)
 
-    def _decide(self, parts: Mapping[int, _Part], deadline: Deadline) -> dict[int, Decision]:
+    def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
             raise InvalidRequest(self._still_published())
-        key = step_key(self.dataset, self.name, self.attempt, self.step)
-        decisions: dict[int, Decision] = {}
-        for somewhere in (parts.keys() & self._decided, parts.keys() - self._decided):
-            if not somewhere:
-                continue
-            if somewhere.isdisjoint(self._decided):
-                self._published = {partition: parts[partition].digest for partition in somewhere}
-            records = {partition: parts[partition].record for partition in sorted(somewhere)}
-            for partition in somewhere:
-                self._asked[partition].add(parts[partition].digest)
-            answers = self._connection.ask(key, records, deadline)
-            for partition in somewhere:
-                part, answer = parts[partition], answers[partition]
-                self._check_asked(answer, part.digest)
-                decisions[partition] = check_decision(answer, part.digest, part.norms)
+        again = {p: part for p, part in parts.items() if p in self._decided}
+        elsewhere = {p: part for p, part in parts.items() if p not in self._decided}
+        decisions = self._ask(again, deadline)
+        self._published = {p: part.digest for p, part in elsewhere.items()}
+        decisions |= self._ask(elsewhere, deadline)
         self._witness.check()
         return decisions
+
+    def _ask(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
+        for partition, part in parts.items():
+            self._asked[partition].add(part.digest)
+        key = step_key(self.dataset, self.name, self.attempt, self.step)
+        records = {partition: part.record for partition, part in parts.items()}
+        answers = self._connection.ask(key, records, deadline)
+        for partition, part in parts.items():
+            self._check_asked(answers[partition], part.digest)
+        return {partition: part.decided(answers[partition]) for partition, part in parts.items()}
 
     def _check_asked(self, answer: Answer, digest: bytes) -> None:
         """Take a late answer to other content for what it says: the step was decided with that.
@@ -304,7 +360,7 @@ class Run:
         Raises:
             StepContentChanged: it is one.
         """
-        other = answer.digest if isinstance(answer, Decision) else digest
+        other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
         if other != digest and other in self._asked[answer.partition]:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
@@ -324,11 +380,3 @@ class Run:
             "charge exactly those again, or open the run again, which hands the step back if a "
             "part of it was decided"
         )
-
-
-class _Part(NamedTuple):
-    """What one partition is charged in a step."""
-
-    record: bytes
-    digest: bytes
-    norms: NDArray[np.float64]

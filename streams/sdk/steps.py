@@ -1,31 +1,39 @@
 """One step: from users, norms and a mechanism to what each partition is asked to charge, and from
 their decisions back to who takes part.
+
+A decision that no worker can have made of what was asked is refused. That two of them contradict
+each other is seen by a ``Witness``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from accounting import Gaussian, InvalidInput, Mechanism
-from accounting.costs.mechanisms import noise_scale
-from accounting.exact.validation import nonnegative_finite
-from streams.ledger.policies import MECHANISMS, mechanism_of
 from streams.normal_form import normal_form
-from streams.schemas import Decision, MechanismName, Policy, Rejection, User, Users
-from streams.sdk.columns import Ids, check_strings, read_numbers, strings_of
-from streams.sdk.decisions import grants_of
-from streams.sdk.errors import InvalidRequest
-from streams.wire.packing import pack_users, select_users, unpack_bits
+from streams.schemas import (
+    MAX_CHARGE_USERS,
+    MAX_REQUEST_BYTES,
+    Answer,
+    Charge,
+    Decision,
+    Policy,
+    User,
+    Users,
+    encode,
+)
+from streams.sdk.arguments import Ids, check_strings, strings_of
+from streams.sdk.errors import ConflictingDecisions, InvalidRequest
+from streams.sdk.followers import is_whole
+from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
-
-_NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +60,45 @@ class StepDecision:
         return ~self.admitted
 
 
+class Part(NamedTuple):
+    """What one partition is asked to charge in a step.
+
+    Attributes:
+        record: the request.
+        digest: of its content, by which the decision about it is recognised.
+        norms: (n,) of the users who live there.
+    """
+
+    record: bytes
+    digest: bytes
+    norms: NDArray[np.float64]
+
+    def decided(self, answer: Answer) -> StepDecision:
+        """What was decided of these users, in their order.
+
+        Raises:
+            ConflictingDecisions: no worker can have decided this.
+        """
+        if not isinstance(answer, Decision):
+            raise ConflictingDecisions(
+                f"partition {answer.partition} answered a charge with {answer}"
+            )
+        if answer.digest != self.digest:
+            raise _not_of_a_worker(answer, "is about other content")
+        if answer.users != len(self.norms) or not is_whole(answer):
+            raise _not_of_a_worker(answer, f"does not fit {len(self.norms)} users")
+        admitted = unpack_bits(answer.admitted, answer.users)
+        granted = np.where(admitted, self.norms, 0.0)
+        clipped = np.frombuffer(answer.clipped, dtype="<u4")
+        lower = np.frombuffer(answer.granted, dtype="<f8")
+        if not np.all(admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
+            raise _not_of_a_worker(answer, "grants what was not asked for")
+        granted[clipped] = lower
+        return StepDecision(
+            answer.step, admitted, granted, unpack_bits(answer.exhausted, answer.users)
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Users by partition, worked out once for all steps that have the same users.
@@ -72,6 +119,36 @@ class Layout:
             return ids == self.ids
         return type(ids) is type(self.ids) and np.array_equal(ids, self.ids)
 
+    def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, Part]:
+        """What each partition is asked: this charge, of the users who live there.
+
+        Args:
+            charge: of nobody.
+            norms: (n,) in the order of the users that were given.
+
+        Raises:
+            InvalidRequest: too many users live in one partition.
+        """
+        return {
+            partition: _part(partition, replace(charge, users=users), norms[mine])
+            for partition, (users, mine) in enumerate(zip(self.users, self.positions, strict=True))
+        }
+
+    def put_together(self, step: int, decisions: Mapping[int, StepDecision]) -> StepDecision:
+        """What all partitions decided, in the order of the users that were given."""
+        whole = StepDecision(
+            step,
+            admitted=np.zeros(len(self.ids), dtype=np.bool_),
+            granted=np.zeros(len(self.ids)),
+            exhausted=np.zeros(len(self.ids), dtype=np.bool_),
+        )
+        for partition, decision in decisions.items():
+            mine = self.positions[partition]
+            whole.admitted[mine] = decision.admitted
+            whole.granted[mine] = decision.granted
+            whole.exhausted[mine] = decision.exhausted
+        return whole
+
 
 def lay_out(ids: Ids, policy: Policy) -> Layout:
     """Find the partition of each user.
@@ -91,33 +168,6 @@ def lay_out(ids: Ids, policy: Policy) -> Layout:
     return Layout(ids.copy(), positions, users)
 
 
-def put_together(
-    step: int,
-    norms: NDArray[np.float64],
-    positions: Sequence[NDArray[np.int64]],
-    decisions: Mapping[int, Decision],
-) -> StepDecision:
-    """What was decided, in the order of the users that were given.
-
-    Args:
-        step: that was charged.
-        norms: that were asked for, (n,).
-        positions: of the users of each partition among all.
-        decisions: by partition, checked.
-    """
-    admitted = np.zeros(len(norms), dtype=np.bool_)
-    exhausted = np.zeros(len(norms), dtype=np.bool_)
-    granted = np.zeros(len(norms))
-    for partition, decision in decisions.items():
-        mine = positions[partition]
-        admitted[mine] = unpack_bits(decision.admitted, len(mine))
-        exhausted[mine] = unpack_bits(decision.exhausted, len(mine))
-        granted[mine] = np.where(admitted[mine], norms[mine], 0.0)
-        clipped, norms_granted = grants_of(decision)
-        granted[mine[clipped]] = norms_granted
-    return StepDecision(step, admitted, granted, exhausted)
-
-
 def check_distinct(ids: Ids) -> None:
     """Refuse ids of which one appears twice.
 
@@ -134,70 +184,6 @@ def check_distinct(ids: Ids) -> None:
         twice = [user for user in ids if user in seen or seen.add(user)]  # type: ignore[func-returns-value]
     if twice:
         raise InvalidRequest(f"user {twice[0]!r} appears twice in one step: add its norms up first")
-
-
-def read_norms(
-    norms: object, users: int, clip_norm: float | None
-) -> tuple[NDArray[np.float64], float | None]:
-    """One norm per user, as given, and the clip norm that none of them exceeds.
-
-    Norms of a narrower type cannot be held against a clip norm that this type does not have: what
-    was clipped to 0.1 in float32 is 0.1000000015. The clip norm is then rounded up to the type of
-    the norms, for the check and for the request.
-
-    Raises:
-        InvalidRequest: not one finite norm per user, or one above the clip norm.
-    """
-    values, narrow = read_numbers("norms", norms)
-    if values.shape != (users,):
-        raise InvalidRequest(f"norms has shape {values.shape}; with {users} users it is ({users},)")
-    limit = np.inf
-    if clip_norm is not None:
-        try:
-            limit = clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
-        except InvalidInput as error:
-            raise InvalidRequest(str(error)) from error
-    bad = ~((values >= 0) & (values < np.inf) & (values <= limit))
-    if bad.any():
-        position = int(np.flatnonzero(bad)[0])
-        allowed = "finite and not negative"
-        if clip_norm is not None:
-            allowed += (
-                f", and at most clip_norm = {clip_norm}: clip to a little less than clip_norm, so "
-                "that no rounding exceeds it, or give a larger clip_norm"
-            )
-        raise InvalidRequest(
-            f"norm {values[position]} at position {position}; it must be {allowed}"
-        )
-    return values, clip_norm
-
-
-def read_mechanism(
-    noise_stddev: float | None, mechanism: Mechanism | None, policy: Policy
-) -> tuple[MechanismName, float]:
-    """The name of a mechanism and its scale, if the policy's measure can charge it.
-
-    Raises:
-        InvalidRequest: with what can be charged.
-    """
-    if (noise_stddev is None) == (mechanism is None):
-        raise InvalidRequest("give either noise_stddev or mechanism")
-    try:
-        chosen = Gaussian(noise_stddev) if mechanism is None else mechanism  # type: ignore[arg-type]
-        name = _NAMES.get(type(chosen))
-        if name is None:
-            raise InvalidRequest(
-                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged. "
-                "Charge Poisson-sampled ones as Gaussian, which never costs less, or account them "
-                "with accounting.RenyiFilter"
-            )
-        scale = noise_scale(chosen)
-        mechanism_of(name, scale, policy)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
-    except Rejection as refused:
-        raise InvalidRequest(refused.detail) from refused
-    return name, scale
 
 
 def _in_normal_form(ids: Ids) -> Ids:
@@ -224,12 +210,20 @@ def _check_kinds(ids: Ids, policy: Policy) -> None:
         )
 
 
-def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
-    """The least number of the narrower type that is not below; the number itself if none is."""
-    if narrow is None:
-        return number
-    with np.errstate(over="ignore"):
-        rounded = narrow.type(number)
-        if float(rounded) < number:
-            rounded = np.nextafter(rounded, narrow.type(np.inf))
-    return float(rounded) if np.isfinite(rounded) else number
+def _part(partition: int, charge: Charge, norms: NDArray[np.float64]) -> Part:
+    charge = replace(charge, norms=pack_norms(norms))
+    record = encode(charge)
+    if len(norms) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
+        raise InvalidRequest(
+            f"partition {partition} has {len(norms)} users, who take {len(record)} bytes; it must "
+            f"be at most {MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer "
+            "users a step, or use more partitions"
+        )
+    return Part(record, charge_digest(charge), norms)
+
+
+def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:
+    return ConflictingDecisions(
+        f"a decision of partition {decision.partition} on step {decision.step} {complaint}: it was "
+        "not made by a worker. Release nothing of this step, and find out who writes to halts"
+    )

@@ -92,7 +92,7 @@ class Holding:
 
     async def beat(self, pulse: bytes, summary: bytes) -> Verdict:
         """Show that the partition is decided; an empty summary has not changed."""
-        return await self._store.beat(self.partition, self.owner, pulse, summary)
+        return await self._store.beat(self._guard, pulse, summary)
 
     async def keep_stop(self, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided, until an owner decides there again."""

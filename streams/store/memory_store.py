@@ -146,11 +146,11 @@ class MemoryStore(Store):
         _delete(kept.outbox, published)
         return _written(kept)
 
-    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner."""
-        kept = self.contents(partition)
-        if kept.meta.get("owner") != owner:
-            return Verdict.FENCED
+    async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
         kept.alive |= {"time": b"%d" % int(self._clock()), "pulse": pulse}
         if summary:
             kept.alive["summary"] = summary

@@ -69,9 +69,9 @@ class Glance:
 
 @dataclass(frozen=True)
 class Guard:
-    """Who writes state, and where its own last write left the partition.
+    """Who writes, and where its own last write of state left the partition.
 
-    A write that finds another owner is ``FENCED``, another version ``REWOUND``, another number of
+    One that finds another owner is ``FENCED``, another version ``REWOUND``, another number of
     entries than were written ``DAMAGED``.
     """
 
@@ -141,10 +141,11 @@ class Store(Protocol):
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
         """Drop parcels that have been published."""
 
-    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner.
+    async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away.
 
-        This is no state: the version stays. An empty summary leaves the one that was shown.
+        This is no state: the version stays. It is guarded as writes are, so that an owner finds out
+        by it where the store is. An empty summary leaves the one that was shown.
         """
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:

@@ -198,10 +198,11 @@ class RedisStore(Store):
         """Drop parcels that have been published."""
         return await self._write("forget", guard, *published)
 
-    async def beat(self, partition: int, owner: str, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away. ``FENCED``: not by this owner."""
-        keys = ("meta", "alive", "stopped")
-        return _verdict(await self._run("beat", partition, keys, [owner, pulse, summary]))
+    async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
+        """Show that a partition is decided; takes a stop away."""
+        arguments = [guard.owner, guard.version, pulse, summary]
+        keys = (*STATE, "alive", "stopped")
+        return _verdict(await self._run("beat", guard.partition, keys, arguments))
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided in a partition, until an owner decides there again."""
@@ -282,7 +283,7 @@ def _once(base: Any) -> Any:
 
 def _source(name: str) -> str:
     scripts = resources.files("streams.store").joinpath("lua")
-    guard = "" if name in ("claim", "beat") else scripts.joinpath("guard.lua").read_text()
+    guard = "" if name == "claim" else scripts.joinpath("guard.lua").read_text()
     return guard + scripts.joinpath(f"{name}.lua").read_text()
 
 

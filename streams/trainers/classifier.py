@@ -223,7 +223,7 @@ class IndividualDPClassifier(ClassifierBase):
 
         service: Turnstile = Turnstile.in_memory(partitions=1)
         service.create_dataset("fit", measure="renyi", epsilon=self.epsilon, delta=self.delta)
-        return service.run("fit", "fit")  # type: ignore[return-value]
+        return service.run("fit", "fit")
 
 
 def _softmax(scores: Floats) -> Floats:

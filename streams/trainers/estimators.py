@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.sdk.columns import read_rows
+from streams.sdk.arguments import read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
 
 try:

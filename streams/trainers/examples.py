@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.sdk.columns import Ids, read_users
+from streams.schemas import User
+from streams.sdk.arguments import Ids, read_users
 from streams.sdk.errors import InvalidRequest
 
 
@@ -39,9 +40,9 @@ class ExamplesByUser:
         """
         ids = read_users(user_ids)
         if isinstance(ids, list):
-            places: dict[object, int] = {}
+            places: dict[User, int] = {}
             owners = np.array([places.setdefault(user, len(places)) for user in ids], np.int64)
-            users: Ids = list(places)  # type: ignore[arg-type]
+            users: Ids = list(places)
         else:
             distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
             appearance = np.argsort(first, kind="stable")

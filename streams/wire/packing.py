@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.schemas import (
-    OLDEST,
-    VERSION,
     Charge,
+    ChargeRoster,
     Norms,
     Reason,
     Rejection,
@@ -20,6 +19,9 @@ from streams.schemas import (
     encode,
     uneven,
 )
+
+ROSTER_PAGE = 4096
+"""Users of a roster that have one digest."""
 
 
 def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
@@ -103,8 +105,8 @@ def charge_digest(charge: Charge, version: int | None = None) -> bytes:
 
 
 def other_digests(charge: Charge) -> list[bytes]:
-    """The digests of the same content by the rules of the other versions."""
-    return [charge_digest(charge, v) for v in range(OLDEST, VERSION + 1) if v != charge.v]
+    """The digests of the same content by the rules of other versions: 1, and 2 and later."""
+    return [charge_digest(charge, 2 if charge.v == 1 else 1)]
 
 
 def _content(charge: Charge) -> Iterator[bytes]:
@@ -125,3 +127,64 @@ def _content(charge: Charge) -> Iterator[bytes]:
 
 def _optional(number: float | None) -> float | None:
     return None if number is None else float(number)
+
+
+def roster_digest(charge: ChargeRoster) -> bytes:
+    """What makes a step of a roster the same step: all its content but the attempt.
+
+    The units of a tariff are in it by their own digest, whether the record brings them or not.
+    """
+    head = encode(
+        (
+            (charge.dataset, charge.run, charge.step, charge.members, charge.mechanism),
+            (float(charge.scale), float(charge.sampling_rate), charge.tariff),
+            (len(charge.positions), len(charge.levels)),
+        )
+    )
+    digest = hashlib.sha256(b"charge-roster" + head)
+    digest.update(charge.positions)
+    digest.update(charge.levels)
+    return digest.digest()[:16]
+
+
+def tariff_digest(units: bytes) -> bytes:
+    """By what a step of a roster names its tariff."""
+    return hashlib.sha256(b"tariff" + units).digest()[:16]
+
+
+def page_digests(users: NDArray[np.int64] | Sequence[User]) -> bytes:
+    """By what a roster is recognised: 16 bytes for each page of its users, in their order."""
+    pages = range(0, len(users), ROSTER_PAGE)
+    return b"".join(_page_digest(users[start : start + ROSTER_PAGE]) for start in pages)
+
+
+def _page_digest(users: NDArray[np.int64] | Sequence[User]) -> bytes:
+    packed = pack_users(unpack_users(list(users)) if not isinstance(users, np.ndarray) else users)
+    kind, content = (b"i", packed) if isinstance(packed, bytes) else (b"s", encode(packed))
+    return hashlib.sha256(kind + content).digest()[:16]
+
+
+def pack_positions(positions: NDArray[np.integer], count: int) -> bytes:
+    """Positions, increasing, of so many members: as numbers or as bits, whichever is shorter."""
+    if 4 * len(positions) <= count // 8:
+        return b"\0" + positions.astype("<u4").tobytes()
+    bits = np.zeros(count, dtype=np.bool_)
+    bits[positions] = True
+    return b"\1" + pack_bits(bits)
+
+
+def unpack_positions(packed: bytes, count: int) -> NDArray[np.int64]:
+    """The inverse of ``pack_positions``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    content = packed[1:]
+    if packed[:1] == b"\0":
+        positions = np.frombuffer(content, dtype="<u4").astype(np.int64)
+        if len(positions) and (positions[-1] >= count or bool((np.diff(positions) <= 0).any())):
+            raise ValueError(f"positions are not increasing, or not below {count}")
+        return positions
+    if packed[:1] != b"\1" or len(content) != -(-count // 8):
+        raise ValueError(f"neither positions nor bits of {count} members")
+    return np.flatnonzero(unpack_bits(content, count))

@@ -80,7 +80,7 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         await publisher.start()
 
     async def disconnect() -> None:
-        await app.owned.claim({})
+        await app.owned.claim([])
         await publisher.stop()
         await store.close()
         await watched.close()

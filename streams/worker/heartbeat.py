@@ -1,4 +1,8 @@
-"""Shows that a partition is decided, and how far it is."""
+"""Shows that a partition is decided, and how far it is.
+
+A beat is guarded as a write is: an owner with nothing to write finds out by it that Redis went
+back, was emptied, or belongs to somebody else.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,17 @@ class Heartbeat:
             end: where its log ends, as far as is known.
         """
         processor = self._processor
-        now = self._time()
-        if end is None or processor.next >= end:
-            self._caught_up_at = now
-        waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
-        backlog = processor.holding.backlog
-        pulse = Pulse(processor.next, end, waiting, backlog.entries, backlog.bytes)
-        await processor.holding.beat(encode(pulse), self._summary(now))
+        async with processor.quiet() as is_running:
+            if not is_running:
+                return
+            now = self._time()
+            if end is None or processor.next >= end:
+                self._caught_up_at = now
+            waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
+            backlog = processor.holding.backlog
+            pulse = Pulse(processor.next, end, waiting, backlog.entries, backlog.bytes)
+            verdict = await processor.holding.beat(encode(pulse), self._summary(now))
+            processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
             await processor.pass_tail(end)
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
 from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Missing, NoRecord, NotSent
+from streams.worker.ports import Extent, Missing, NoRecord, NotSent
 
 
 class Effect(StrEnum):
@@ -23,6 +23,7 @@ class Effect(StrEnum):
 
     LOOK = "look"  # at the topics
     OPEN = "open"  # the log
+    MEASURE = "measure"  # where it begins and ends
     READ = "read"  # a record of it, or what is missing
     PUBLISH = "publish"  # answers
     BEGIN = "begin"  # an epoch
@@ -128,6 +129,12 @@ class MemoryClient:
         """Open the log."""
         await self.before(Effect.OPEN)
         yield self
+
+    async def extent(self, partition: int) -> Extent:
+        """Where the log begins and ends now."""
+        await self.before(Effect.MEASURE)
+        log = self.broker.norms(partition)
+        return Extent(log.start, log.end)
 
     async def record(self, partition: int, offset: int) -> bytes | None:
         """The value of one record."""

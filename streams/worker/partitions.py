@@ -6,7 +6,8 @@ commits are ignored. The steps of a claim, which the code repeats:
 
 1. What the topics are: the id of norms, P, their settings.
 2. Claim in Redis: it keeps state of this topic with this P, in this layout.
-3. The log begins no later, and ends no earlier, than the offset to apply next.
+3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
+   after the claim: until then the owner before may go on, and Redis with it.
 4. The last record that was applied is the one in the log: the chain ends with it.
 5. Load the state and verify that it is whole.
 6. Publish the outbox again, then decide (``processor``).
@@ -19,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from streams.ledger.ledger import LayoutMismatch, ledger_of
 from streams.store.holding import Holding
@@ -29,7 +29,7 @@ from streams.store.layout import Damaged, Meta
 from streams.store.port import Claimed, Verdict
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
-from streams.worker.ports import Log, LogRecord, NoRecord, World
+from streams.worker.ports import Extent, Log, LogRecord, NoRecord, World
 from streams.worker.processor import Processor, State
 from streams.worker.stops import Stop, Stops, written_for_others
 
@@ -37,13 +37,6 @@ logger = logging.getLogger("turnstile.worker")
 
 _COMPACT_EVERY = 1.0  # seconds
 _WATCH_EVERY = 5.0
-
-
-class Extent(NamedTuple):
-    """Where the log of a partition begins and ends."""
-
-    start: int  # the offset of the first record
-    end: int  # the offset after the last one
 
 
 class Stopped(Exception):
@@ -76,28 +69,28 @@ class Partitions:
         self._owned: dict[int, Owned] = {}
         self._claiming = asyncio.Lock()
 
-    async def claim(self, log: Mapping[int, Extent]) -> dict[int, int]:
+    async def claim(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
 
         Returns:
             The offset to fetch next, of every partition that can be decided.
         """
         async with self._claiming:
-            for partition in sorted(self._owned.keys() - log.keys()):
+            for partition in sorted(self._owned.keys() - set(assigned)):
                 await self._let_go(partition)
             positions: dict[int, int] = {}
-            if not log:
+            if not assigned:
                 return positions
             # Step 1.
             seen = await self._world.topics.look()
-            if seen.partitions <= max(log):
+            if seen.partitions <= max(assigned):
                 self._world.end(
-                    f"partition {max(log)} is assigned, and Kafka shows {seen.partitions}"
+                    f"partition {max(assigned)} is assigned, and Kafka shows {seen.partitions}"
                 )
             bound = await self._bound_partitions(seen)
-            async with self._world.read_log() as reader:
-                for partition, extent in sorted(log.items()):
-                    position = await self._claim_one(partition, extent, seen, bound, reader)
+            async with self._world.read_log() as log:
+                for partition in sorted(assigned):
+                    position = await self._claim_one(partition, seen, bound, log)
                     if position is not None:
                         positions[partition] = position
             return positions
@@ -164,23 +157,26 @@ class Partitions:
         return int(meta["partitions"]) if known else seen.partitions
 
     async def _claim_one(
-        self, partition: int, extent: Extent, seen: TopicsSeen, bound: int, reader: Log
+        self, partition: int, seen: TopicsSeen, bound: int, log: Log
     ) -> int | None:
         held = self._owned.get(partition)
         if held is not None:
             await held.processor.suspend()
-        stops = Stops(self._world.prefix, partition, extent.start)
-        try:
-            # Step 2.
-            if bound != seen.partitions:
-                raise Stopped(stops.other_partitions(bound, seen.partitions))
+        # Step 2.
+        claimed: Claimed | None = None
+        if bound == seen.partitions:
             claimed = await self._world.store.claim(
                 partition, self._world.owner, seen.topic, seen.partitions
             )
+        extent = await log.extent(partition)
+        stops = Stops(self._world.prefix, partition, extent.start)
+        try:
+            if claimed is None:
+                raise Stopped(stops.other_partitions(bound, seen.partitions))
             meta = _meta_of(claimed, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
-            await _compare(meta, extent, reader, stops)
+            await _compare(meta, extent, log, stops)
             if held is not None and _is_unchanged(held.processor, claimed):
                 return await held.processor.resume(claimed.version + 1)
             await self._let_go(partition)
@@ -242,7 +238,7 @@ def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:
         raise Stopped(stops.damaged(str(damaged))) from damaged
 
 
-async def _compare(meta: Meta | None, extent: Extent, reader: Log, stops: Stops) -> None:
+async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) -> None:
     """Whether the log is the one that was applied."""
     # Step 3.
     next_offset = meta.next if meta else 0
@@ -254,19 +250,20 @@ async def _compare(meta: Meta | None, extent: Extent, reader: Log, stops: Stops)
     if meta is None or meta.chain.last < 0:
         return
     chain = meta.chain
-    if chain.last < extent.start:
+    try:
+        value = await log.record(stops.partition, chain.last)
+    except NoRecord as missing:
+        start = (await log.extent(stops.partition)).start  # as it may have become since
+        if chain.last >= start:
+            raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
         logger.warning(
             "partition %d: the log begins at offset %d, so the last record that was applied, %d, "
             "cannot be compared",
             stops.partition,
-            extent.start,
+            start,
             chain.last,
         )
         return
-    try:
-        value = await reader.record(stops.partition, chain.last)
-    except NoRecord as missing:
-        raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
     if not chain.ends_with(value):
         raise Stopped(stops.log_rewritten(chain.last, "there is another record"))
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from streams.ledger.ledger import Output
 from streams.store.port import Store
@@ -39,6 +39,13 @@ class Missing(Enum):
     HOLE = "nothing"
 
 
+class Extent(NamedTuple):
+    """Where the log of a partition begins and ends."""
+
+    start: int  # the offset of the first record
+    end: int  # the offset after the last one
+
+
 class LogRecord(Protocol):
     """A record of the log, as the stream delivers it."""
 
@@ -51,6 +58,9 @@ class LogRecord(Protocol):
 
 class Log(Protocol):
     """The topic norms, read beside the stream. Every failure is a ``LogUnavailable``."""
+
+    async def extent(self, partition: int) -> Extent:
+        """Where the log begins and ends now."""
 
     async def record(self, partition: int, offset: int) -> bytes | None:
         """The value of one record, as it is applied.

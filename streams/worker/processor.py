@@ -15,7 +15,7 @@ The steps, which the code repeats:
 While one batch is being committed the next is applied; its own commit waits for the one before.
 Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the worker ends and the
 memory with it. The lock, which is free only when memory and Redis agree, keeps the background
-compaction from writing uncommitted state.
+compaction from writing uncommitted state, and the heartbeat from finding a commit under way.
 
     RUNNING             --suspend-->  SUSPENDED   a rebalance: only what is under way goes on
     SUSPENDED           --resume--->  RUNNING     nobody else owned the partition in between
@@ -120,7 +120,7 @@ class Processor:
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
-        self.compaction = Compaction(ledger, holding, self._quiet, self._expect_ok)
+        self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
         self.outbox = Outbox(
             partition, snapshot.outbox, world.publisher, checkpoints, self._cannot_publish
         )
@@ -185,14 +185,20 @@ class Processor:
                 changes = encode(self.ledger.take_changes())
                 await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
 
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[bool]:
+        """Enter when memory and Redis agree, and keep it so; whether anything may be written."""
+        async with self._lock:
+            yield self.state is State.RUNNING
+
+    def expect_ok(self, verdict: Verdict, write: str) -> None:
+        """End the worker if something was not written: Redis is not where it was left."""
+        if verdict is not Verdict.OK:
+            self._end(f"{write} at {self.next} is {verdict}")
+
     async def _missing(self, first: int, end: int) -> Missing:
         async with self._world.read_log() as log:
             return await log.missing(self.holding.partition, first, end)
-
-    @asynccontextmanager
-    async def _quiet(self) -> AsyncIterator[bool]:
-        async with self._lock:
-            yield self.state is State.RUNNING
 
     async def _run(self) -> None:
         await self.outbox.republish()
@@ -265,7 +271,7 @@ class Processor:
             {parcel.name: parcel.packed for parcel in parcels},
             self.outbox.take_published(),
         )
-        self._expect_ok(verdict, "commit")
+        self.expect_ok(verdict, "commit")
         self.next = batch.next
         self.moved_at = self._time()
         for record in batch.records:
@@ -279,7 +285,7 @@ class Processor:
     async def _forget(self) -> None:
         # Step 5, when no commit came along to do it.
         if published := self.outbox.take_published():
-            self._expect_ok(await self.holding.forget(published), "forgetting outputs")
+            self.expect_ok(await self.holding.forget(published), "forgetting outputs")
 
     async def _halt(self, stop: Stop) -> None:
         if not self._move(State.STOPPED):
@@ -294,10 +300,6 @@ class Processor:
         if may:
             self.state = to
         return may
-
-    def _expect_ok(self, verdict: Verdict, write: str) -> None:
-        if verdict is not Verdict.OK:
-            self._end(f"{write} at {self.next} is {verdict}")
 
     def _cannot_publish(self, error: BaseException) -> None:
         # In a rebalance the next owner publishes what this one could not.

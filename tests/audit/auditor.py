@@ -1,8 +1,8 @@
-"""An independent fold of the log, in rational arithmetic, and what the service must agree with it.
+"""The log applied once more, in rational arithmetic, and what the service must agree with.
 
 It shares no code with the worker: records are decoded to plain dictionaries, costs are fractions,
-users stand in dictionaries. ``Auditor`` folds `norms`; ``compare`` holds what the workers wrote to
-Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
+users stand in dictionaries. ``Auditor`` applies `norms`; ``compare`` holds what the workers wrote
+to Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
 
 One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
 for which the documents give a range. The auditor checks the range and charges by the norm.
@@ -40,7 +40,18 @@ from tests.audit.auditor_requests import (
     is_normal,
     is_uneven,
     numbers_of,
+    policy_in,
     read,
+)
+from tests.audit.auditor_rosters import (
+    Cost,
+    Roster,
+    check_grid,
+    content_of,
+    digest_of_roster,
+    highest_that_fits,
+    parts_of_halted,
+    published_positions,
 )
 
 Place = tuple[int, int]
@@ -157,6 +168,7 @@ class Account:
     spent: tuple[int, ...]
     used: tuple[int, ...]  # since the odometer restarted last
     rungs: int = 1
+    order: int | None = None  # the place of the one that the user is bound to, if to one alone
 
     def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
         """Charge a cost that was granted; the odometer may rise (Alg. 5, with restarts)."""
@@ -175,7 +187,11 @@ class Account:
         """What the odometer says: never above the budget, which the filter keeps."""
         return tuple(
             min(self.rungs * step, budget)
-            for step, budget in zip(dataset.steps, dataset.budget, strict=True)
+            for step, budget in zip(
+                dataset.at_orders(self, dataset.steps),
+                dataset.at_orders(self, dataset.budget),
+                strict=True,
+            )
         )
 
 
@@ -192,13 +208,10 @@ class Dataset:
         self.orders = tuple(map(float, self.policy["orders"]))
         self.measure = self.policy["measure"]
         self.kinds = self.policy["user_ids"]
+        self.binds = self.policy["own_order"] is True
         self.by_version_1 = self.kinds is NOT_GIVEN
         if self.by_version_1:
             self.kinds = "mixed"
-
-    def policy_in(self, version: int) -> dict[str, Any]:
-        """The policy as a client of a version knows it."""
-        return self.policy if version >= 2 else {**self.policy, "user_ids": NOT_GIVEN}
 
     def has_room_for(self, users: list[User], version: int) -> bool:
         """Whether ids of this kind, written this way, belong to the dataset."""
@@ -218,7 +231,7 @@ class Dataset:
         return True
 
     def account(self, user: User) -> Account:
-        nothing = (0,) * len(self.budget)
+        nothing = (0,) * (1 if self.binds else len(self.budget))
         return self.accounts.get(user) or Account(nothing, nothing)
 
     def cost(self, charge: Mapping[str, Any], norm: float) -> tuple[int, ...]:
@@ -227,7 +240,25 @@ class Dataset:
         )
 
     def left(self, account: Account) -> tuple[int, ...]:
-        return tuple(b - s for b, s in zip(self.budget, account.spent, strict=True))
+        budget = self.at_orders(account, self.budget)
+        return tuple(b - s for b, s in zip(budget, account.spent, strict=True))
+
+    def bind(self, account: Account, cost: Cost) -> None:
+        """Bind a user to an order, with the first charge that costs something at any."""
+        if not self.binds or account.order is not None or not any(cost):
+            return
+        charges = [max(units, 1) for units in cost]
+        steps = [
+            (budget // units, float(budget) / float(units))
+            for budget, units in zip(self.budget, charges, strict=True)
+        ]
+        account.order = steps.index(max(steps))
+
+    def at_orders(self, account: Account, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of a number for each order those that a user is charged at."""
+        if not self.binds:
+            return numbers
+        return (numbers[account.order or 0],)  # who is not bound is charged nothing anywhere
 
 
 @dataclass
@@ -238,10 +269,11 @@ class RunState:
     content: tuple[Any, ...] = ()
     decision: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
+    roster: Roster | None = None
 
 
 class Auditor:
-    """The fold. ``answers``, ``rejects`` and ``checkpoints`` are all that must be published."""
+    """What comes of the log; ``answers``, ``rejects`` and ``checkpoints`` must be published."""
 
     def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
         self.partitions = partitions
@@ -251,17 +283,18 @@ class Auditor:
         self.rejects: dict[Place, tuple[str, bytes]] = {}
         self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
         self.checkpoints: set[tuple[Any, ...]] = set()
+        self.bound_orders: dict[tuple[Any, ...], float] = {}  # of those checkpoints that say one
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
         self._has_had_datasets = [False] * partitions
-        self._folded = 0
+        self._applied = 0
 
-    def fold(self, log: Log) -> None:
+    def apply_all(self, log: Log) -> None:
         """Go on to the end of what has been read."""
         witnesses = granted_norms(log.records["halts"])
-        fresh = log.records["norms"][self._folded :]
-        self._folded += len(fresh)
+        fresh = log.records["norms"][self._applied :]
+        self._applied += len(fresh)
         for partition, offset, value in sorted(fresh, key=lambda record: record[:2]):
             self.apply(partition, offset, value, witnesses)
 
@@ -286,6 +319,10 @@ class Auditor:
                     answer = self._open(place, request)
                 case "close-run":
                     answer = self._close(place, request)
+                case "enrol":
+                    answer = self._enrol(place, request)
+                case "charge-roster":
+                    answer = self._charge_roster(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[_frozen(answer)] = None
@@ -313,6 +350,7 @@ class Auditor:
             count = len(orders)
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
+            or (policy["own_order"] is True and policy["measure"] != "renyi")
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -340,7 +378,7 @@ class Auditor:
             "request": request["request"],
             "partition": partition,
             "offset": offset,
-            "policy": known.policy_in(version),
+            "policy": policy_in(version, known.policy),
         }
 
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -380,7 +418,7 @@ class Auditor:
         return {
             **self._about_run(place, request, run),
             "type": "run-opened",
-            "policy": dataset.policy_in(request["v"]),
+            "policy": policy_in(request["v"], dataset.policy),
         }
 
     def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -388,7 +426,7 @@ class Auditor:
         run = self._run(place[0], request)
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        run.closed, run.content, run.decision = True, (), {}
+        run.closed, run.content, run.decision, run.roster = True, (), {}, None
         return {**self._about_run(place, request, run), "type": "run-closed"}
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
@@ -415,13 +453,8 @@ class Auditor:
         charge: dict[str, Any],
         witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
     ) -> dict[str, Any]:
-        partition, offset = place
-        dataset = self._dataset(partition, charge["dataset"])
-        run = self._run(partition, charge)
-        if run.closed:
-            raise Rejection("run-closed")
-        if charge["attempt"] < run.attempt:
-            raise Rejection("older-attempt")
+        partition, _ = place
+        dataset, run = self._open_to(partition, charge)
         if is_uneven(charge):
             raise Rejection("malformed")
         users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
@@ -432,13 +465,8 @@ class Auditor:
             tuple(users),
             struct.pack(f"<{len(norms)}d", *norms),
         )
-        if charge["step"] == run.step:
-            if content != run.content:
-                raise Rejection("step-content-changed")
-            said = {"v": charge["v"], "attempt": charge["attempt"]}
-            return {**run.decision, **said, "digest": digest_of(charge, users, norms)}
-        if charge["step"] != run.step + 1:
-            raise Rejection("step-out-of-order")
+        if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
+            return again
         self._validate(partition, dataset, charge, users, norms)
         self._check_writes_of_1(dataset, charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
@@ -450,14 +478,8 @@ class Auditor:
             if grant is not None and grant < norm
         ]
         decision = {
+            **_about_step(place, charge),
             "type": "decision",
-            "v": charge["v"],
-            "dataset": charge["dataset"],
-            "run": charge["run"],
-            "attempt": charge["attempt"],
-            "step": charge["step"],
-            "partition": partition,
-            "offset": offset,
             "digest": digest_of(charge, users, norms),
             "users": len(users),
             "admitted": admitted,
@@ -469,6 +491,92 @@ class Auditor:
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
         return decision
+
+    def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[Dataset, RunState]:
+        """What a request wants to charge under the current attempt of a run."""
+        dataset = self._dataset(partition, request["dataset"])
+        run = self._run(partition, request)
+        if run.closed:
+            raise Rejection("run-closed")
+        if request["attempt"] < run.attempt:
+            raise Rejection("older-attempt")
+        return dataset, run
+
+    def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        dataset, run = self._open_to(partition, request)
+        clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
+        roster = run.roster or Roster(clip_norm, request["levels"])
+        added = roster.check_follows(request, users)
+        if len(users) > _MOST_USERS or _may_write(dataset, roster.members + added) > _MOST_WRITTEN:
+            raise Rejection("too-large")
+        check_grid(clip_norm, request["levels"])
+        if not dataset.has_room_for(added, request["v"]):
+            raise Rejection("mixed-users")
+        if len({*roster.members, *added}) < len(roster.members) + len(added):
+            raise Rejection("duplicate-user")
+        self._check_homes(partition, dataset, added)
+        run.roster = roster
+        roster.enrol(added)
+        for user in added:
+            dataset.accounts.setdefault(user, dataset.account(user))
+        is_of_roster = run.decision.get("type") == "roster-decision"
+        return {
+            **self._about_run(place, request, run),
+            **roster.said(),
+            "type": "enrolled",
+            "decision": dict(run.decision) if is_of_roster else {},
+        }
+
+    def _charge_roster(self, place: Place, charge: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        dataset, run = self._open_to(partition, charge)
+        content, digest = content_of(charge), digest_of_roster(charge)
+        if again := _decided_before(run, charge, content, digest):
+            return again
+        roster = run.roster
+        if roster is None:
+            raise Rejection("unknown-roster")
+        if charge["members"] != len(roster.members):
+            raise Rejection("roster-changed")
+        _check_roster_mechanism(dataset, charge)
+        prices = roster.prices_of(charge, len(dataset.budget))
+        moved = roster.levels_of(charge)
+        roster.tariff, roster.prices = charge["tariff"], prices
+        roster.set_levels(moved)
+        granted = [
+            self._settle_level(place, dataset, user, level, prices)
+            for user, level in zip(roster.members, roster.levels, strict=True)
+        ]
+        exhausted = [not all(dataset.left(dataset.accounts[user])) for user in roster.members]
+        clips = dataset.policy["on_exhaustion"] == "clip"
+        decision = {
+            **_about_step(place, charge),
+            **roster.tell(moved, granted, exhausted, clips),
+            "type": "roster-decision",
+            "digest": digest,
+        }
+        for halted in parts_of_halted(decision, [roster.members[i] for i in decision["halted"]]):
+            self.answers[_frozen(halted)] = None
+        run.step, run.content, run.decision = charge["step"], content, decision
+        self.charged[place] = decision
+        return decision
+
+    def _settle_level(
+        self, place: Place, dataset: Dataset, user: User, level: int, prices: list[Cost]
+    ) -> int | None:
+        """Charge a member of a roster; the level that is granted, None if the user is left out."""
+        account = dataset.accounts[user]
+        dataset.bind(account, prices[level])
+        left = dataset.left(account)
+        prices = [dataset.at_orders(account, cost) for cost in prices]
+        granted: int | None = level
+        if any(units > rest for units, rest in zip(prices[level], left, strict=True)):
+            granted = None
+            if dataset.policy["on_exhaustion"] == "clip":
+                granted = highest_that_fits(prices, level, left)
+        self._book(place, dataset, user, prices[granted or 0])
+        return granted
 
     def _validate(
         self,
@@ -485,11 +593,7 @@ class Auditor:
             raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
-        gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
-        if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
-            raise Rejection("invalid-mechanism")
-        if gaussian_only and charge["mechanism"] != "gaussian":
-            raise Rejection("invalid-mechanism")
+        _check_mechanism(dataset, charge)
         if not dataset.has_room_for(users, charge["v"]):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
@@ -501,6 +605,10 @@ class Auditor:
             raise Rejection("norm-above-clip")
         if len(set(users)) != len(users):
             raise Rejection("duplicate-user")
+        self._check_homes(partition, dataset, users)
+
+    def _check_homes(self, partition: int, dataset: Dataset, users: list[User]) -> None:
+        """Whether all users live here; those who have an account do."""
         strangers = (user for user in users if user not in dataset.accounts)
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")
@@ -520,7 +628,8 @@ class Auditor:
         for user, norm in zip(users, norms, strict=True):
             before = dataset.account(user)
             after = deepcopy(before)
-            _pay(dataset, after, charge, norm, None)
+            _, cost = _granted(dataset, after, charge, norm, None)
+            after.pay(cost, dataset.at_orders(after, dataset.steps))
             charged += after.spent != before.spent
             raised += after.rungs != before.rungs
         orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
@@ -543,30 +652,77 @@ class Auditor:
         granted: list[float | None] = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
             account = dataset.accounts.setdefault(user, dataset.account(user))
-            before = account.bound(dataset)
-            granted.append(_pay(dataset, account, charge, norm, witness.get(position)))
-            bound = account.bound(dataset)
-            if bound != before:
-                self.checkpoints.add((charge["dataset"], user, *place, bound))
+            grant, cost = _granted(dataset, account, charge, norm, witness.get(position))
+            granted.append(grant)
+            self._book(place, dataset, user, cost)
         return granted
 
+    def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
+        """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
+        account = dataset.accounts[user]
+        before = account.bound(dataset)
+        account.pay(cost, dataset.at_orders(account, dataset.steps))
+        bound = account.bound(dataset)
+        if bound != before:
+            self.checkpoints.add((dataset.policy["dataset"], user, *place, bound))
+            if account.order is not None:
+                key = dataset.policy["dataset"], user, *place
+                self.bound_orders[key] = dataset.orders[account.order]
 
-def _pay(
+
+def _about_step(place: Place, charge: Mapping[str, Any]) -> dict[str, Any]:
+    names = "v", "dataset", "run", "attempt", "step"
+    return {**{name: charge[name] for name in names}, "partition": place[0], "offset": place[1]}
+
+
+def _decided_before(
+    run: RunState, charge: Mapping[str, Any], content: tuple[Any, ...], digest: bytes
+) -> dict[str, Any] | None:
+    """The decision about the last step, if this is it again; None if it is the next one."""
+    if charge["step"] == run.step:
+        if content != run.content:
+            raise Rejection("step-content-changed")
+        return {**run.decision, "v": charge["v"], "attempt": charge["attempt"], "digest": digest}
+    if charge["step"] != run.step + 1:
+        raise Rejection("step-out-of-order")
+    return None
+
+
+def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
+    """Whether the measure charges it; sampled steps are charged by tariffs alone."""
+    gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
+    if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
+        raise Rejection("invalid-mechanism")
+    if gaussian_only and charge["mechanism"] != "gaussian":
+        raise Rejection("invalid-mechanism")
+
+
+def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
+    if charge["mechanism"] != "poisson-gaussian":
+        if charge["sampling_rate"] != 1:
+            raise Rejection("invalid-mechanism")
+        _check_mechanism(dataset, charge)
+    elif dataset.measure != "renyi" or not 0 < charge["scale"] < math.inf:
+        raise Rejection("invalid-mechanism")
+
+
+def _granted(
     dataset: Dataset,
     account: Account,
     charge: Mapping[str, Any],
     norm: float,
     witness: float | None,
-) -> float | None:
-    """Charge one user; the granted norm, None if the user is left out."""
-    left, cost = dataset.left(account), dataset.cost(charge, norm)
+) -> tuple[float | None, Cost]:
+    """The norm that a user is granted, None for who is left out, and what is charged for it."""
+    cost = dataset.cost(charge, norm)
+    dataset.bind(account, cost)
+    left, cost = dataset.left(account), dataset.at_orders(account, cost)
     grant: float | None = norm
     if any(units > rest for units, rest in zip(cost, left, strict=True)):
         grant, cost = None, (0,) * len(left)
         if dataset.policy["on_exhaustion"] == "clip" and all(left):
-            grant, cost = _clip(dataset, charge, left, witness)
-    account.pay(cost, dataset.steps)
-    return grant
+            grant, cost = _clip(dataset, account, charge, witness)
+    return grant, cost
 
 
 def _may_write(dataset: Dataset, users: list[User]) -> int:
@@ -594,10 +750,11 @@ def _next_link(head: bytes, offset: int, value: bytes | None) -> Link:
 
 
 def _clip(
-    dataset: Dataset, charge: Mapping[str, Any], left: tuple[int, ...], grant: float | None
-) -> tuple[float | None, tuple[int, ...]]:
+    dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
+) -> tuple[float | None, Cost]:
     """What budget-aware clipping charges; checks that the granted norm is in the range."""
-    orders = [Fraction(order) for order in dataset.orders] or [Fraction(1)]
+    left = dataset.left(account)
+    orders = [Fraction(order) for order in dataset.at_orders(account, dataset.orders or (1,))]
     payable = [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
     tightest = payable.index(min(payable))
     exact = _exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
@@ -605,7 +762,7 @@ def _clip(
     assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
         f"a granted norm of {grant} wastes more than documented of {left}"
     )
-    cost = list(dataset.cost(charge, grant or 0.0))
+    cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
     cost[tightest] = left[tightest]
     return grant, tuple(cost)
 
@@ -630,6 +787,17 @@ def published_answer(value: bytes) -> dict[str, Any]:
         clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
         answer["granted"] = numbers_of(granted, "d")
+    elif answer["type"] == "roster-decision":
+        for name in ("halted", "readmitted", "exhausted", "regranted"):
+            answer[name] = published_positions(answer[name], answer["members"])
+        answer["granted"] = list(answer["granted"])
+    elif answer["type"] == "enrolled":
+        for name in ("halted", "exhausted"):
+            answer[name] = published_positions(answer[name], answer["members"])
+        answer["levels"], answer["granted"] = list(answer["levels"]), list(answer["granted"])
+        answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
+    elif answer["type"] == "halted":
+        answer["users"] = numbers_of(answer["users"], "q")
     elif "policy" in answer:
         assert fits(answer["policy"], POLICY)
     return answer
@@ -686,7 +854,7 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
         assert answer["partition"] == partition
         frozen, content = _frozen_answer(value or b"")
         answers.append(frozen)
-        if answer["type"] == "decision":
+        if answer["type"] in ("decision", "roster-decision"):
             key = answer["dataset"], answer["run"], answer["step"], partition
             contents[key].add(content)
     for key, ways in contents.items():
@@ -728,7 +896,9 @@ def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
         place = checkpoint["partition"], checkpoint["offset"]
         assert place[0] == partition
         assert checkpoint["v"] == auditor.charged[place]["v"]
-        found[checkpoint["dataset"], checkpoint["user"], *place] = checkpoint["bound"]
+        key = checkpoint["dataset"], checkpoint["user"], *place
+        found[key] = checkpoint["bound"]
+        assert checkpoint.get("order") == auditor.bound_orders.get(key)
     _same("odometer checkpoints", expected, found)
     for key, bound in found.items():
         measure = auditor.datasets[key[2]][key[0]].measure
@@ -753,46 +923,76 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     for key, run in ledger.runs.items():
         kept = bool(run.digest), bool(run.decision)
         assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
+    rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
+    _same(f"rosters of partition {partition}", rosters, ledger.rosters)
+    for key, roster in rosters.items():
+        found = roster_of(ledger, key)
+        assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
     summary = ledger.summary()
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        assert {"user_ids": NOT_GIVEN, **policy} == dataset.policy
+        assert {"user_ids": NOT_GIVEN, "own_order": NOT_GIVEN, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         state = state_of(ledger, name)
-        for user, (spent, _, _) in state.items():
-            assert all(s <= b for s, b in zip(spent, dataset.budget, strict=True)), (
+        for user, (spent, *_) in state.items():
+            budget = dataset.at_orders(dataset.accounts[user], dataset.budget)
+            assert all(s <= b for s, b in zip(spent, budget, strict=True)), (
                 f"user {user!r} of {name} is above the budget: {spent} of {dataset.budget}"
             )
         _same(
             f"accounts of {name} in partition {partition}",
-            [(u, a.spent, a.used, a.rungs) for u, a in dataset.accounts.items()],
+            [(u, a.spent, a.used, a.rungs, a.order) for u, a in dataset.accounts.items()],
             [(u, *row) for u, row in state.items()],
         )
 
 
-Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int]]
+Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
 def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current rung, rungs), as Redis has it."""
-    accounts = ledger.datasets[name]
-    width = max(1, len(accounts.policy.orders))
+    """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
+    accounts = ledger._accounts_of(name)  # which has rosters go on from what Redis has of them
+    width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
+    users, spent = accounts.spent_units()
+    spent = spent.reshape(-1, width).tolist()
     rows: Rows = {}
     number = 0
     while len(rows) < len(accounts):
         page = accounts.take_page(number)
         number += 1
-        users = numbers_of(page.users, "q")
-        spent, base, rungs = (
-            numbers_of(page.columns[column], "q") for column in ("spent", "base", "rungs")
-        )
-        for i, user in enumerate(users):
-            row = slice(i * width, (i + 1) * width)
-            used = tuple(s - b for s, b in zip(spent[row], base[row], strict=True))
-            rows[user] = tuple(spent[row]), used, rungs[i]
+        columns = page.columns
+        base, rungs = numbers_of(columns["base"], "q"), numbers_of(columns["rungs"], "q")
+        for i, user in enumerate(numbers_of(page.users, "q")):
+            paid = tuple(spent[len(rows)])
+            used = tuple(
+                s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
+            )
+            is_bound = columns.get("bound", bytes(i + 1))[i]
+            rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
+    assert list(rows) == list(users)
     return rows
+
+
+def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
+    """A roster, as Redis has it."""
+    terms, members = ledger.rosters[address], ledger.rosters.members[address]
+    accounts = ledger.datasets[address[0]]
+    orders = len(accounts.policy.budget)
+    numbers = numbers_of(terms.units, "q")
+    users = accounts.users_at(members.slots)
+    return Roster(
+        clip_norm=terms.clip_norm,
+        grid=terms.levels,
+        members=users if isinstance(users, list) else users.tolist(),
+        levels=list(members.levels),
+        granted=list(members.granted),
+        halted=set(members.halted.tolist()),
+        exhausted=set(members.exhausted.tolist()),
+        tariff=terms.tariff,
+        prices=[tuple(numbers[i : i + orders]) for i in range(0, len(numbers), orders)],
+    )

@@ -16,8 +16,9 @@ User = int | str
 
 _LARGEST_BUDGET = 2**61
 _LARGEST_RECORD = 8 * 1024 * 1024
-_LAST_ATTEMPT = {1: 2**53, 2: 2**63 - 1}
-_LAST_ASKED = {1: 2**53, 2: 2**62}
+_LAST_ATTEMPT = {1: 2**53, 2: 2**63 - 1, 3: 2**63 - 1}
+_LAST_ASKED = {1: 2**53, 2: 2**62, 3: 2**62}
+_LARGEST_FLOAT = 1.7976931348623157e308
 
 
 class Rejection(Exception):
@@ -34,6 +35,10 @@ def _is_integer(least: int, most: int) -> Any:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
+
+
+def _is_bytes(value: Any) -> bool:
+    return type(value) is bytes
 
 
 def _is_name(value: Any) -> bool:
@@ -57,7 +62,7 @@ def _is_user(value: Any) -> bool:
 
 
 def _is_packed_or(other: Any) -> Any:
-    return lambda value: type(value) is bytes or other(value)
+    return lambda value: _is_bytes(value) or other(value)
 
 
 def _is_float(value: Any) -> bool:
@@ -77,19 +82,24 @@ POLICY = {
     "user_ids": lambda value: (
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
+    "own_order": lambda value: value is NOT_GIVEN or value is True,
 }
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
     """What the requests of one version have to be."""
-    policy = {
-        **POLICY,
-        **({"user_ids": lambda value: value is NOT_GIVEN} if version == 1 else {}),
+    unknown = {
+        name: lambda value: value is NOT_GIVEN
+        for name, since in _POLICY_SINCE.items()
+        if version < since
     }
+    policy = {**POLICY, **unknown}
     shared = {"v": lambda value: value == version}
     run = {**shared, "dataset": _is_name, "run": _is_name}
     attempt = _is_integer(1, _LAST_ATTEMPT[version])
     first = 1 if version == 1 else 0
+    counter = _is_integer(0, 2**53)
     records = {
         "create-dataset": {
             **shared,
@@ -104,7 +114,7 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
         "charge": {
             **run,
             "attempt": attempt,
-            "step": _is_integer(0, 2**53),
+            "step": counter,
             "users": _is_packed_or(_is_list(_is_user)),
             "norms": _is_packed_or(_is_list(_is_float)),
             "mechanism": lambda value: value in ("gaussian", "laplace", "pure-dp"),
@@ -114,31 +124,76 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
     }
     if version == 1:
         return records
-    return {
-        **records,
+    records |= {
         "close-run": {**run, "attempt": attempt, "request": _is_token},
         "withdraw-dataset": {**shared, "dataset": _is_name, "request": _is_token},
     }
+    if version == 2:
+        return records
+    return records | {
+        "enrol": {
+            **run,
+            "attempt": attempt,
+            "request": _is_token,
+            "first": counter,
+            "users": _is_packed_or(_is_list(_is_user)),
+            "clip_norm": lambda value: _is_float(value) and 0 < value <= _LARGEST_FLOAT,
+            "levels": _is_integer(1, 255),
+        },
+        "charge-roster": {
+            **run,
+            "attempt": attempt,
+            "step": counter,
+            "members": counter,
+            "tariff": lambda value: _is_bytes(value) and len(value) == 16,
+            "units": _is_bytes,
+            "positions": _is_bytes,
+            "levels": _is_bytes,
+            "mechanism": lambda value: (
+                value in ("gaussian", "laplace", "pure-dp", "poisson-gaussian")
+            ),
+            "scale": _is_float,
+            "sampling_rate": lambda value: _is_float(value) and 0 < value <= 1,
+        },
+    }
 
 
-_RECORDS = {version: _records(version) for version in (1, 2)}
+_RECORDS = {version: _records(version) for version in (1, 2, 3)}
+_PACKED = {
+    "charge": {"users": 8, "norms": 8},
+    "enrol": {"users": 8},
+    "charge-roster": {"units": 8, "positions": 4, "tariff": 1, "levels": 1},
+}
+"""What may be packed, in JSON as base64, and how many bytes an entry has."""
 _DEFAULTS = {
     "orders": [],
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
+    "own_order": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,
 }
+_DEFAULTS_OF = {
+    "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
+}
+"""Of one kind of request alone, beside those that all have."""
 
 
 class _Versioned(msgspec.Struct):
     v: int = 1
 
 
-def fits(fields: dict[str, Any], rules: Mapping[str, Any]) -> bool:
-    for name in rules.keys() & _DEFAULTS.keys():
-        fields.setdefault(name, _DEFAULTS[name])
+def policy_in(version: int, policy: dict[str, Any]) -> dict[str, Any]:
+    """A policy as a client of a version knows it."""
+    unknown = [name for name, since in _POLICY_SINCE.items() if version < since]
+    return {**policy, **dict.fromkeys(unknown, NOT_GIVEN)}
+
+
+def fits(fields: dict[str, Any], rules: Mapping[str, Any], kind: str = "") -> bool:
+    defaults = _DEFAULTS | _DEFAULTS_OF.get(kind, {})
+    for name in rules.keys() & defaults.keys():
+        fields.setdefault(name, defaults[name])
     return fields.keys() == rules.keys() and all(rules[n](value) for n, value in fields.items())
 
 
@@ -161,15 +216,18 @@ def read(value: bytes | None) -> dict[str, Any]:
         raise Rejection("malformed")
     version, kind = request.setdefault("v", 1), request.pop("type", None)
     rules = _RECORDS[version].get(kind) if type(kind) is str else None
+    if rules is None:
+        raise Rejection("malformed")
     if is_json:
-        for name in ("users", "norms"):
+        for name in _PACKED.get(kind, {}):
             if type(request.get(name)) is str:
                 request[name] = _from_base64(request[name])
-    if rules is None or not fits(request, rules):
+    if not fits(request, rules, kind):
         raise Rejection("malformed")
     request["type"] = kind
-    if kind == "charge" and version >= 2:
-        names = [] if type(request["users"]) is bytes else request["users"]
+    if version >= 2:
+        names = request.get("users", b"")
+        names = [] if type(names) is bytes else names
         if is_uneven(request) or not all(map(is_normal, names)):
             raise Rejection("malformed", request)
     return request
@@ -183,8 +241,11 @@ def _from_base64(text: str) -> bytes | None:
     return octets if len(text) == -(-len(octets) // 3) * 4 else None  # no padding too many
 
 
-def is_uneven(charge: Mapping[str, Any]) -> bool:
-    return any(type(x) is bytes and len(x) % 8 for x in (charge["users"], charge["norms"]))
+def is_uneven(request: Mapping[str, Any]) -> bool:
+    widths = _PACKED.get(request["type"], {}).items()
+    return any(
+        type(request[name]) is bytes and len(request[name]) % width for name, width in widths
+    )
 
 
 def is_normal(user: User) -> bool:

@@ -7,6 +7,7 @@ all of them to a real broker, for a real worker.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,18 @@ import msgspec
 import numpy as np
 
 from tests.audit.auditor import home
+from tests.audit.auditor_rosters import tariff_digest
 
 NAN, INF = math.nan, math.inf
 PARTITIONS = 3
 MIXED = {"user_ids": "mixed"}
+PRICES = [0, 1, 4, 9, 16, 25]
+"""Of the levels of a roster, in units."""
+
+
+def units(*prices: int) -> bytes:
+    """A tariff, packed."""
+    return struct.pack(f"<{len(prices)}q", *prices)
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,19 @@ class Lane:
         """The charge of step 0."""
         return self.charge(**{"step": 0, "users": self.users[:2], "norms": [1.0, 0.5], **changes})
 
+    def enrolment(self, **changes: Any) -> dict[str, Any]:
+        """Enrols the first two users; done before a case that is about a roster."""
+        good = {"v": 3, "first": 0, "users": self.users[:2], "clip_norm": 1.0, "levels": 5}
+        return self.about_run("enrol", **{**good, **changes})
+
+    def roster_step(self, **changes: Any) -> dict[str, Any]:
+        """Step 1 of the roster, which must be accepted unless the changes spoil it."""
+        changes.setdefault("tariff", tariff_digest(changes.get("units", units(*PRICES))))
+        good = {"v": 3, "step": 1, "members": 2, "units": units(*PRICES), "scale": 4.0}
+        step = self.about_run("charge-roster", **{**good, **changes})
+        del step["request"]
+        return step
+
     def policy(self, **changes: Any) -> dict[str, Any]:
         """Creates another dataset, unless the changes spoil it."""
         policy = {
@@ -72,11 +94,24 @@ class Lane:
 
 @dataclass(frozen=True)
 class BadInput:
-    """A record that must be refused; ``policy`` is that of the dataset that it is about."""
+    """A record that must be refused.
+
+    Attributes:
+        reason: why.
+        record: what is written, after the first charge of the lane.
+        policy: that of the dataset that it is about.
+        of_roster: the first users of the lane are enrolled before it.
+    """
 
     reason: str
     record: Callable[[Lane], bytes | None]
     policy: dict[str, Any] = field(default_factory=lambda: MIXED)
+    of_roster: bool = False
+
+    def before(self, lane: Lane) -> list[bytes]:
+        """What is applied to a run that has been opened, before the record."""
+        records = [lane.first(), *([lane.enrolment()] if self.of_roster else [])]
+        return [as_msgpack(record) for record in records]
 
 
 Change = Callable[[list[int]], dict[str, Any]]
@@ -131,7 +166,7 @@ CHARGES: dict[str, tuple[str, Change]] = {
     "step left out": ("step-out-of-order", lambda users: {"step": 2}),
     "step far ahead": ("step-out-of-order", lambda users: {"step": 2**53}),
     "last step with other content": ("step-content-changed", lambda users: {"step": 0}),
-    "version 3": ("unsupported-version", lambda users: {"v": 3}),
+    "version 4": ("unsupported-version", lambda users: {"v": 4}),
     "version 0": ("unsupported-version", lambda users: {"v": 0}),
     "name not in normal form": ("malformed", fill("e\u0308")),
     "name not in normal form, in version 1": (
@@ -239,6 +274,112 @@ MECHANISMS: dict[str, tuple[dict[str, Any], str]] = {
     "pure-dp where norms are clipped": ({"on_exhaustion": "clip"}, "pure-dp"),
 }
 
+ENROLMENTS: dict[str, tuple[str, Change]] = {
+    "other users at these positions": ("roster-changed", lambda users: {"users": users[1::-1]}),
+    "one of them another user": ("roster-changed", lambda users: {"users": users[::2]}),
+    "users after a gap": ("roster-changed", lambda users: {"first": 3, "users": users[2:]}),
+    "nobody, after a gap": ("roster-changed", lambda users: {"first": 2**53, "users": []}),
+    "another clip norm": ("roster-changed", lambda users: {"clip_norm": 1.5}),
+    "another grid": ("roster-changed", lambda users: {"levels": 4}),
+    "a member at another position": (
+        "duplicate-user",
+        lambda users: {"first": 2, "users": [users[2], users[0]]},
+    ),
+    "a user twice": ("duplicate-user", lambda users: {"first": 2, "users": [users[3]] * 2}),
+    "a user of another partition": (
+        "wrong-partition",
+        lambda users: {"first": 2, "users": [users[2], elsewhere(range(10))]},
+    ),
+    "more users than at once": (
+        "too-large",
+        lambda users: {"first": 2, "users": bytes(8 * (2**19 + 1))},
+    ),
+    "packed users cut off": ("malformed", lambda users: {"users": bytes(31)}),
+    "a name not in normal form": ("malformed", lambda users: {"users": ["e\u0308"]}),
+    "a clip norm of 0": ("malformed", lambda users: {"clip_norm": 0.0}),
+    "a clip norm NaN": ("malformed", lambda users: {"clip_norm": NAN}),
+    "an infinite clip norm": ("malformed", lambda users: {"clip_norm": INF}),
+    "a grid of nothing": ("malformed", lambda users: {"levels": 0}),
+    "a grid of 256": ("malformed", lambda users: {"levels": 256}),
+    "a position below 0": ("malformed", lambda users: {"first": -1}),
+    "no token": ("malformed", lambda users: {"request": ""}),
+    "a step": ("malformed", lambda users: {"step": 1}),
+    "version 2": ("malformed", lambda users: {"v": 2}),
+    "a run never opened": ("unknown-run", lambda users: {"run": "nobody-opened-this"}),
+    "an attempt never opened": ("unknown-run", lambda users: {"attempt": 2}),
+}
+
+ROSTER_STEPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "more members than there are": ("roster-changed", {"members": 3}),
+    "fewer members than there are": ("roster-changed", {"members": 1}),
+    "a digest of another tariff": ("invalid-tariff", {"tariff": bytes(16)}),
+    "a tariff that nobody has sent": ("invalid-tariff", {"units": b"", "tariff": bytes(16)}),
+    "a tariff of too few levels": ("invalid-tariff", {"units": units(*PRICES[:-1])}),
+    "a tariff of too many levels": ("invalid-tariff", {"units": units(*PRICES, 36)}),
+    "a tariff of two orders": ("invalid-tariff", {"units": units(*PRICES, *PRICES)}),
+    "a tariff that falls": ("invalid-tariff", {"units": units(0, 1, 4, 3, 16, 25)}),
+    "a tariff that costs something at level 0": (
+        "invalid-tariff",
+        {"units": units(1, 1, 4, 9, 16, 25)},
+    ),
+    "a tariff below 0": ("invalid-tariff", {"units": units(-1, 1, 4, 9, 16, 25)}),
+    "a tariff beyond the range": ("invalid-tariff", {"units": units(*PRICES[:-1], 2**62 + 1)}),
+    "a tariff at the end of 64 bits": (
+        "invalid-tariff",
+        {"units": units(*PRICES[:-1], 2**63 - 1)},
+    ),
+    "a level beyond the grid": ("invalid-levels", {"levels": b"\1\6"}),
+    "the highest byte as a level": ("invalid-levels", {"levels": b"\xff\xff"}),
+    "too few levels": ("invalid-levels", {"levels": b"\1"}),
+    "too many levels": ("invalid-levels", {"levels": b"\1\1\1"}),
+    "a level too many for the positions": (
+        "invalid-levels",
+        {"positions": b"\1\0\0\0", "levels": b"\1\1"},
+    ),
+    "positions without levels": ("invalid-levels", {"positions": bytes(4)}),
+    "a position twice": ("invalid-levels", {"positions": bytes(8), "levels": b"\1\1"}),
+    "positions that fall": (
+        "invalid-levels",
+        {"positions": struct.pack("<2I", 1, 0), "levels": b"\1\1"},
+    ),
+    "a position beyond the roster": (
+        "invalid-levels",
+        {"positions": struct.pack("<I", 2), "levels": b"\1"},
+    ),
+    "the last position of 32 bits": (
+        "invalid-levels",
+        {"positions": b"\xff" * 4, "levels": b"\1"},
+    ),
+    "a sampled step under zcdp": (
+        "invalid-mechanism",
+        {"mechanism": "poisson-gaussian", "sampling_rate": 0.1},
+    ),
+    "a sampling rate of steps that are not sampled": (
+        "invalid-mechanism",
+        {"sampling_rate": 0.1},
+    ),
+    "noise 0": ("invalid-mechanism", {"scale": 0.0}),
+    "noise NaN": ("invalid-mechanism", {"scale": NAN}),
+    "noise infinite": ("invalid-mechanism", {"scale": INF}),
+    "a sampling rate of 0": ("malformed", {"sampling_rate": 0.0}),
+    "a sampling rate above 1": ("malformed", {"sampling_rate": 1.0000000000000002}),
+    "a sampling rate NaN": ("malformed", {"sampling_rate": NAN}),
+    "unknown mechanism": ("malformed", {"mechanism": "shuffled-gaussian"}),
+    "a short digest": ("malformed", {"tariff": bytes(15)}),
+    "a long digest": ("malformed", {"tariff": bytes(17)}),
+    "packed units cut off": ("malformed", {"units": bytes(47)}),
+    "packed positions cut off": ("malformed", {"positions": bytes(3), "levels": b"\1"}),
+    "levels in a list": ("malformed", {"levels": [1, 1]}),
+    "users": ("malformed", {"users": []}),
+    "version 1": ("malformed", {"v": 1}),
+    "version 2": ("malformed", {"v": 2}),
+    "version 4": ("unsupported-version", {"v": 4}),
+    "a run never opened": ("unknown-run", {"run": "nobody-opened-this"}),
+    "an attempt never opened": ("unknown-run", {"attempt": 2}),
+    "a step left out": ("step-out-of-order", {"step": 2}),
+    "a step that was charged by norms": ("step-content-changed", {"step": 0}),
+}
+
 as_msgpack: Callable[[Any], bytes] = msgspec.msgpack.encode
 as_json: Callable[[Any], bytes] = msgspec.json.encode
 
@@ -291,13 +432,14 @@ def _table() -> dict[str, BadInput]:
         record: Callable[[Lane], bytes | dict[str, Any] | None],
         encode: Callable[[Any], bytes] = as_msgpack,
         policy: dict[str, Any] = MIXED,
+        of_roster: bool = False,
     ) -> None:
         def written(lane: Lane) -> bytes | None:
             value = record(lane)
             return encode(value) if isinstance(value, dict) else value
 
         assert name not in table
-        table[name] = BadInput(reason, written, policy)
+        table[name] = BadInput(reason, written, policy, of_roster)
 
     for name, (reason, change) in CHARGES.items():
         add(name, reason, lambda lane, change=change: lane.charge(**change(lane.users)))
@@ -328,6 +470,33 @@ def _table() -> dict[str, BadInput]:
                 "malformed",
                 lambda lane, kind=kind, encode=encode: encode(lane.about_run(kind))[:-1],
             )
+    for name, (reason, change) in ENROLMENTS.items():
+        add(
+            f"enrolled: {name}",
+            reason,
+            lambda lane, change=change: lane.enrolment(**change(lane.users)),
+            of_roster=True,
+        )
+    add(
+        "enrolled: a clip norm whose levels do not differ",
+        "invalid-levels",
+        lambda lane: lane.enrolment(clip_norm=5e-324),
+    )
+    add(
+        "enrolled: a string among integers",
+        "mixed-users",
+        lambda lane: lane.enrolment(first=2, users=["a"]),
+        policy={"user_ids": "integer"},
+        of_roster=True,
+    )
+    for name, (reason, changes) in ROSTER_STEPS.items():
+        add(
+            f"charged by roster: {name}",
+            reason,
+            lambda lane, changes=changes: lane.roster_step(**changes),
+            of_roster=True,
+        )
+    add("charged by roster: nobody is enrolled", "unknown-roster", Lane.roster_step)
     for name, (reason, changes) in POLICIES.items():
         add(f"policy: {name}", reason, lambda lane, changes=changes: lane.policy(**changes))
     for name, (policy, mechanism) in MECHANISMS.items():
@@ -336,6 +505,13 @@ def _table() -> dict[str, BadInput]:
             "invalid-mechanism",
             lambda lane, mechanism=mechanism: lane.charge(mechanism=mechanism),
             policy=policy,
+        )
+        add(
+            f"charged by roster: {name}",
+            "invalid-mechanism",
+            lambda lane, mechanism=mechanism: lane.roster_step(mechanism=mechanism),
+            policy=policy,
+            of_roster=True,
         )
     for kinds in ("one-kind", "integer"):
         for v in (1, 2):

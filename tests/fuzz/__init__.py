@@ -1,6 +1,6 @@
 """Fuzzing of the edge: whatever the bytes of a record are, the ledger applies or rejects it.
 
-    python -m tests.fuzz 1000000
+    make fuzz ARGS=1000000
 
 Records are made for logs whose state is known, so that some get through; others are cut, spliced,
 overwritten, of random bytes or of random structure, and some are built to take much memory or time

@@ -116,7 +116,7 @@ class Service:
         self.log.refresh()
         if self._auditor is None:
             self._auditor = Auditor(self.partitions, self.log.topic_id())
-        self._auditor.fold(self.log)
+        self._auditor.apply_all(self.log)
         fresh = {p: ledger for p, ledger in ledgers.items() if ledger is not self._audited.get(p)}
         compare(self._auditor, self.log, fresh)
         for partition, kept in self._kept.items():

@@ -96,12 +96,12 @@ def test_all_bad_input_of_the_table_is_rejected_and_the_stream_goes_on(
         shared.client.create_dataset(dataset, budget=1.0, **policy)
     values: list[bytes | None] = []
     for case, lane in cases:
-        opened, first, good = lane.about_run("open-run"), lane.first(), lane.charge()
-        values += [as_msgpack(opened), as_msgpack(first), case.record(lane), as_msgpack(good)]
+        opened, good = lane.about_run("open-run"), lane.charge()
+        values += [as_msgpack(opened), *case.before(lane), case.record(lane), as_msgpack(good)]
     offsets = iter(shared.publish_all(0, values))
     audit = shared.audit()  # which compares the original bytes and all accounts
-    for what, (case, _) in zip(BAD_INPUT, cases, strict=True):
-        _, first, bad, good = (next(offsets) for _ in range(4))
+    for what, (case, lane) in zip(BAD_INPUT, cases, strict=True):
+        _, first, *_, bad, good = (next(offsets) for _ in range(3 + len(case.before(lane))))
         assert audit.charged[0, first]["admitted"] == [True] * 2, what
         assert audit.rejects[0, bad][0] == case.reason, what
         assert audit.charged[0, good]["admitted"] == [True] * 4, what

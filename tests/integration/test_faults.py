@@ -1,4 +1,4 @@
-"""Workers, Redis and the broker die under load; the fold of the log stays the fold of the log."""
+"""Workers, Redis and the broker die under load; what comes of the log stays the same."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ def test_state_that_is_lost_under_a_service_that_runs_is_seen_by_the_next_write(
 
 
 def as_the_first_release_kept_it(service: Service) -> None:
-    """The keys of layout 1, as its claim, commit and fold wrote them."""
+    """The keys of layout 1, as its scripts wrote them."""
     with redis.Redis.from_url(service.redis) as client:
         for partition, kept in service.kept().items():
             client.delete(*client.scan_iter(f"{service.prefix}{{norms-{partition}}}*"))

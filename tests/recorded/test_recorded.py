@@ -1,5 +1,7 @@
 """Logs that were applied once are applied the same way for ever, bit for bit."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -21,9 +23,20 @@ def test_a_recorded_log_is_applied_as_it_was(path):
     for record in kept.records:
         log.send(record)
     again = recording_of(log)
-    assert again.outputs == kept.outputs
+    assert said(again) == said(kept)
     assert again.spent == kept.spent
     assert again.head == kept.head or kept.head is None
+
+
+def said(recording: Recording) -> list[list[tuple]]:
+    """All outputs, but for the newest version that a worker reads, which grows."""
+    return [
+        [
+            (o.channel, o.key, re.sub(rb"(reads versions 1 to )\d", rb"\1N", o.value))
+            for o in outputs
+        ]
+        for outputs in recording.outputs
+    ]
 
 
 def test_the_second_recordings_hold_what_version_2_has():

@@ -25,9 +25,9 @@ class Audit:
         self.auditor = Auditor(self.partitions, self.topic)
 
     async def when_settled(self, told: Told) -> None:
-        """State, answers, rejects, checkpoints and chain are those of the fold, all of them."""
+        """State, answers, rejects, checkpoints and chain are what comes of the log, all of them."""
         world = self.world
-        self.auditor.fold(world.log)
+        self.auditor.apply_all(world.log)
         ledgers = {}
         for partition in range(self.partitions):
             snapshot = await world.store.load(partition)
@@ -68,7 +68,7 @@ class Audit:
             )
             if record[0] < self.partitions and record[1] < self.reached(record[0])
         ]
-        self.auditor.fold(log)
+        self.auditor.apply_all(log)
         for partition, offset, value in log.records["halts"][self._said if world.lost else 0 :]:
             if frozen(published_answer(value or b"")) not in self.auditor.answers:
                 raise Wrong(f"answer {offset} of partition {partition} has no cause: {value!r}")
@@ -98,7 +98,7 @@ class Audit:
                 raise Wrong(f"the state of partition {partition} is not of the log")
 
     def _compare_told(self, steps: dict[tuple[str, str, int], Heard]) -> None:
-        """Every decision that a client was told is one of the fold."""
+        """Every decision that a client was told is one that comes of the log."""
         decided = {
             (d["dataset"], d["run"], d["step"], d["partition"]): d
             for d in self.auditor.charged.values()

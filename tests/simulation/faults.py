@@ -28,7 +28,7 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.damage_every, _damage),
         (temper.marker_every, _mark),
         (temper.garbage_every, _garbage),
-        (temper.trim_every, _trim),
+        (temper.trim_every, trim),
         (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
         (temper.evict_every, _evict),
     ):
@@ -84,6 +84,7 @@ def _damage(world: World, _: Simulation) -> None:
         kept.pages[name] = earlier.pages[name]
         world.damaged.add(partition)
         world.rewound.add(partition)
+        world.exchanged.add(partition)
         world.note("redis", f"has an older page {name} of {partition}")
     elif getattr(kept, key) and world.catastrophe is None:
         world.store.lose(partition, key)
@@ -111,14 +112,13 @@ def _garbage(world: World, _: Simulation) -> None:
     world.append(partition, rng.choice(choices))
 
 
-def _trim(world: World, _: Simulation) -> None:
+def trim(world: World, _: object = None) -> None:
     """What is applied is deleted from the log, as its retention says."""
-    partition = world.rng.randrange(world.broker.partitions)
+    rng, partition = world.rng, world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
     if until > log.start and partition not in world.damaged | world.lost:
-        world.trimmed = True
-        log.delete_before(world.rng.randint(log.start + 1, until))
+        log.delete_before(until if rng.random() < 0.5 else rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")
 
 

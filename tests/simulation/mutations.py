@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ import msgspec
 
 from streams.ledger import ledger, runs, state
 from streams.sdk import datasets, opening, run
-from streams.store import memory_store, snapshot
+from streams.store import holding, memory_store, snapshot
 from streams.store.port import Guard, Verdict
 from streams.wire.chain import Chain
 from streams.worker import (
@@ -85,6 +86,18 @@ def owner_not_compared() -> Patches:
 def neither_owner_nor_version_compared() -> Patches:
     """Whoever owned a partition goes on writing."""
     yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+
+
+@mutation
+def beats_not_guarded() -> Patches:
+    """Whoever shows that a partition is decided is not told that Redis is not what it was."""
+    real = holding.Holding.beat
+
+    async def beat(self: Any, pulse: bytes, summary: bytes) -> Verdict:
+        await real(self, pulse, summary)
+        return Verdict.OK
+
+    yield _set(holding.Holding, "beat", beat)
 
 
 @mutation
@@ -189,10 +202,24 @@ def ends_of_the_log_not_compared() -> Patches:
     """A state beyond the end of the log, or before its beginning, is gone on from."""
     real = partitions._compare
 
-    async def compare(meta: Any, extent: Any, reader: Any, stops: Any) -> None:
+    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
         next_offset = meta.next if meta else 0
         extent = type(extent)(min(extent.start, next_offset), max(extent.end, next_offset))
-        await real(meta, extent, reader, stops)
+        await real(meta, extent, log, stops)
+
+    yield _set(partitions, "_compare", compare)
+
+
+@mutation
+def trims_taken_for_another_log() -> Patches:
+    """A claim does not look again where the log begins when its last record is gone."""
+    real = partitions._compare
+
+    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
+        async def before(_: int) -> Any:
+            return extent
+
+        await real(meta, extent, SimpleNamespace(record=log.record, extent=before), stops)
 
     yield _set(partitions, "_compare", compare)
 
@@ -214,7 +241,7 @@ def lock_not_held() -> Patches:
     async def quiet(self: Any) -> AsyncIterator[bool]:
         yield self.state is processor.State.RUNNING
 
-    yield _set(processor.Processor, "_quiet", quiet)
+    yield _set(processor.Processor, "quiet", quiet)
 
 
 @mutation

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Output
@@ -18,8 +19,9 @@ from streams.store.port import Store, StoreUnavailable
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.memory_broker import Effect, MemoryClient, MemoryFencedProducer
-from streams.worker.partitions import Extent, Partitions
+from streams.worker.partitions import Partitions
 from streams.worker.ports import LogUnavailable, NotSent
+from tests.simulation.faults import trim
 from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
@@ -30,6 +32,7 @@ _MORE = 20  # times as often things happen before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
     Effect.OPEN: LogUnavailable,
+    Effect.MEASURE: LogUnavailable,
     Effect.READ: LogUnavailable,
     Effect.PUBLISH: NotSent,
     Effect.BEGIN: NotSent,
@@ -118,6 +121,8 @@ class Process:
 
     async def kafka_gate(self, effect: Effect) -> None:
         await self.gate(effect)
+        if effect is Effect.READ and self.world.happens(self.world.temper.trimmed_reads):
+            trim(self.world)
         if self.world.happens(self.world.temper.kafka_fails):
             raise _UNAVAILABLE[effect](f"no answer to {effect}")
 
@@ -150,21 +155,21 @@ class Process:
             )
         )
         for work, what in (
-            (self.owned.keep_compacted(), "compaction"),
-            (self.owned.keep_alive(self._end_of), "the heartbeat"),
-            (self.owned.keep_watch(), "watching the topics"),
+            (self.owned.keep_compacted, "compaction"),
+            (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
+            (self.owned.keep_watch, "watching the topics"),
         ):
             self._beside(work, what)
         self.group.join(self)
-        await self._ending(self._follow_group(), "the group")
+        await self._ending(self._follow_group, "the group")
 
-    def _beside(self, work: Awaitable[None], what: str) -> None:
+    def _beside(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         task = asyncio.create_task(self._ending(work, what))
         self.tasks[task] = None
 
-    async def _ending(self, work: Awaitable[None], what: str) -> None:
+    async def _ending(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         try:
-            await work
+            await work()
         except Exception as error:
             self.end(f"{what} failed: {error!r}", error)
 
@@ -181,15 +186,10 @@ class Process:
             if order[0] != self.group.generation:
                 continue  # another rebalance has begun
             self._generation += 1
-            broker = self.world.broker
-            log = {
-                partition: Extent(broker.norms(partition).start, broker.norms(partition).end)
-                for partition in order[1]
-            }
-            await self.gate("claim")
-            positions = await self.owned.claim(log)
+            positions = await self.owned.claim(order[1])
             for partition, position in positions.items():
-                self._beside(self._fetch(partition, position, self._generation), "the stream")
+                fetch = partial(self._fetch, partition, position, self._generation)
+                self._beside(fetch, "the stream")
 
     async def _fetch(self, partition: int, position: int, generation: int) -> None:
         world = self.world

@@ -187,11 +187,9 @@ class Simulation:
         world = self.world
         until = world.loop.time() + _SETTLE_WITHIN
         operating = world.start(self._operate())
-        for partition in range(world.broker.partitions):
-            world.append(partition, b"who decides this finds out what Redis is")
-        if world.damaged:
+        if world.exchanged:
             for process in self.slots:
-                process.kill("the operator lets the damage be found")
+                process.kill("the operator restarts it: an older page is found by a claim alone")
         while self._is_anybody_paused() or not all(
             self._is_settled(p) for p in range(world.broker.partitions)
         ):
@@ -254,14 +252,12 @@ class Simulation:
         """What a stop asks for; a partition without an owner or a stop asks for a restart."""
         world = self.world
         stopped = world.store.contents(partition).stopped
-        if partition not in world.rewound and stopped.get("reason") != "log-rewritten":
+        if partition not in world.rewound:
             raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
         if stopped:
-            if stopped["reason"] == "log-rewritten" and world.trimmed:
-                pass  # the log was trimmed while a claim looked at it: the next one sees that
-            elif partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
+            if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
                 raise Wrong(f"partition {partition} stops without a cause: {stopped}")
-            elif world.broker.norms(partition).start == 0:
+            if world.broker.norms(partition).start == 0:
                 world.note("operator", f"deletes what Redis has of {partition}")
                 world.store.put_back({partition: Contents()})
             else:

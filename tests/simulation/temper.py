@@ -42,6 +42,7 @@ class Temper:
     marker_every: float  # a transaction ends in the log
     garbage_every: float  # somebody writes nonsense to the log
     trim_every: float  # what is applied is deleted from the log
+    trimmed_reads: float  # and so it is just before somebody reads there
     batch_records: int
     overlap_records: int
     compact_entries: int
@@ -77,6 +78,7 @@ class Temper:
             marker_every=rate(0.2, 5.0, 0.3),
             garbage_every=rate(0.5, 5.0, 0.3),
             trim_every=rate(2.0, 10.0, 0.2),
+            trimmed_reads=rate(0.2, 1.0, 0.25),
             batch_records=rng.choice((1, 2, 4, 64)),
             overlap_records=rng.choice((1, 2, 32)),
             compact_entries=rng.choice((0, 1, 3, 8, 4096)),
@@ -140,4 +142,5 @@ _RATES = (
     "marker_every",
     "garbage_every",
     "trim_every",
+    "trimmed_reads",
 )

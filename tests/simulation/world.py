@@ -96,9 +96,9 @@ class World:
         self.floor = 0  # of the history: Redis goes back no further
         self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
+        self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
         self.not_again: dict[int, tuple[int, bytes | None]] = {}  # what cannot be seen, see there
-        self.trimmed = False  # records that were applied were deleted from the log
         self._context = Context()
         self._tokens = 0
 

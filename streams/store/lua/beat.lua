@@ -1,21 +1,23 @@
 -- Show that a partition is decided, and how far it is. This is no state: the version stays.
 --
--- KEYS[1]  meta
--- KEYS[2]  alive     hash: time (of Redis, in seconds), pulse, summary
--- KEYS[3]  stopped   hash: why nothing is decided
+-- KEYS[1..4]  meta, changes, pages, outbox
+-- KEYS[5]     alive     hash: time (of Redis, in seconds), pulse, summary
+-- KEYS[6]     stopped   hash: why nothing is decided
 --
 -- ARGV[1]  owner
--- ARGV[2]  pulse     packed
--- ARGV[3]  summary   packed; empty: it has not changed
+-- ARGV[2]  version
+-- ARGV[3]  pulse     packed
+-- ARGV[4]  summary   packed; empty: it has not changed
 --
--- Returns FENCED or OK; nothing is written unless OK.
+-- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK.
 
-if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then
-  return 'FENCED'
+local refused = refusal()
+if refused then
+  return refused
 end
-redis.call('HSET', KEYS[2], 'time', redis.call('TIME')[1], 'pulse', ARGV[2])
-if #ARGV[3] > 0 then
-  redis.call('HSET', KEYS[2], 'summary', ARGV[3])
+redis.call('HSET', KEYS[5], 'time', redis.call('TIME')[1], 'pulse', ARGV[3])
+if #ARGV[4] > 0 then
+  redis.call('HSET', KEYS[5], 'summary', ARGV[4])
 end
-redis.call('DEL', KEYS[3])
+redis.call('DEL', KEYS[6])
 return 'OK'

@@ -1,4 +1,4 @@
--- What every script that writes state begins with: this text stands before each of them.
+-- What every script of an owner begins with: this text stands before each of them.
 --
 -- KEYS[1]  meta      hash: what the partition belongs to, how far it is, how much there is of it
 -- KEYS[2]  changes   list: state changes since they were last compacted into pages

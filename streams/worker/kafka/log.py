@@ -7,9 +7,9 @@ known before it may be passed over: only the batches themselves tell.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -20,11 +20,14 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streams.config import Config
 from streams.topics.topics import NORMS
 from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, records_of
-from streams.worker.ports import LogUnavailable, Missing, NoRecord
+from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord
+
+T = TypeVar("T")
 
 _FETCH_WAIT_MS = 500
 _ATTEMPTS, _PAUSE = 10, 0.1  # seconds between them
@@ -56,6 +59,23 @@ class KafkaLog:
         traceback: TracebackType | None,
     ) -> None:
         await self._client.close()
+
+    async def extent(self, partition: int) -> Extent:
+        """Where the log begins and ends now."""
+
+        async def offset(leader: int, place: int) -> int:
+            asked = [(self._topic, [(partition, place)])]
+            answer = await self._client.send(leader, OffsetRequest(-1, _READ_UNCOMMITTED, asked))
+            _, error_code, _, found = answer.topics[0][1][0]
+            if error_code:
+                raise for_code(error_code)
+            return int(found)
+
+        async def both(leader: int) -> Extent:
+            start = await offset(leader, OffsetResetStrategy.EARLIEST)
+            return Extent(start, await offset(leader, OffsetResetStrategy.LATEST))
+
+        return await self._persistently(partition, both)
 
     async def record(self, partition: int, offset: int) -> bytes | None:
         """The value of one record, as it is applied.
@@ -98,34 +118,42 @@ class KafkaLog:
 
     async def _fetch(self, partition: int, offset: int) -> bytes:
         """Some batches from the one with this offset on; none if the log does not have it."""
+
+        async def once(leader: int) -> bytes:
+            asked = [(self._topic, [(partition, offset, EXPANDED_BYTES)])]
+            request = FetchRequest(_FETCH_WAIT_MS, 1, EXPANDED_BYTES, _READ_UNCOMMITTED, asked)
+            answer = await self._client.send(leader, request)
+            _, error_code, *_, fetched = answer.topics[0][1][0]
+            if error_code:
+                raise for_code(error_code)
+            return bytes(fetched or b"")
+
+        try:
+            for _ in range(_ATTEMPTS):
+                if fetched := await self._persistently(partition, once):
+                    return fetched
+                await asyncio.sleep(_PAUSE)
+        except OffsetOutOfRangeError:
+            pass
+        return b""
+
+    async def _persistently(self, partition: int, ask: Callable[[int], Awaitable[T]]) -> T:
+        """What the leader of a partition answers, after some attempts."""
         failure: KafkaError | None = None
+        place = TopicPartition(self._topic, partition)
         for _ in range(_ATTEMPTS):
             try:
-                fetched = await self._fetch_once(partition, offset)
-                if fetched:
-                    return fetched
-                failure = None
+                leader = self._client.cluster.leader_for_partition(place)
+                if leader is None or leader == -1:
+                    raise LeaderNotAvailableError
+                return await ask(leader)
             except OffsetOutOfRangeError:
-                return b""
+                raise
             except KafkaError as error:
                 failure = error
                 if not error.retriable:
                     break
                 await self._client.force_metadata_update()
             await asyncio.sleep(_PAUSE)
-        if failure:
-            where = f"partition {partition} of {self._topic}"
-            raise LogUnavailable(f"cannot read {where}: {failure!r}") from failure
-        return b""
-
-    async def _fetch_once(self, partition: int, offset: int) -> bytes:
-        leader = self._client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
-        if leader is None or leader == -1:
-            raise LeaderNotAvailableError
-        asked = [(self._topic, [(partition, offset, EXPANDED_BYTES)])]
-        request = FetchRequest(_FETCH_WAIT_MS, 1, EXPANDED_BYTES, _READ_UNCOMMITTED, asked)
-        answer = await self._client.send(leader, request)
-        _, error_code, *_, fetched = answer.topics[0][1][0]
-        if error_code:
-            raise for_code(error_code)
-        return bytes(fetched or b"")
+        where = f"partition {partition} of {self._topic}"
+        raise LogUnavailable(f"cannot read {where}: {failure!r}") from failure

@@ -24,7 +24,7 @@ from aiokafka.errors import NoOffsetForPartitionError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.worker.partitions import Extent, Partitions
+from streams.worker.partitions import Partitions
 from streams.worker.ports import End
 
 _PAUSE = 0.005  # seconds
@@ -46,10 +46,7 @@ class ClaimingConsumer(driver.Consumer):
         app = cast(TurnstileApp, self.app)
         try:
             assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
-            starts = await self.earliest_offsets(*assigned) if assigned else {}
-            ends = await self.highwaters(*assigned) if assigned else {}
-            log = {tp.partition: Extent(starts[tp], ends[tp]) for tp in assigned}
-            positions = await app.owned.claim(log)
+            positions = await app.owned.claim([tp.partition for tp in assigned])
             self._under_way.clear()  # whatever was, is fetched again
             seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
             if seeks:

@@ -40,6 +40,18 @@ def test_records_are_read_by_their_offsets_those_of_transactions_too(run):
     run(scenario)
 
 
+def test_the_log_begins_after_what_was_deleted_and_ends_after_the_last_marker(run):
+    async def scenario(bench):
+        async with bench.read_log() as log:
+            assert await log.extent(P) == (0, 0)
+        await write(bench.hand)
+        async with bench.read_log() as log:
+            assert await log.extent(P) == (2, 8)
+            assert await log.extent(0) == (0, 1)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "offset", [pytest.param(0, id="deleted"), pytest.param(4, id="marker"), pytest.param(99)]
 )

@@ -166,9 +166,10 @@ class SameVerdicts(RuleBasedStateMachine):
         for holding in self.held[data.draw(st.sampled_from(sorted(self.held)))]:
             holding.version += by
 
-    @rule(owner=OWNERS, pulse=st.binary(max_size=2), summary=st.binary(max_size=2))
-    def shows_life(self, owner, pulse, summary):
-        self.pair.both(lambda bench: bench.store.beat(P, owner, pulse, summary))
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), pulse=st.binary(max_size=2), summary=st.binary(max_size=2))
+    def shows_life(self, data, pulse, summary):
+        self.write(data, lambda holding, _: holding.beat(pulse, summary))
 
     @rule(reason=st.sampled_from(["hole", "damaged"]))
     def stops(self, reason):

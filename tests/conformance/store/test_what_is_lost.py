@@ -49,6 +49,7 @@ def test_what_is_gone_is_seen_by_the_next_write_the_next_claim_and_at_load(run, 
         assert await holding.compact(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
         assert await holding.drop(holding.backlog, 4) is Verdict.DAMAGED
         assert await holding.forget(["3/0"]) is Verdict.DAMAGED
+        assert await holding.beat(b"pulse", b"") is Verdict.DAMAGED
         claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
         assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, kept.meta)
         assert bench.hand.read(P) == kept
@@ -168,6 +169,7 @@ def test_older_contents_put_back_are_seen_although_next_is_the_same(run):
         bench.hand.write(P, older)
         assert (await owner.load()).next == offset
         assert await holding.forget(["3/0"]) is Verdict.REWOUND
+        assert await holding.beat(b"pulse", b"") is Verdict.REWOUND
         assert await holding.drop(holding.backlog, 4) is Verdict.REWOUND
         assert await holding.compact(4, {"page:d/0": b"later"}) is Verdict.REWOUND
         assert await commit(holding, 4, 5) is Verdict.REWOUND

@@ -34,6 +34,10 @@ def test_every_write_moves_the_version_and_no_other_version_may_write(run):
             "drop": lambda: holding.drop(holding.backlog, 1),
             "forget": lambda: holding.forget(["0/0"]),
         }
+        for other in (holding.version - 1, holding.version + 1):
+            holding.version, known = other, holding.version
+            assert await holding.beat(b"pulse", b"") is Verdict.REWOUND
+            holding.version = known
         for name, write in writes.items():
             known = holding.version
             before = bench.hand.read(P)

@@ -9,7 +9,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
@@ -29,6 +29,7 @@ from accounting import (
 )
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.rogers import RogersFilter
+from tests.examples import examples
 from tests.unit.accounting import rational_model as exact
 
 ORDERS = [2.0, 3.5, 32.0]
@@ -101,7 +102,7 @@ def test_no_adaptive_sequence_exceeds_a_budget(
 
 
 @every_filter
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), choices=moves)
 def test_the_exact_numbers_decide(
     rule: BudgetFilter, budgets: list[Fraction], data: st.DataObject, choices: list[int]
@@ -125,7 +126,7 @@ def test_the_exact_numbers_decide(
 
 
 @every_filter
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), choices=st.lists(st.integers(0, 4), max_size=12))
 def test_no_mixture_of_float_unit_and_norm_costs_exceeds_a_budget(
     rule: BudgetFilter, budgets: list[Fraction], data: st.DataObject, choices: list[int]
@@ -326,7 +327,7 @@ def test_a_batch_of_many_blocks_is_decided_user_by_user(
 
 
 @every_filter
-@settings(max_examples=40)
+@examples(40)
 @given(
     runs=st.lists(st.lists(exact.usual_norm, max_size=6), min_size=2, max_size=3), data=st.data()
 )

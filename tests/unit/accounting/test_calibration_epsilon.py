@@ -6,7 +6,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -15,6 +15,7 @@ from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 from accounting.reports.pld.report import PldReport
 from accounting.reports.saddlepoint.report import SaddlePointReport
+from tests.examples import examples
 
 DELTA = 1e-5
 
@@ -25,7 +26,7 @@ def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
     return upper - mpmath.exp(e) * mpmath.erfc((e / mu + mu / 2) / root) / 2
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.floats(0.0, 30.0),
     st.floats(-40.0, -0.1).map(math.exp),
@@ -164,7 +165,7 @@ def test_epsilon_of_dp_sgd_is_the_published_one(
     assert scaled == pytest.approx(epsilon, rel=1e-6)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.floats(0.1, 100.0), st.integers(1, 10**6), st.floats(-40.0, -0.1), st.floats(1e-3, 1e3))
 def test_epsilon_without_sampling_is_above_the_exact_one_and_hardly_more(
     multiplier: float, steps: int, log_delta: float, norm: float

@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -15,6 +15,7 @@ from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.pld.ceilings import AddedCeilings
 from accounting.reports.pld.report import PldReport
 from accounting.reports.pld.steps import steps_of
+from tests.examples import examples
 
 
 def added(q: mpf, m: mpf, epsilon: mpf) -> mpf:
@@ -37,7 +38,7 @@ def test_delta_is_tight_where_adding_a_user_can_lose_hardly_as_much(
     assert 0.0 < bounds.upper[0] <= bounds.lower[0] * 1.05
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.floats(-8.0, -0.01), st.floats(-2.5, 1.5), st.floats(0.0, 0.999))
 def test_delta_of_an_added_user_is_below_its_ceiling(
     log_rate: float, log_ratio: float, part: float

@@ -6,7 +6,7 @@ import matplotlib
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from mpmath import mpf
@@ -21,13 +21,15 @@ from accounting.reports import (
     renyi_curve,
     trade_off,
 )
+from tests.examples import examples
 
 GRID = NormGrid(1.0, 2)
-ALPHA = np.linspace(0.0, 1.0, 101)
+ALPHA = np.linspace(0.0, 1.0, 51)
+SAMPLED = ReportAccountant(PoissonGaussian(1.0, 0.05), GRID)  # keeps what it has computed
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(0.3, 20.0), st.integers(1, 30), st.floats(0.0, 1.0))
 def test_trade_off_of_gaussian_steps_is_below_the_exact_one_and_near(
     noise: float, steps: int, alpha: float
@@ -50,16 +52,15 @@ def test_trade_off_of_a_pure_step_is_that_of_randomised_response() -> None:
 
 
 def test_trade_offs_fall_are_convex_up_to_rounding_and_users_come_in_rows() -> None:
-    report = ReportAccountant(PoissonGaussian(1.0, 0.05), GRID)
     counts = np.array([[0, 0], [0, 100], [0, 5000]])
-    alpha, beta = trade_off(report, counts, ALPHA)
-    assert beta.shape == (3, 101)
+    alpha, beta = trade_off(SAMPLED, counts, ALPHA)
+    assert beta.shape == (3, 51)
     np.testing.assert_allclose(beta[0], 1.0 - alpha, atol=1e-12)
     assert (beta[0] >= beta[1]).all()
     assert (beta[1] >= beta[2]).all()
     assert (np.diff(beta, axis=1) <= 0.0).all()
     assert (np.diff(beta, 2, axis=1) >= -1e-12).all()
-    np.testing.assert_array_equal(trade_off(report, counts[1], ALPHA).beta, beta[1])
+    np.testing.assert_array_equal(trade_off(SAMPLED, counts[1], ALPHA).beta, beta[1])
 
 
 def test_renyi_curve_is_counts_times_costs_at_the_orders_of_the_accountant() -> None:
@@ -74,16 +75,15 @@ def test_renyi_curve_is_counts_times_costs_at_the_orders_of_the_accountant() -> 
 
 def test_plots_have_a_line_for_each_user() -> None:
     matplotlib.use("agg")
-    report = ReportAccountant(PoissonGaussian(1.0, 0.05), GRID)
     counts = np.array([[0, 100], [0, 5000]])
     first, second = Figure().subplots(1, 2)
-    plot_trade_off(first, trade_off(report, counts, ALPHA), ["few", "many"])
-    plot_renyi_curve(second, renyi_curve(report, counts))
+    plot_trade_off(first, trade_off(SAMPLED, counts, [0.0, 0.5, 1.0]), ["few", "many"])
+    plot_renyi_curve(second, renyi_curve(SAMPLED, counts))
     assert [line.get_label() for line in first.get_lines()[1:]] == ["few", "many"]
     assert len(second.get_lines()) == 2
     assert second.get_xscale() == second.get_yscale() == "log"
     with pytest.raises(InvalidInput, match="labels"):
-        plot_renyi_curve(second, renyi_curve(report, counts), ["one"])
+        plot_renyi_curve(second, renyi_curve(SAMPLED, counts), ["one"])
 
 
 @pytest.mark.parametrize("alpha", [[-0.1], [1.5], [math.nan], 0.5, [[0.5]]])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -16,6 +16,7 @@ from accounting.costs.mechanisms import Laplace, PureDP
 from accounting.reports.bounds import Bounds
 from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
+from tests.examples import examples
 
 mpmath.mp.dps = 40
 
@@ -54,7 +55,7 @@ def assert_around(
     assert upper <= exact(e - shift) * mpf(1.02) + mpf(1e-12)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(-2.0, 1.0).map(lambda x: 10.0**x), st.floats(0.0, 1.1))
 def test_one_laplace_step_is_the_exact_one(size: float, part: float) -> None:
     def exact(epsilon: mpf) -> mpf:
@@ -64,7 +65,7 @@ def test_one_laplace_step_is_the_exact_one(size: float, part: float) -> None:
     assert_around(bounds, exact, size * part, size)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(0.01, 2.0), st.integers(1, 40), st.floats(0.0, 1.0))
 def test_randomised_responses_are_the_exact_ones(size: float, count: int, part: float) -> None:
     epsilon = size * count * part * part

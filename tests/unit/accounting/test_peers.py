@@ -134,7 +134,7 @@ def test_divergences_are_those_of_opacus(
 def test_where_opacus_is_not_positive_the_divergence_is_the_integral(
     rate: float, noise: float, order: float, divergence: float
 ) -> None:
-    with mpmath.workdps(40):
+    with mpmath.workdps(25):
         mu, q, a = 1 / mpf(noise), mpf(rate), mpf(order)
 
         def integrand(y: mpf) -> mpf:

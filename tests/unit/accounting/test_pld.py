@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -18,6 +18,7 @@ from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, St
 from accounting.reports.pld.losses import loss, outcome_range, step_loss
 from accounting.reports.pld.report import PldReport
 from accounting.reports.pld.transforms import LossTransforms
+from tests.examples import examples
 
 DELTA = 1e-5
 
@@ -84,7 +85,7 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
             assert below * (1.0 - losses.error) <= exact
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.floats(-17.0, 0.0).map(lambda x: 10.0**x),
     st.floats(-8.0, 2.1).map(lambda x: 10.0**x),
@@ -184,7 +185,7 @@ def test_a_second_call_makes_no_tables(monkeypatch: pytest.MonkeyPatch, users: i
     np.testing.assert_array_equal(report.epsilon(counts, DELTA).upper, first.upper)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.floats(-7.0, 3.0).map(math.exp),
     st.floats(-14.0, 0.0).map(math.exp),

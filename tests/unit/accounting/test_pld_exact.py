@@ -7,13 +7,14 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
 from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
+from tests.examples import examples
 
 mpmath.mp.dps = 30
 
@@ -150,7 +151,7 @@ def test_lower_bound_of_steps_below_the_rounding_of_one_is_not_above_the_truth(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.floats(-17.0, -5.0).map(lambda x: 10.0**x),
     st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
@@ -178,7 +179,7 @@ usual_counts = st.lists(st.integers(0, 300), min_size=3, max_size=3)
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@examples(30)
 @given(usual_rate, st.floats(0.6, 8.0), st.lists(usual_counts, min_size=2, max_size=4))
 def test_many_users_at_once_are_as_one_by_one_in_any_order(
     q: float, noise: float, rows: list[list[int]]
@@ -195,7 +196,7 @@ def test_many_users_at_once_are_as_one_by_one_in_any_order(
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@examples(30)
 @given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.integers(0, 2))
 def test_more_steps_larger_norms_and_higher_rates_never_lose_less(
     q: float, noise: float, row: list[int], level: int
@@ -211,7 +212,7 @@ def test_more_steps_larger_norms_and_higher_rates_never_lose_less(
     assert lower <= PldReport(PoissonGaussian(noise * 0.9, q), norms).epsilon(counts, 1e-6).upper[0]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(usual_rate, st.floats(0.6, 8.0), usual_counts, st.floats(-12.0, -1.0))
 def test_delta_and_epsilon_are_inverse_to_each_other_within_their_bounds(
     q: float, noise: float, row: list[int], exponent: float

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -19,6 +19,7 @@ from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction, Samp
 from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
 from accounting.reports.saddlepoint.report import SaddlePointReport
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums
+from tests.examples import examples
 
 LEVELS = np.array([0.25, 0.5, 0.75, 1.0])
 
@@ -211,7 +212,7 @@ def test_estimates_are_within_1e_3_of_the_loss_distributions(row: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.floats(-4.0, -0.3),
     st.floats(-0.4, 0.8),
@@ -556,7 +557,7 @@ histories = st.lists(st.tuples(*[st.integers(0, 5000)] * 4), min_size=1, max_siz
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@examples(15)
 @given(histories, st.floats(-12.0, -0.5).map(lambda x: 10.0**x))
 def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, delta: float) -> None:
     together = np.array(COMMON.epsilon(counts, delta))
@@ -567,7 +568,7 @@ def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, de
     assert_ordered(Bounds(*together))
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(histories, st.floats(1e-3, 20.0))
 def test_epsilon_at_the_upper_delta_is_consistent(counts: np.ndarray, epsilon: float) -> None:
     bounds = COMMON.delta(counts, epsilon)
@@ -579,7 +580,7 @@ def test_epsilon_at_the_upper_delta_is_consistent(counts: np.ndarray, epsilon: f
         assert interval.lower[0] <= epsilon * (1 + 1e-9)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.tuples(*[st.integers(0, 3000)] * 4), st.integers(0, 3), st.integers(1, 3000))
 def test_further_steps_never_bring_the_interval_below_the_earlier_one(
     counts: tuple[int, ...], level: int, more: int

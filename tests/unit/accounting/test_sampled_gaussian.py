@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import (
@@ -30,6 +30,7 @@ from accounting import (
 )
 from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian, noise_scale
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from tests.examples import examples
 
 SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -130,7 +131,7 @@ def test_orders_that_made_other_accountants_negative_or_infinite_are_exact() -> 
     assert one(1.0, 0.1, 1.5) == pytest.approx(0.0117345921966852, rel=1e-12)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(ratio, rate, st.one_of(st.integers(2, 40), st.integers(2, 400)))
 @example(0.3, 1e-6, 2)
 @example(3.0, 0.01, 1024)
@@ -335,7 +336,7 @@ RULE = RenyiFilter.from_units(
     q=rate,
     spent=st.floats(0.0, 1.0),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_granted_norm_fits_every_order_and_spends_the_tightest(
     norms: list[float], q: float, spent: float
 ) -> None:

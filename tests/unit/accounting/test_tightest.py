@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -16,6 +16,7 @@ from accounting.costs.mechanisms import Mechanism
 from accounting.exact.validation import IntArray
 from accounting.reports import NormGrid, ReportAccountant
 from accounting.reports.tightest import ANCHORS
+from tests.examples import examples
 
 GRID = NormGrid(1.0, 4)
 
@@ -75,7 +76,7 @@ def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[in
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@examples(15)
 @given(
     st.floats(-4.0, 0.0).map(lambda x: 10.0**x),
     st.floats(0.4, 6.0),
@@ -96,7 +97,7 @@ def test_no_method_is_tighter_by_more_than_a_twentieth_and_no_lower_bound_is_abo
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@examples(50)
 @given(
     st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
     st.lists(st.integers(0, 10**4), min_size=4, max_size=4).filter(any),

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+from importlib import import_module
 
 import pytest
 
+from streams.cli.arguments import parse
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.topics.topics import HALTS, NORMS, REJECTS, SETTINGS
-from tests.readme import README, TOP
+from tests.readme import DOCUMENTS, README, TOP, blocks, commands
 
-DOCUMENTS = sorted(
-    path
-    for path in [*TOP.glob("*.md"), *TOP.glob("docs/*.md"), *TOP.glob("deploy/*.md")]
-    if path.is_file()
-)
 DAY_MS = 24 * 60 * 60 * 1000
 # A command in a code span: its words up to the first option or capital, and its options.
 COMMAND = re.compile(r"`turnstile ([a-z\\|. ]+)([^`]*)`")
 
 
-def commands(text: str) -> set[tuple[str, str]]:
+def named_commands(text: str) -> set[tuple[str, str]]:
     """(command, option or nothing) for every command that is named, `a|b` being two."""
     found = set()
     for words, rest in COMMAND.findall(text):
@@ -36,7 +35,7 @@ def commands(text: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_options_that_are_named_exist(path, capsys) -> None:
-    for command, option in commands(path.read_text(encoding="utf-8")):
+    for command, option in named_commands(path.read_text(encoding="utf-8")):
         with pytest.raises(SystemExit) as end:
             main([*command.split(), "--help"])
         assert end.value.code == 0, command
@@ -48,7 +47,7 @@ def test_every_command_is_in_the_readme(capsys) -> None:
         main(["--help"])
     listed = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
     assert len(listed) >= 10
-    named = {command.split()[0] for command, _ in commands(README)}
+    named = {command.split()[0] for command, _ in named_commands(README)}
     assert set(listed) <= named
 
 
@@ -76,3 +75,49 @@ def test_targets_that_are_named_can_be_made(path) -> None:
     there = set(re.findall(r"^([a-z]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= there
+
+
+def test_every_block_is_of_a_kind_that_is_tested() -> None:
+    for path in DOCUMENTS:
+        fenced = path.read_text(encoding="utf-8").split("```")[1::2]
+        kinds = {block.partition("\n")[0] for block in fenced}
+        assert kinds <= {"python", "sh", ""}, path  # what has no kind is a picture
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_the_documents_parses_and_finds_what_it_imports(path) -> None:
+    for block in blocks(path.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    import_module(name.name)
+            elif isinstance(node, ast.ImportFrom):
+                module = import_module(node.module or "")
+                assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+
+
+SHELL = [
+    pytest.param(command, id=" ".join(command))
+    for path in DOCUMENTS
+    for command in commands(path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", SHELL)
+def test_commands_of_the_documents_are_understood(command) -> None:
+    """What make would run is made out and not run; the command line only reads its arguments."""
+    match command:
+        case ["make", *arguments]:
+            make = ["make", "--dry-run", "--directory", str(TOP), *arguments]
+            told = subprocess.run(make, capture_output=True, text=True)
+            assert told.returncode == 0, told.stderr
+            for argument in arguments:
+                for path in re.findall(r"\btests/[\w/]+(?:\.py)?", argument):
+                    assert (TOP / path).exists(), path
+        case ["turnstile", *arguments]:
+            parse(arguments)
+        case ["docker", "compose", verb, *_]:  # no container engine is needed to test this
+            assert verb in {"up", "down", "logs"}
+        case _:
+            pytest.fail(f"nothing tests {command}")

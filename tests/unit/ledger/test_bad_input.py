@@ -22,7 +22,8 @@ def log(case: BadInput):
     log = AuditedLog(partitions=PARTITIONS, v=2)
     log.create(LANE.dataset, **case.policy)
     log.open(LANE.dataset, LANE.run)
-    log.send(msgspec.msgpack.encode(LANE.first()))
+    for record in case.before(LANE):
+        log.send(record)
     yield log
     log.audit()
 
@@ -36,6 +37,16 @@ def test_bad_input_is_refused_and_the_stream_goes_on(log: AuditedLog, case: BadI
     assert rejected.record == (value or b"")[:MAX_REQUEST_BYTES]
     assert (log.ledger.summary(), log.spent()) == before
     assert admitted(answer_of(log.send(msgspec.msgpack.encode(LANE.charge())))) == [True] * 4
+
+
+def test_what_the_rows_about_rosters_spoil_is_accepted_as_it_is():
+    log = AuditedLog(partitions=PARTITIONS)
+    log.create(LANE.dataset, v=2)
+    log.open(LANE.dataset, LANE.run)
+    for record in (LANE.first(), LANE.enrolment(), LANE.enrolment(), LANE.roster_step()):
+        log.send(msgspec.msgpack.encode(record))
+        assert log.reason() is None
+    log.audit()
 
 
 def test_what_a_worker_cannot_write_is_refused_before_anybody_is_charged():

@@ -3,6 +3,7 @@
 Nothing but a good request changes anything, and a good one is still applied after each bad one.
 """
 
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -10,7 +11,8 @@ import pytest
 
 from streams.ledger.ledger import Channel
 from streams.schemas import VERSION
-from tests.unit.ledger.audited import AuditedLog
+from streams.wire.packing import tariff_digest
+from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
 POLICY = {
     "dataset": "fresh",
@@ -38,8 +40,33 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "scale": 4.0,
         "clip_norm": 2.0,
     },
+    "enrol": {
+        "dataset": "d",
+        "run": "r",
+        "attempt": 2,
+        "request": "t",
+        "first": 1,
+        "users": [2, 3],
+        "clip_norm": CLIP,
+        "levels": LEVELS,
+    },
+    "charge-roster": {
+        "dataset": "d",
+        "run": "r",
+        "attempt": 2,
+        "step": 1,
+        "members": 2,
+        "tariff": tariff_digest(prices()),
+        "units": prices(),
+        "positions": b"\1\0\0\0",
+        "levels": b"\3",
+        "mechanism": "gaussian",
+        "scale": 4.0,
+        "sampling_rate": 1.0,
+    },
 }
-ONLY_VERSION_2 = {"withdraw-dataset", "close-run"}
+SINCE = {"withdraw-dataset": 2, "close-run": 2, "enrol": 3, "charge-roster": 3}
+"""The version that brought a request; 1 brought the others."""
 
 VALUES: list[Any] = [
     *(None, True, False),
@@ -47,8 +74,8 @@ VALUES: list[Any] = [
     *(-(2**63), 0.0, -0.0, 1.0, 1.5, 1e308, -1e-300),
     *("", "a", "d", "r", "1", "a b", "-a", "a\n", "é", "e\u0308", "\U0001f9ee", "x" * 129),
     *("x" * 65, "x" * 257, "mixed", "one-kind", "string", "integer", "halt", "clip", "zcdp", "gdp"),
-    *("approx-dp", "laplace", "pure-dp", "AAAAAAAA", "AAAAAAAAAAA=", "charge"),
-    *(b"", b"1234567", b"12345678", bytes(16)),
+    *("approx-dp", "laplace", "pure-dp", "AAAAAAAA", "AAAAAAAAAAA=", "charge", "enrol"),
+    *("poisson-gaussian", b"", b"1234567", b"12345678", bytes(16), bytes(4), b"\7", b"\x0b", b"ab"),
     *([], [1], [1, 1], [2, 1], [0], [1.5], [1.5, 2], ["a"], ["", "a"], [None], [True], [[]], [{}]),
     *(["é"], ["e\u0308"], [2**63], [-(2**63), 2**63 - 1], [2**61], [2**61 + 1], [-1.0, 0.5]),
     *({}, {"a": 1}, POLICY),
@@ -69,13 +96,14 @@ KINDS = pytest.mark.parametrize("kind", REQUESTS)
 VERSIONS = pytest.mark.parametrize("v", range(1, VERSION + 1), ids="version {}".format)
 
 
-def new_log() -> AuditedLog:
+def new_log() -> RosterLog:
     """Two runs that have come to step 0 under attempt 2, and a dataset that nobody uses."""
-    log = AuditedLog(v=2)
+    log = RosterLog()
     log.create()
     for run in ("r", "ended"):
         log.open(run=run, attempt=2)
-        log.charge(0, [1], [0.5], run=run, attempt=2)
+        log.charge(0, [1], [0.5], run=run, attempt=2, v=2)
+    log.enrol([1, 2], attempt=2)
     log.create("idle")
     return log
 
@@ -91,19 +119,20 @@ class Judge:
     """Applies records to a log that is new again after each that is not refused."""
 
     def __init__(self) -> None:
-        self.log = new_log()
+        self._new = new_log()
+        self.log = deepcopy(self._new)
         self.refused = 0
+        self._before = self._state()
 
     def refuses(self, value: bytes) -> bool:
         """Whether a record is refused, by ledger and auditor alike; then it has left no trace."""
-        before = self._state()
         self.log.send(value)
         refused = self.log.outputs[-1][0].channel is Channel.REJECTS
         assert refused == (self.log.reason() is not None), value
         if not refused:
             self.end()
-            self.log = new_log()
-        assert self._state() == before, value
+            self.log = deepcopy(self._new)
+        assert self._state() == self._before, value
         self.refused += refused
         return refused
 
@@ -112,8 +141,12 @@ class Judge:
         self.log.audit()
 
     def _state(self) -> tuple[Any, ...]:
-        ledger = self.log.ledger
-        return ledger.summary(), ledger.uncompacted(), dict(ledger.runs), self.log.spent()
+        ledger, members = self.log.ledger, self.log.ledger.rosters.members
+        rosters = dict(ledger.rosters), {key: bytes(m.levels) for key, m in members.items()}
+        return (
+            *(ledger.summary(), ledger.uncompacted(), dict(ledger.runs), self.log.spent()),
+            rosters,
+        )
 
 
 @pytest.fixture
@@ -129,7 +162,7 @@ def judge():
 @ENCODINGS
 @KINDS
 def test_good_requests_are_applied_by_the_versions_that_have_them(judge, kind, encoded, v):
-    assert judge.refuses(encoded(good(kind, v))) == (v == 1 and kind in ONLY_VERSION_2)
+    assert judge.refuses(encoded(good(kind, v))) == (v < SINCE.get(kind, 1))
 
 
 @VERSIONS
@@ -160,27 +193,33 @@ def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
 @ENCODINGS
 @KINDS
 def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):
-    value = encoded(good(kind, 2))
+    value = encoded(good(kind, VERSION))
     for wrong in [*(value[:length] for length in range(len(value))), value + b"\0", value + value]:
         assert judge.refuses(wrong)
         assert judge.log.reason() == "malformed"
 
 
 FEATURES = [
-    ("close-run", {}),
-    ("withdraw-dataset", {}),
-    ("open-run", {"attempt": 0}),
-    ("open-run", {"attempt": 2**53 + 1}),
-    ("charge", {"attempt": 2**53 + 1}),
-    ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}),
+    # request, what is changed of it, the version that brought what it has
+    ("close-run", {}, 2),
+    ("withdraw-dataset", {}, 2),
+    ("open-run", {"attempt": 0}, 2),
+    ("open-run", {"attempt": 2**53 + 1}, 2),
+    ("charge", {"attempt": 2**53 + 1}, 2),
+    ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
+    ("enrol", {}, 3),
+    ("charge-roster", {}, 3),
 ]
+OLDER = [(*row, v) for row in FEATURES for v in range(row[-1])]
 
 
 @ENCODINGS
-@pytest.mark.parametrize("v", [{}, {"v": 1}], ids=["without a version", "version 1"])
-@pytest.mark.parametrize(("kind", "fields"), FEATURES, ids=str)
-def test_what_only_version_2_has_is_malformed_in_version_1(judge, kind, fields, v, encoded):
-    assert judge.refuses(encoded({"type": kind, **REQUESTS[kind], **fields, **v}))
+@pytest.mark.parametrize(("kind", "fields", "since", "v"), OLDER, ids=str)
+def test_what_a_version_brought_is_malformed_in_those_before(
+    judge, kind, fields, since, v, encoded
+):
+    said = {"v": v} if v else {}  # without a version it is of version 1
+    assert judge.refuses(encoded({"type": kind, **REQUESTS[kind], **fields, **said}))
     assert judge.log.reason() == "malformed"
     (output,) = judge.log.outputs[-1]
-    assert "needs version 2" in msgspec.msgpack.decode(output.value)["detail"]
+    assert f"needs version {since}" in msgspec.msgpack.decode(output.value)["detail"]

@@ -48,8 +48,8 @@ def test_changes_put_back_over_older_or_newer_pages_give_the_same_rows(orders, s
     for _ in range(12):
         slots = rng.choice(count, rng.integers(0, 50), replace=False)
         spent = rng.integers(-(2**63), 2**63 - 1, (len(slots), *shape))
-        changes.append(toy.write(slots, spent=spent))
-        changes.append(toy.write(slots[:5], rungs=rng.integers(0, 9, len(slots[:5]))))
+        changes.append(toy.write(slots, {"spent": spent}))
+        changes.append(toy.write(slots[:5], {"rungs": rng.integers(0, 9, len(slots[:5]))}))
         assert set(toy.changed_pages()) >= set((slots // PAGE_ROWS).tolist())
         for number in toy.changed_pages()[: rng.integers(0, 2)]:
             pages[number] = toy.take_page(number, count)
@@ -66,7 +66,7 @@ def test_changes_of_several_blocks_are_one():
     toy, again = Toy(), Toy()
     toy.reserve(9)
     again.reserve(9)
-    parts = [toy.write(np.array([i, i + 4]), spent=np.array([i, 10 * i])) for i in range(4)]
+    parts = [toy.write(np.array([i, i + 4]), {"spent": np.array([i, 10 * i])}) for i in range(4)]
     whole = joined(parts)
     assert whole.size == sum(part.size for part in parts)
     again.put_back(whole)
@@ -110,7 +110,7 @@ def test_a_new_number_is_written_compacted_and_put_back(log):
     outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
     assert outputs == log.outputs
     ledger.take_changes()
-    written = ledger.datasets["d"]._rows.write(np.array([2, 0]), visits=np.array([5, 7]))
+    written = ledger.datasets["d"]._rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
     loaded = Ledger(0, 1)
     loaded.load(pages_of(ledger))
     assert loaded.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]

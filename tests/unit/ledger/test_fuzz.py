@@ -1,6 +1,6 @@
 """Records as bytes, most of them damaged: none ends a worker, and the auditor says why of each.
 
-``python -m tests.fuzz`` tries any number of other seeds.
+``make fuzz`` tries any number of other seeds.
 """
 
 import tracemalloc

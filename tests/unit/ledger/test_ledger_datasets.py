@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from streams.ledger.ledger import Changes, Channel, LayoutMismatch, Ledger
 from streams.schemas import (
+    VERSION,
     CreateDataset,
     DatasetCreated,
     DatasetWithdrawn,
@@ -270,7 +271,7 @@ BEFORE_THE_FIRST = [
     ("garbage", b"{"),
     ("a tombstone", None),
     ("a policy that makes no sense", {"policy": {"orders": [2.0]}}),
-    ("a version that is not known", {"v": 3}),
+    ("a version that is not known", {"v": VERSION + 1}),
 ]
 
 

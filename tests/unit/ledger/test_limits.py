@@ -8,11 +8,20 @@ import pytest
 
 from streams.ledger import limits, rule
 from streams.ledger.ledger import Changes, Ledger
-from streams.schemas import MAX_CHARGE_USERS, MAX_WRITE_BYTES, Charge, Decision, Reason, encode
+from streams.schemas import (
+    MAX_CHARGE_USERS,
+    MAX_WRITE_BYTES,
+    Charge,
+    Decision,
+    Reason,
+    RosterDecision,
+    encode,
+)
 from streams.wire.packing import pack_norms
 from tests.audit import auditor
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog
 from tests.unit.ledger.test_ledger import random_log
 
 
@@ -63,6 +72,60 @@ def test_no_charge_writes_more_than_is_counted(row):
     assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
 
 
+@pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
+def test_no_step_of_a_roster_writes_more_than_is_counted(row):
+    """Beside its tariff, which the record brings; enrolled, risen, halted, come back, clipped."""
+    _, name_length, orders, ids, on_exhaustion = row
+    name, users = "d" * name_length, list(ids)
+    count = len(users)
+    counted = limits.most_written(count, limits.id_bytes(users), name, orders)
+    log = RosterLog()
+    log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
+    log.open(dataset=name)
+    packed = users if isinstance(users[0], str) else np.array(users).tobytes()
+    enrolled = {"dataset": name, "members": count}
+    log.enrol(packed, dataset=name)
+    assert written_last(log) <= counted
+    budgets = np.array(log.ledger.datasets[name].policy.budget)
+    tenths = np.arange(LEVELS + 1)[:, np.newaxis] * (budgets // 10)
+    dense = {"levels": [5] * count, **enrolled}
+    for step, (prices, fields) in enumerate(
+        [
+            (tenths, dense),
+            (tenths, {**dense, "levels": [6] * count}),  # halted, or clipped
+            (tenths // 2, {**dense, "levels": [8] * count, "positions": list(range(count))}),
+            (np.sign(tenths) * 2**61, enrolled),
+        ]
+    ):
+        units = prices.astype("<i8").tobytes()
+        assert isinstance(log.step(step, units, **fields), RosterDecision)
+        assert written_last(log) <= counted + len(units)
+    log.audit()
+
+
+def written_last(log: Log) -> int:
+    """Bytes of changes and answers of the last record."""
+    return len(log.changes[-1]) + len(encode(log.outputs[-1]))
+
+
+def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
+    for module, name in ((limits, "MAX_WRITE_BYTES"), (auditor, "_MOST_WRITTEN")):
+        monkeypatch.setattr(module, name, 4096 + 10 * 227 + 8 * 3)
+    log = RosterLog()
+    log.create(user_ids="mixed")
+    log.open()
+    for first in range(0, 8, 4):
+        log.enrol(list(range(first, first + 4)), first=first)
+    assert log.enrol(["abc", 9, 10], first=8).reason is Reason.TOO_LARGE
+    assert log.enrol(["abcd", 9], first=8).reason is Reason.TOO_LARGE
+    assert log.enrol(["abc"], first=8).members == 9
+    log.hand_over(rebuilt(log.changes))
+    assert log.enrol(["d"], first=9).reason is Reason.TOO_LARGE
+    assert log.enrol([10], first=9).members == 10
+    assert log.enrol([11], first=10).reason is Reason.TOO_LARGE
+    log.audit()
+
+
 def test_the_largest_charge_at_one_order_is_within_the_limit():
     assert limits.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
 
@@ -88,7 +151,27 @@ def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encod
     log.send(value)
     assert log.reason() == Reason.TOO_LARGE
     assert "use more partitions" in answer_of(log.outputs[-1]).detail
-    assert isinstance(log.charge(0, users[:200].tobytes(), users[:200] / 1e6), Decision)
+    assert isinstance(log.charge(0, users[:20].tobytes(), users[:20] / 1e6), Decision)
+    log.audit()
+
+
+def test_an_enrolment_whose_steps_cannot_be_written_is_refused_before_memory_is_taken():
+    users = np.arange(140_000)
+    log = RosterLog()
+    log.create(**orders_from(256))
+    log.open()
+    ledger = rebuilt(log.changes)
+    rejected = log.enrol(users.tobytes())
+    assert rejected.reason is Reason.TOO_LARGE
+    assert "use more partitions" in rejected.detail
+    tracemalloc.start()
+    try:
+        ledger.apply(2, log.records[-1])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * len(log.records[-1])
+    assert log.enrol(users[:200].tobytes()).members == 200
     log.audit()
 
 

@@ -72,7 +72,7 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     accounts = Accounts(policy, partition=0)
     norms = pack_norms(np.array([0.5, 5.0]))
     step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)
-    outcome = accounts.charge(accounts.plan(step))
+    outcome = accounts.carry_out(accounts.plan(step))
     assert outcome.admitted.tolist() == [True, False]
     raised = dict(outcome.raised)
     assert list(raised) == [1]

@@ -12,10 +12,12 @@ import pytest
 
 from streams.ledger import limits
 from streams.schemas import VERSION, Reason
+from streams.wire.packing import tariff_digest
 from streams.wire.partitioner import partitions_of
 from tests.audit import auditor
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
+from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
 HOMES = partitions_of(np.arange(1000), 2)
 HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
@@ -24,17 +26,19 @@ THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
 
 @pytest.fixture(scope="module", params=range(1, VERSION + 1), ids="version {}".format)
 def log(request):
-    """A dataset whose run has come to step 0 under attempt 2, and a run that is closed."""
+    """A dataset whose runs have come to step 0 under attempt 2, with and without a roster."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
         patch.setattr(limits, "MAX_CHARGE_USERS", 60)
         patch.setattr(auditor, "_MOST_WRITTEN", 20_000)
         patch.setattr(auditor, "_MOST_USERS", 60)
-        log = AuditedLog(partitions=2, v=request.param)
+        log = RosterLog(partitions=2, v=request.param)
         log.create(v=2)
-        for run in ("r", "closed"):
+        for run in ("r", "bare", "closed"):
             log.open(run=run, attempt=2)
             log.charge(0, HERE[:2], [0.1, 0.1], run=run, attempt=2)
+        for run in ("r", "closed"):
+            log.enrol(HERE[:3], run=run, attempt=2, v=3)
         log.close(run="closed", attempt=2, v=2)
         log.create("idle", v=2)
         yield log
@@ -237,7 +241,7 @@ OTHER_PAIRS = [
 @pytest.mark.parametrize(("kind", "first", "second"), OTHER_PAIRS)
 def test_of_two_reasons_the_first_is_given_for_other_requests_too(log, kind, first, second):
     fields, changes = OTHERS[kind]
-    version = 2 if kind in ("withdraw-dataset", "close-run") else log.v
+    version = max(2, log.v) if kind in ("withdraw-dataset", "close-run") else log.v
     record = {"type": kind, "v": version, "request": "t", **fields}
     for reason in (second, first):
         alone = {**record, **changes[reason]}
@@ -246,5 +250,114 @@ def test_of_two_reasons_the_first_is_given_for_other_requests_too(log, kind, fir
     assert reasons(log, record) == (first, first)
 
 
+ABOUT_RUN = {
+    Reason.UNSUPPORTED_VERSION: lambda r: r.update(v=VERSION + 1),
+    Reason.MALFORMED: lambda r: r.update(discount=1),
+    Reason.UNKNOWN_DATASET: lambda r: r.update(dataset="nobody-created-this"),
+    Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
+    Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
+    Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
+}
+OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
+    "enrol": (
+        {
+            "request": "t",
+            "first": 3,
+            "users": HERE[5:7],
+            "clip_norm": CLIP,
+            "levels": LEVELS,
+        },
+        {
+            **ABOUT_RUN,
+            Reason.ROSTER_CHANGED: lambda r: r.update(first=7),
+            Reason.TOO_LARGE: lambda r: r.update(users=HERE[10:75]),
+            Reason.INVALID_LEVELS: lambda r: r.update(run="bare", first=0, clip_norm=5e-324),
+            Reason.MIXED_USERS: lambda r: r.update(users=[*r["users"], "a"]),
+            Reason.DUPLICATE_USER: lambda r: r.update(users=[*r["users"], HERE[0]]),
+            Reason.WRONG_PARTITION: lambda r: r.update(users=[*r["users"], THERE[0]]),
+        },
+    ),
+    "charge-roster": (
+        {
+            "step": 1,
+            "members": 3,
+            "units": prices(),
+            "tariff": tariff_digest(prices()),
+            "levels": bytes([1, 2, 3]),
+            "scale": 4.0,
+        },
+        {
+            **ABOUT_RUN,
+            Reason.STEP_CONTENT_CHANGED: lambda r: r.update(step=0),
+            Reason.STEP_OUT_OF_ORDER: lambda r: r.update(step=7),
+            Reason.UNKNOWN_ROSTER: lambda r: r.update(run="bare"),
+            Reason.ROSTER_CHANGED: lambda r: r.update(members=4),
+            Reason.INVALID_MECHANISM: lambda r: r.update(scale=0.0),
+            Reason.INVALID_TARIFF: lambda r: r.update(tariff=bytes(16)),
+            Reason.INVALID_LEVELS: lambda r: r.update(levels=bytes([1, 2, LEVELS + 1])),
+        },
+    ),
+}
+ROSTER_REASONS = [(kind, reason) for kind, (_, changes) in OF_ROSTERS.items() for reason in changes]
+ROSTER_PAIRS = [
+    (kind, *pair)
+    for kind, (_, changes) in OF_ROSTERS.items()
+    for pair in combinations(changes, 2)
+    if set(pair) not in IMPOSSIBLE
+]
+
+
+def of_roster(log: AuditedLog, kind: str) -> dict[str, Any]:
+    about = {"type": kind, "v": log.v, "dataset": "d", "run": "r", "attempt": 2}
+    return {**about, **OF_ROSTERS[kind][0]}
+
+
+def before_version_3(log: AuditedLog, reason: Reason) -> Reason:
+    """The reason that is given in the version of a log: before 3 there were no rosters."""
+    return min(reason, Reason.MALFORMED, key=list(Reason).index) if log.v < 3 else reason
+
+
+@pytest.mark.parametrize("kind", OF_ROSTERS)
+def test_the_tables_of_rosters_are_in_the_order_of_the_reasons(kind):
+    changes = OF_ROSTERS[kind][1]
+    assert list(changes) == [reason for reason in Reason if reason in changes]
+
+
+@pytest.mark.parametrize(("kind", "reason"), ROSTER_REASONS)
+def test_each_reason_is_given_by_itself_for_rosters(log, kind, reason):
+    record = of_roster(log, kind)
+    OF_ROSTERS[kind][1][reason](record)
+    expected = before_version_3(log, reason)
+    assert reasons(log, record) == (expected, expected)
+
+
+@pytest.mark.parametrize(("kind", "first", "second"), ROSTER_PAIRS)
+def test_of_two_reasons_the_first_is_given_for_rosters(log, kind, first, second):
+    record = of_roster(log, kind)
+    for reason in (second, first):
+        OF_ROSTERS[kind][1][reason](record)
+    expected = before_version_3(log, first)
+    assert reasons(log, record) == (expected, expected)
+
+
+CUT = [
+    ("enrol", {"users": bytes(31)}),
+    ("enrol", {"users": [1, "e\u0308"]}),
+    ("charge-roster", {"units": bytes(31)}),
+    ("charge-roster", {"positions": bytes(15), "levels": bytes(3)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "cut"), CUT)
+@pytest.mark.parametrize("second", ABOUT_RUN)
+def test_packed_arrays_and_names_of_rosters_are_looked_at_first(log, kind, cut, second):
+    record = of_roster(log, kind)
+    OF_ROSTERS[kind][1][second](record)
+    record |= cut
+    expected = min(second, Reason.MALFORMED, key=list(Reason).index)
+    assert reasons(log, record) == (expected, expected)
+
+
 def test_every_reason_is_in_a_table():
-    assert {*CHARGE, *(reason for _, changes in OTHERS.values() for reason in changes)} == {*Reason}
+    tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_ROSTERS).values())]
+    assert {reason for table in tables for reason in table} == {*Reason}

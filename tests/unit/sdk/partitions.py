@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from streams.schemas import (
     Reason,
     Rejected,
     Request,
+    RosterDecision,
     decode_answer,
     decode_request,
     encode,
@@ -51,7 +53,7 @@ class Partitions(MemoryConnection):
         self.mute: set[int] = set()
         self.late: set[int] = set()
         self._held: list[tuple[int, Sequence[Output]]] = []
-        self.heard: Callable[[Decision], list[Decision]] = lambda decision: [decision]
+        self.heard: Callable[[Any], list[Any]] = lambda decision: [decision]
         self.before_result: Callable[[], object] = lambda: None
 
     def create(self, name: str = "d", **policy: object) -> Policy:
@@ -74,7 +76,7 @@ class Partitions(MemoryConnection):
         self.logs += [[] for _ in range(count)]
         self._offsets += [0] * count
 
-    def hear(self, decision: Decision) -> None:
+    def hear(self, decision: Decision | RosterDecision) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
         self._hear(Channel.HALTS, decision.partition, encode(decision))
 
@@ -139,7 +141,7 @@ class Partitions(MemoryConnection):
 
     def _say(self, partition: int, outputs: Sequence[Output]) -> None:
         answer = None if outputs[0].channel is Channel.REJECTS else decode_answer(outputs[0].value)
-        if isinstance(answer, Decision):
+        if isinstance(answer, Decision | RosterDecision):
             for decision in self.heard(answer):
                 self.hear(decision)
         else:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from streams.queries.answerer import read_contributions
-from streams.sdk.columns import read_users
+from streams.sdk.arguments import read_norms, read_users
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.steps import check_distinct, read_norms
+from streams.sdk.steps import check_distinct
 
 
 class Colour(IntEnum):

@@ -26,7 +26,7 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
-from streams.sdk.connection import Deadline, Waiting, rejected_key, step_key
+from streams.sdk.connection import Deadline, Waiting, key_of, step_key
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
@@ -66,40 +66,40 @@ def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
 
 def test_all_partitions_must_answer() -> None:
     waiting = Waiting(SENT)
-    waiting.answer(answer(0))
-    waiting.answer(answer(5))  # nobody asked that one
+    waiting.hear(answer(0))
+    waiting.hear(answer(5))  # nobody asked that one
     with pytest.raises(DecisionTimeout, match=r"partitions \[1\]"):
         waiting.result(NOW)
-    waiting.answer(answer(1))
+    waiting.hear(answer(1))
     assert waiting.result(NOW) == {0: answer(0), 1: answer(1)}
 
 
 def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
     waiting = Waiting({0: SENT[0]})
-    waiting.answer(answer(0))
-    waiting.refuse(refusal(0))
+    waiting.hear(answer(0))
+    waiting.hear(refusal(0))
     with pytest.raises(Fenced):
         waiting.result(NOW)
 
 
 def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
     survey = Waiting({0: SENT[0]}, to_the_end=True)
-    survey.answer(answer(0))
-    survey.refuse(refusal(0))
+    survey.hear(answer(0))
+    survey.hear(refusal(0))
     assert survey.result(NOW) == {0: answer(0)}
 
 
 def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
     waiting = Waiting(SENT)
-    waiting.refuse(refusal(0))
+    waiting.hear(refusal(0))
     with pytest.raises(Fenced) as fenced:
         waiting.result(NOW)
     assert fenced.value.current_attempt == 7
     survey = Waiting(SENT, to_the_end=True)
-    survey.refuse(refusal(0))
+    survey.hear(refusal(0))
     with pytest.raises(DecisionTimeout):
         survey.result(NOW)
-    survey.answer(answer(1))
+    survey.hear(answer(1))
     replies = survey.result(NOW)
     assert isinstance(replies[0], Fenced)
     assert replies[1] == answer(1)
@@ -107,9 +107,9 @@ def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
 
 def test_a_refusal_of_something_else_is_none_of_this() -> None:
     waiting = Waiting({0: SENT[0]})
-    waiting.refuse(refusal(0, record=b"sent before, for the same step"))
-    waiting.refuse(refusal(1))  # nobody asked that one
-    waiting.answer(answer(0))
+    waiting.hear(refusal(0, record=b"sent before, for the same step"))
+    waiting.hear(refusal(1))  # nobody asked that one
+    waiting.hear(answer(0))
     assert waiting.result(NOW) == {0: answer(0)}
 
 
@@ -135,13 +135,13 @@ def test_who_was_refused_is_found_even_if_an_older_worker_could_not_read_the_req
         detail="version 2; this worker reads version 1",
         record=encode(request_),
     )
-    assert rejected_key(unnamed) == key
+    assert key_of(unnamed) == key
     assert "upgrade the workers" in str(refusal_of(unnamed))
 
 
 def test_junk_that_was_refused_is_nobody_s() -> None:
     junk = Rejected(partition=0, offset=0, reason=Reason.MALFORMED, detail="", record=b"\xc1")
-    assert rejected_key(junk) is None
+    assert key_of(junk) is None
 
 
 @pytest.mark.parametrize(

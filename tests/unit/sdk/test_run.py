@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streams.schemas import Charge, Decision, Reason, decode_request
-from streams.sdk.decisions import REMEMBERED_STEPS
+from streams.schemas import VERSION, Charge, Decision, Reason, decode_request
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -25,6 +24,7 @@ from streams.sdk.errors import (
     StepContentChanged,
     Unusable,
 )
+from streams.sdk.followers import REMEMBERED_STEPS
 from streams.sdk.run import Run
 from streams.wire.packing import pack_bits
 from tests.unit.sdk.partitions import Partitions
@@ -565,11 +565,11 @@ def test_norms_clipped_in_float32_are_charged_as_they_are() -> None:
     assert limits == {rounded_up}
 
 
-def test_requests_are_of_version_2() -> None:
+def test_requests_are_of_the_newest_version() -> None:
     service, run = opened()
     charge(run)
     run.close()
-    assert {decode_request(value).v for log in service.logs for value in log} == {2}
+    assert {decode_request(value).v for log in service.logs for value in log} == {VERSION}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ class Store(MemoryStore):
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
         await self._gate("store.commit")
         self.commits.append(commit)
-        return await super().commit(guard, commit)
+        verdict = await super().commit(guard, commit)
+        await self._gate("store.committed")
+        return verdict
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
         await self._gate("store.compact")

@@ -8,8 +8,8 @@ import pytest
 
 from streams.ledger.ledger import Channel
 from streams.schemas import Rejected
-from streams.worker.memory_broker import MemoryBroker, MemoryClient
-from streams.worker.partitions import Extent, Partitions
+from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
+from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
 
@@ -26,9 +26,8 @@ class Cluster:
             for number in range(4):
                 self.broker.norms(partition).append(b"record %d" % number)
 
-    def extents(self):
-        logs = {p: self.broker.norms(p) for p in range(PARTITIONS)}
-        return {p: Extent(log.start, log.end) for p, log in logs.items()}
+    def end(self, partition):
+        return self.broker.norms(partition).end
 
     def rejected(self, partition):
         """How often each offset was answered."""
@@ -50,7 +49,7 @@ class Worker:
         self.partitions = Partitions(world_of(owner, cluster.store, client, self.ends))
 
     async def claim(self):
-        self.positions = await self.partitions.claim(self.cluster.extents())
+        self.positions = await self.partitions.claim(range(PARTITIONS))
         return self.positions
 
     async def deliver(self, partition):
@@ -64,13 +63,13 @@ class Worker:
         for partition in self.positions:
             await self.deliver(partition)
         async with asyncio.timeout(20):
-            for partition, (_, end) in self.cluster.extents().items():
-                while set(self.cluster.rejected(partition)) < set(range(end)):
+            for partition in range(PARTITIONS):
+                while len(self.cluster.rejected(partition)) < self.cluster.end(partition):
                     self.ends.refuse()
                     await asyncio.sleep(0)
 
     async def leave(self):
-        await self.partitions.claim({})
+        await self.partitions.claim([])
 
 
 def test_what_one_owner_decided_is_where_the_next_one_continues():
@@ -85,8 +84,7 @@ def test_what_one_owner_decided_is_where_the_next_one_continues():
         assert await second.claim() == {0: 4, 1: 4}
         await second.decide()
         for partition in range(PARTITIONS):
-            end = cluster.extents()[partition].end
-            assert set(cluster.rejected(partition)) == set(range(end))
+            assert set(cluster.rejected(partition)) == set(range(cluster.end(partition)))
         await second.leave()
 
     asyncio.run(scenario())
@@ -133,7 +131,7 @@ def test_a_partition_that_kafka_does_not_show_ends_the_worker():
     async def scenario():
         worker = Worker(Cluster(), "any")
         with pytest.raises(Ended, match="Kafka shows 2"):
-            await worker.partitions.claim({2: Extent(0, 0)})
+            await worker.partitions.claim([2])
 
     asyncio.run(scenario())
 
@@ -215,6 +213,45 @@ def test_a_claim_of_what_does_not_fit_stops_the_partition(damage, reason):
         await after.partitions.arrive(0, Record(4))
         assert cluster.next(0) == 4
         await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_trimmed_while_it_is_claimed_is_not_taken_for_another_one():
+    async def scenario():
+        cluster = Cluster()
+        before, after = Worker(cluster, "before"), Worker(cluster, "after")
+        await before.claim()
+        await before.decide()
+        await before.leave()
+        after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
+        claiming = asyncio.create_task(after.claim())
+        while not after.gate.waiting[Effect.READ]:
+            await asyncio.sleep(0)
+        cluster.broker.norms(0).delete_before(4)
+        after.gate.waiting.pop(Effect.READ)[0].set_result(None)
+        assert await claiming == {0: 4, 1: 4}
+        assert cluster.store.stop is None
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_log():
+    async def scenario():
+        cluster = Cluster()
+        older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
+        await older.claim()
+        newer.gate.hold(Effect.OPEN)
+        claiming = asyncio.create_task(newer.claim())
+        while not newer.gate.waiting[Effect.OPEN]:
+            await asyncio.sleep(0)
+        cluster.broker.norms(0).append(b"one more")
+        await older.decide()
+        newer.gate.waiting.pop(Effect.OPEN)[0].set_result(None)
+        assert await claiming == {0: 5, 1: 4}
+        assert cluster.store.stop is None
+        await newer.leave()
 
     asyncio.run(scenario())
 

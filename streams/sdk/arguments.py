@@ -1,5 +1,5 @@
 """What a caller gives, read in its order: ids from whatever holds ids, numbers from whatever holds
-numbers.
+numbers; and what was done with them.
 
 Everything is taken by position, never by label: the first norm is that of the first user, whatever
 the index of a pandas object says. What has an order and can be read as an array is taken: lists,
@@ -16,9 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput
-from accounting.exact.validation import as_float_array
-from streams.schemas import User
+from accounting import Gaussian, InvalidInput, Mechanism
+from accounting.costs.mechanisms import noise_scale
+from accounting.exact.validation import as_float_array, nonnegative_finite
+from streams.ledger.policies import MECHANISMS, mechanism_of
+from streams.schemas import MechanismName, Policy, Rejection, User
 from streams.sdk.errors import InvalidRequest
 
 Ids: TypeAlias = NDArray[np.int64] | list[User]
@@ -26,6 +28,7 @@ Ids: TypeAlias = NDArray[np.int64] | list[User]
 
 _LEAST, _LARGEST = -(2**63), 2**63 - 1
 _LONGEST_ID = 256
+_NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
 def read_users(users: object) -> Ids:
@@ -85,6 +88,70 @@ def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
     if not columns:
         raise InvalidRequest(f"{argument} has no columns")
     return np.column_stack([read_numbers(argument, column)[0] for column in columns])
+
+
+def read_norms(
+    norms: object, users: int, clip_norm: float | None
+) -> tuple[NDArray[np.float64], float | None]:
+    """One norm per user, as given, and the clip norm that none of them exceeds.
+
+    Norms of a narrower type cannot be held against a clip norm that this type does not have: what
+    was clipped to 0.1 in float32 is 0.1000000015. The clip norm is then rounded up to the type of
+    the norms, for the check and for the request.
+
+    Raises:
+        InvalidRequest: not one finite norm per user, or one above the clip norm.
+    """
+    values, narrow = read_numbers("norms", norms)
+    if values.shape != (users,):
+        raise InvalidRequest(f"norms has shape {values.shape}; with {users} users it is ({users},)")
+    limit = np.inf
+    if clip_norm is not None:
+        try:
+            limit = clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from error
+    bad = ~((values >= 0) & (values < np.inf) & (values <= limit))
+    if bad.any():
+        position = int(np.flatnonzero(bad)[0])
+        allowed = "finite and not negative"
+        if clip_norm is not None:
+            allowed += (
+                f", and at most clip_norm = {clip_norm}: clip to a little less than clip_norm, so "
+                "that no rounding exceeds it, or give a larger clip_norm"
+            )
+        raise InvalidRequest(
+            f"norm {values[position]} at position {position}; it must be {allowed}"
+        )
+    return values, clip_norm
+
+
+def read_mechanism(
+    noise_stddev: float | None, mechanism: Mechanism | None, policy: Policy
+) -> tuple[MechanismName, float]:
+    """The name of a mechanism and its scale, if the policy's measure can charge it.
+
+    Raises:
+        InvalidRequest: with what can be charged.
+    """
+    if (noise_stddev is None) == (mechanism is None):
+        raise InvalidRequest("give either noise_stddev or mechanism")
+    try:
+        chosen = Gaussian(noise_stddev) if mechanism is None else mechanism  # type: ignore[arg-type]
+        name = _NAMES.get(type(chosen))
+        if name is None:
+            raise InvalidRequest(
+                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged. "
+                "Charge Poisson-sampled ones as Gaussian, which never costs less, or account them "
+                "with accounting.RenyiFilter"
+            )
+        scale = noise_scale(chosen)
+        mechanism_of(name, scale, policy)
+    except InvalidInput as error:
+        raise InvalidRequest(str(error)) from error
+    except Rejection as refused:
+        raise InvalidRequest(refused.detail) from refused
+    return name, scale
 
 
 def check_strings(users: list[str]) -> None:
@@ -223,3 +290,14 @@ def _fault(value: object) -> str:
     if value is None or kind in ("NAType", "NaTType") or (kind == "float" and value != value):
         return "is missing, so leave that row out, of users and numbers alike: it must be"
     return f"is a {kind}, not"
+
+
+def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
+    """The least number of the narrower type that is not below; the number itself if none is."""
+    if narrow is None:
+        return number
+    with np.errstate(over="ignore"):
+        rounded = narrow.type(number)
+        if float(rounded) < number:
+            rounded = np.nextafter(rounded, narrow.type(np.inf))
+    return float(rounded) if np.isfinite(rounded) else number

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from msgspec import UNSET
 
-from accounting import gdp_budget, zcdp_budget
+from accounting import budget_units, gdp_budget, ladder_for, renyi_budgets, zcdp_budget
 from streams.schemas import Policy
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
@@ -43,6 +43,15 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
         UNIT,
         int(Fraction(0.1) * UNIT),
     ]
+    own = policy(measure="renyi", epsilon=8.0, delta=1e-5)
+    assert own.own_order is True
+    ladder = ladder_for(8.0, 1e-5)
+    assert own.orders == ladder.orders.tolist()
+    assert own.budget == [budget_units(number) for number in ladder.budgets.tolist()]
+    budgets = renyi_budgets(8.0, 1e-5, [8, 32])
+    assert policy(measure="renyi", orders=[8, 32], epsilon=8.0, delta=1e-5).budget == [
+        int(Fraction(number) * UNIT) for number in budgets.tolist()
+    ]
 
 
 def test_kinds_of_user_ids_are_said_only_if_the_caller_does():
@@ -55,15 +64,17 @@ UNUSABLE = [
     ({}, "either budget, or epsilon and delta"),
     ({"budget": 1, "epsilon": 1, "delta": 0.1}, "either budget, or epsilon and delta"),
     ({"epsilon": 1}, "both"),
-    ({"budget": float("nan")}, "finite and positive"),
-    ({"budget": 0}, "finite and positive"),
+    ({"budget": float("nan")}, "finite"),
+    ({"budget": 0}, "budget is 0; it must be positive"),
+    ({"measure": "gdp", "budget": -1.0}, "budget is -1.0; it must be positive"),
+    ({"budget": 1, "odometer_step": 0}, "odometer_step is 0; it must be positive"),
     ({"budget": 1e300}, "budget"),
     ({"budget": 1e-300}, "budget"),
     ({"epsilon": 1, "delta": 2}, "delta"),
     ({"measure": "renyi", "budget": [1, 2], "orders": [2]}, "entries"),
     ({"measure": "renyi", "budget": [1], "orders": [1.0]}, "orders"),
     ({"measure": "renyi", "budget": [1, 1], "orders": [3, 2]}, "increase"),
-    ({"measure": "renyi", "epsilon": 1, "delta": 0.1}, "one number per order"),
+    ({"measure": "renyi", "budget": [1, 2]}, "order"),
     ({"budget": 1, "orders": [2]}, "renyi"),
     ({"measure": "magic", "budget": 1}, "magic"),
     ({"budget": 1, "on_exhaustion": "explode"}, "explode"),

@@ -1,0 +1,125 @@
+"""What a standing step changed, for a block of a roster and for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.tariffs import LevelArray
+from accounting.exact.validation import BoolArray, IntArray
+from accounting.rules.roster import EXHAUSTED, HALTED, LISTED, FlagArray
+from accounting.rules.slot_map import Rows
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+NOBODY: Final = np.empty(0, dtype=np.int64)
+
+
+class Raised(NamedTuple):
+    """Whose odometer rose in an account: positions, and the rungs before; now they are as said."""
+
+    positions: IntArray
+    rungs_before: IntArray
+
+
+class StepOutcome(NamedTuple):
+    """What a step changed. All that is not named is as after the step before.
+
+    Before its first step a user counts as admitted, at the level asked for, and not as exhausted.
+    Positions ascend.
+
+    Attributes:
+        halted: positions of those who are not admitted, and were.
+        refused_by: the first account that has too little left for each of these, uint8.
+        readmitted: positions of those who are admitted, and were not.
+        exhausted: positions of those who have nothing left in some account, and had.
+        regranted: under `clip`, positions of those admitted who are granted another level than
+            before; or, if they were not admitted before or their level was set, than asked for.
+        levels: what these are granted, uint8.
+        raised: by account, whose odometer rose.
+        settled: positions of all whose rows were written; None for everybody.
+    """
+
+    halted: IntArray
+    refused_by: npt.NDArray[np.uint8]
+    readmitted: IntArray
+    exhausted: IntArray
+    regranted: IntArray
+    levels: LevelArray
+    raised: tuple[Raised, ...]
+    settled: IntArray | None
+
+
+def told(
+    where: Rows,
+    *,
+    asked: LevelArray,
+    granted: LevelArray,
+    exhausted: BoolArray,
+    flags_before: FlagArray,
+    granted_before: LevelArray | None,
+    refused_by: npt.NDArray[np.uint8],
+    raised: Sequence[tuple[IntArray, IntArray]],
+) -> tuple[StepOutcome, FlagArray]:
+    """Return (what is news of a block of a roster; its flags now).
+
+    `where`: the positions of the block; `granted_before`: given if levels may be lower than asked
+    for; `raised`: for each account whose odometer rose, as indices, and the rungs before.
+    """
+    halted = (granted == 0) & (asked > 0)
+    flags: FlagArray = halted * HALTED | exhausted * EXHAUSTED
+    news = flags ^ flags_before
+    left = np.flatnonzero(news & flags & HALTED)
+    regranted = NOBODY
+    if granted_before is not None:
+        afresh = flags_before & (LISTED | HALTED) != 0
+        believed = np.where(afresh, asked, granted_before)
+        regranted = np.flatnonzero((granted != believed) & ~halted)
+    outcome = StepOutcome(
+        halted=_at(where, left),
+        refused_by=refused_by[left],
+        readmitted=_at(where, np.flatnonzero(news & flags_before & HALTED)),
+        exhausted=_at(where, np.flatnonzero(news & flags & EXHAUSTED)),
+        regranted=_at(where, regranted),
+        levels=granted[regranted],
+        raised=tuple(Raised(_at(where, users), before) for users, before in raised),
+        settled=None,
+    )
+    return outcome, flags
+
+
+def joined(parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int) -> StepOutcome:
+    """Return the outcome of blocks in the order of their positions."""
+    if not parts:
+        nobody = np.empty(0, dtype=np.uint8)
+        raised = (Raised(NOBODY, NOBODY),) * accounts
+        return StepOutcome(NOBODY, nobody, NOBODY, NOBODY, NOBODY, nobody, raised, settled)
+    return StepOutcome(
+        halted=_joined(part.halted for part in parts),
+        refused_by=_joined(part.refused_by for part in parts),
+        readmitted=_joined(part.readmitted for part in parts),
+        exhausted=_joined(part.exhausted for part in parts),
+        regranted=_joined(part.regranted for part in parts),
+        levels=_joined(part.levels for part in parts),
+        raised=tuple(
+            Raised(
+                _joined(part.raised[index].positions for part in parts),
+                _joined(part.raised[index].rungs_before for part in parts),
+            )
+            for index in range(accounts)
+        ),
+        settled=settled,
+    )
+
+
+def _joined(parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _at(where: Rows, users: IntArray) -> IntArray:
+    """Return the positions of users of a block."""
+    return where[users] if not isinstance(where, slice) else users + where.start

@@ -1,0 +1,241 @@
+"""The filter of one's own order: a Rényi filter at a single order, which may be each user's own.
+
+A Rényi filter at one order a with a budget B_a that alone implies (epsilon, delta) gives its user
+(epsilon, delta)-DP. The order may differ from user to user, and be chosen from the user's own data:
+it is fixed when the user is enrolled, from that data and the outputs released before.
+
+*Theorem.* Let user i contribute nothing before a time t. At t, let an order a of a fixed ladder be
+chosen as a function of the outputs until then and of i's own data, and let from then on a step be
+admitted only if the sum of i's Rényi divergences at order a, this step's included, is at most B_a.
+Then the outputs with and without i are (epsilon, delta)-indistinguishable, in both directions.
+*Proof.* Before t the outputs have the same law with and without i, who contributed nothing. Given
+them, a is a number: in the world with i it is chosen, in the world without i it is the number that
+would have been, a constant of the comparison. Feldman and Zrnic, Thm 4.3 bounds the divergence of
+order a between what follows in the two worlds by B_a, which implies (epsilon, delta) for it, given
+any outputs until t. The mean over these outputs, of one law in both worlds, keeps (epsilon, delta).
+
+"Whichever order still holds" is another rule, and not proven for costs that are chosen adaptively.
+Here the order never changes. One number is kept of what a user has spent, instead of one per
+order, and more steps are admitted than if all orders had to hold. Neighbouring datasets differ by
+adding or removing one user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.errors import InvalidInput
+from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, from_units_down, split_budget
+from accounting.exact.validation import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    exact_numbers,
+    norm_vector,
+    renyi_orders,
+    unit_array,
+    user_count,
+    whole_number,
+)
+from accounting.rules.filters import RenyiFilter
+
+OrderArray = npt.NDArray[np.uint8]
+
+MAX_ORDERS: Final = 256
+_BLOCK: Final = 2**14  # users times orders at a time
+
+
+def own_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
+    """Return at which order most steps of each charge are admitted, as an index.
+
+    That is where budget // max(cost, 1) is largest; of several, where the quotient of the two as
+    float64 numbers is (IEEE 754 division: the same everywhere); of several still, the first. So a
+    charge of nothing goes where the budget is largest, and one that fits nowhere where it is
+    nearest to fitting.
+
+    Args:
+        costs: units of each charge at each order, int64, shape (n, k): rows of a tariff.
+        budgets: units, one per order, k of them, at most 256.
+
+    Returns:
+        uint8, shape (n,).
+
+    Raises:
+        InvalidInput: for other arguments.
+    """
+    rows = unit_array("costs", costs, MAX_COST_UNITS)
+    whole = unit_array("budgets", np.array(budgets, dtype=np.int64), MAX_BUDGET_UNITS)
+    if whole.ndim != 1 or not 1 <= whole.size <= MAX_ORDERS:
+        raise InvalidInput("budgets", whole.shape, f"one per order, at most {MAX_ORDERS}")
+    if rows.ndim != 2 or rows.shape[1] != whole.size:
+        raise InvalidInput("costs", rows.shape, f"of shape (n, {whole.size}), a column per order")
+    chosen = np.empty(len(rows), dtype=np.uint8)
+    height = max(1, _BLOCK // whole.size)
+    for start in range(0, len(rows), height):
+        block = slice(start, start + height)
+        charges = np.maximum(rows[block], 1)
+        steps = whole // charges
+        most = steps == steps.max(axis=1, keepdims=True)
+        chosen[block] = np.where(most, whole / charges, -1.0).argmax(axis=1)
+    return chosen
+
+
+@dataclass(frozen=True, init=False)
+class OwnOrderFilter:
+    """Admit while the sum of Rényi divergences at the user's own order is at most its budget.
+
+    State is two arrays that the caller owns, a row per user: `spent`, int64 units at the user's
+    order, shape (n,), and `order`, uint8, the index of that order, shape (n,), which is set at
+    enrolment (`own_order` says which is best) and never changed. A charge that does not fit is not
+    charged; budgets count in whole units.
+
+    Args:
+        orders: k orders, > 1, at most 2**40, all different; k at most 256.
+        budgets: k budgets in nats, >= 0, each of which alone implies the guarantee
+            (`accounting.ladder_for`), rounded down to units.
+    """
+
+    measure = "renyi"
+    orders: tuple[float, ...]
+    budget_units: tuple[int, ...]
+
+    def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
+        units = [split_budget("budgets", one)[0] for one in exact_numbers("budgets", budgets)]
+        self._set(orders, units)
+
+    @classmethod
+    def from_units(cls, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
+        """Return the filter with budgets in units, 0 to `MAX_BUDGET_UNITS`, one per order."""
+        return cls.__new__(cls)._set(orders, budgets)
+
+    def initial_state(self, n: int) -> IntArray:
+        """Return what n users have spent who have spent nothing."""
+        return np.zeros(user_count("n", n), dtype=np.int64)
+
+    def bind(self, mechanism: Mechanism, norms: npt.ArrayLike) -> OrderArray:
+        """Return the order that admits most steps of each norm, shape (n,): for enrolment."""
+        vector = norm_vector("norms", norms)
+        chosen = np.empty(vector.size, dtype=np.uint8)
+        whole = self._filter()
+        for start in range(0, vector.size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            costs = whole.charge_units(mechanism, vector[block])
+            chosen[block] = own_order(costs, self.budget_units)
+        return chosen
+
+    def charge_units(
+        self, order: OrderArray, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> IntArray:
+        """Return what a step charges each user at the user's order, shape (n,); rounded up."""
+        vector = norm_vector("norms", norms)
+        charge = np.empty(vector.size, dtype=np.int64)
+        for index, members in self._groups(order, vector.size):
+            charge[members] = self._filter(index).charge_units(mechanism, vector[members])[:, 0]
+        return charge
+
+    def admit_units(
+        self, spent: IntArray, order: OrderArray, cost_units: IntArray
+    ) -> tuple[IntArray, BoolArray]:
+        """Return (new_spent, admitted): spent + cost where this is within the budget, else spent.
+
+        Args:
+            spent: units, shape (n,).
+            order: uint8, shape (n,).
+            cost_units: of each user at the user's order, int64, shape (n,).
+
+        Raises:
+            InvalidInput: for spends above the budget, negative units, or shapes that differ.
+        """
+        budgets = self.budgets_at(order)
+        units = self._checked(spent, budgets)
+        charge = unit_array("cost", cost_units, MAX_COST_UNITS)
+        if charge.shape != units.shape:
+            raise InvalidInput("cost", charge.shape, f"of the shape of the state, {units.shape}")
+        total = units + charge
+        admitted = np.asarray(total <= budgets)
+        np.copyto(total, units, where=~admitted)
+        return total, admitted
+
+    def admit_norms(
+        self, spent: IntArray, order: OrderArray, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> tuple[IntArray, BoolArray]:
+        """Return `admit_units` of what a step of these norms charges."""
+        return self.admit_units(spent, order, self.charge_units(order, mechanism, norms))
+
+    def grant_units(
+        self, spent: IntArray, order: OrderArray, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> tuple[IntArray, FloatArray, IntArray]:
+        """Return (new_spent, granted_norms, charged_units): budget-aware clipping, FZ Alg. 7.
+
+        Each user's is what `RenyiFilter.grant_units` of that order alone gives.
+        """
+        granted = norm_vector("norms", norms).copy()
+        units = self._checked(spent, self.budgets_at(order)).copy()
+        if units.size != granted.size:
+            raise InvalidInput("norms", granted.shape, f"one norm for each of {units.size} users")
+        charged = np.zeros_like(units)
+        for index, members in self._groups(order, granted.size):
+            column = units[members, np.newaxis]
+            state, norm, charge = self._filter(index).grant_units(
+                column, mechanism, granted[members]
+            )
+            units[members], granted[members], charged[members] = state[:, 0], norm, charge[:, 0]
+        return units, granted, charged
+
+    def budgets_at(self, order: OrderArray) -> IntArray:
+        """Return each user's budget in units, shape (n,).
+
+        Raises:
+            InvalidInput: for an index of no order.
+        """
+        indices = np.asarray(order)
+        if indices.dtype != np.uint8 or indices.ndim != 1:
+            raise InvalidInput("order", indices.dtype, "uint8 of shape (n,)")
+        if indices.size and int(indices.max()) >= len(self.orders):
+            raise InvalidInput("order", int(indices.max()), f"below {len(self.orders)}")
+        return np.array(self.budget_units, dtype=np.int64).take(indices)
+
+    def remaining(self, spent: IntArray, order: OrderArray) -> FloatArray:
+        """Return what is left at the user's order, in nats, rounded down; shape (n,)."""
+        budgets = self.budgets_at(order)
+        return from_units_down(budgets - self._checked(spent, budgets))
+
+    def exhausted(self, spent: IntArray, order: OrderArray) -> BoolArray:
+        """Return whether nothing is left, bool (n,)."""
+        budgets = self.budgets_at(order)
+        return np.asarray(self._checked(spent, budgets) == budgets)
+
+    def _filter(self, index: int | None = None) -> RenyiFilter:
+        part = slice(None) if index is None else slice(index, index + 1)
+        return RenyiFilter.from_units(self.orders[part], self.budget_units[part])
+
+    def _groups(self, order: OrderArray, n: int) -> list[tuple[int, npt.NDArray[np.intp]]]:
+        """Return each order that occurs with the rows of its users."""
+        if self.budgets_at(order).size != n:
+            raise InvalidInput("order", order.shape, f"one index for each of {n} users")
+        return [(index, np.flatnonzero(order == index)) for index in np.unique(order).tolist()]
+
+    def _checked(self, spent: IntArray, budgets: IntArray) -> IntArray:
+        units = unit_array("state", spent, MAX_BUDGET_UNITS)
+        if units.shape != budgets.shape:
+            raise InvalidInput("state", units.shape, f"of shape {budgets.shape}, as order is")
+        if bool((units > budgets).any()):
+            bad = int(np.argmax(units > budgets))
+            raise InvalidInput("state", int(units[bad]), f"at most the budget {int(budgets[bad])}")
+        return units
+
+    def _set(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
+        alphas = renyi_orders("orders", orders)
+        if alphas.size > MAX_ORDERS or len(budgets) != alphas.size:
+            allowed = f"one for each of {alphas.size} orders, of which {MAX_ORDERS} at most"
+            raise InvalidInput("budgets", budgets, allowed)
+        units = [whole_number("budget_units", number, 0, MAX_BUDGET_UNITS) for number in budgets]
+        object.__setattr__(self, "orders", tuple(alphas.tolist()))
+        object.__setattr__(self, "budget_units", tuple(units))
+        return self

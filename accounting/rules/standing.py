@@ -1,0 +1,383 @@
+"""Charges that stand: steps that charge everybody as the step before, save for what is said anew.
+
+Between two changes a user's spend is what it was plus the steps since times one charge. So the step
+at which the user will not be admitted any more, and the next one at which the odometer rises, are
+known, and a calendar holds them: a step does work for those to whom something happens.
+
+    a step at which nothing happens to anybody      O(1)
+    k users at other levels, k explicit charges     O(k)
+    another tariff; the first step after a restart  O(n)
+
+State, admissions and odometers are those of the filter and of `advance_units` applied to every user
+at every step, bit for bit. The argument: let nothing happen to a user for q steps, q as
+`seats.quiet_steps` gives it. In each of them the spend grows by the same charge c, s + j c, which
+is within the budget and within the rung for j <= q because these conditions are monotone in j; so
+the filter admits, the odometer keeps its base and its rungs, and only the spend has changed, by
+j c. Whoever is refused is charged nothing, and is refused again until charge or spend change, which
+nobody but a change can bring about, and a larger spend does not help. All other steps of a user are
+not foretold but carried out, by the functions of the filter and of the odometer.
+
+    user     quiet: charged in arrears          due: settled at the next step, or at a known one
+                | <------- placed by a step -------- ^
+                |                                    |
+                +-- level, tariff, explicit charge, --+
+                    another roster, calendar
+
+Under `clip` a user who cannot pay for the level asked for is granted the highest level below it
+that can be paid for: each step by itself, so that the last steps of a user are of ever lower
+levels, until not even level 1 fits. What is granted is what is charged and what must be clipped to:
+the budget rule (FZ Alg. 7, with norms on a grid) holds as for any step of that norm. As what is
+left never grows and a tariff never falls, that level does not rise while level and tariff stay, and
+a user is quiet at it as at any other.
+
+A user may have budgets in several accounts, and is admitted if all of them admit, and then charged
+in all. A user may be on several rosters, too: at most one of them charges a user in arrears. A step
+of another one, or an explicit charge, first takes its users: their spends are brought up to date,
+and what they did not know of is settled at their next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.tariffs import LevelArray
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import BoolArray, IntArray
+from accounting.rules.accounts import Account
+from accounting.rules.calendar import NEVER, Calendar, distinct
+from accounting.rules.outcomes import NOBODY, StepOutcome, joined, told
+from accounting.rules.roster import EPOCH, LISTED, Roster, RosterColumns
+from accounting.rules.seats import Seat, grant, quiet_steps
+from accounting.rules.slot_map import Rows
+
+_BLOCK: Final = 2**14  # users at a time, so that the temporaries stay in the cache
+
+
+class Standing:
+    """A roster that is charged by steps that stand.
+
+    Args:
+        accounts: where every user of it has a budget, the innermost first; one or more.
+        slots: for each account the row of each position, int64, all different, shape (n,).
+        levels: what is asked for at each position, bytes, shape (n,).
+        highest: L, the highest level.
+        clip: whether users who cannot pay are granted a lower level.
+    """
+
+    def __init__(
+        self,
+        accounts: Sequence[Account],
+        slots: Sequence[IntArray],
+        levels: npt.ArrayLike,
+        highest: int,
+        *,
+        clip: bool = False,
+    ) -> None:
+        if not accounts:
+            raise InvalidInput("accounts", accounts, "one or more")
+        self.accounts = tuple(accounts)
+        self.clip = clip
+        self._roster = Roster(len(accounts), highest)
+        self._calendar = Calendar()
+        self._tariffs: tuple[IntArray, ...] = ()
+        self._everybody = True  # is settled at the next step
+        self.enrol(slots, levels)
+        for account in self.accounts:
+            account.standings.append(self)
+
+    def __len__(self) -> int:
+        return len(self._roster)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._roster.steps
+
+    @property
+    def tariffs(self) -> tuple[IntArray, ...]:
+        """Of each account, what steps charge; none before the first step."""
+        return self._tariffs
+
+    @property
+    def admitted(self) -> BoolArray:
+        """Who was admitted to the last step, or has not seen one; (n,)."""
+        return self._roster.admitted()
+
+    @property
+    def exhausted(self) -> BoolArray:
+        """Who had nothing left after the last step, (n,)."""
+        return self._roster.exhausted()
+
+    @property
+    def granted(self) -> LevelArray:
+        """What level the last step granted, 0 for who was not admitted; (n,)."""
+        return self._roster.granted.copy()
+
+    def columns(self, where: Rows = slice(None)) -> RosterColumns:
+        """Return what to store of these positions, along with the balances as they are."""
+        return self._roster.columns(where)
+
+    def column(self, name: str, where: Rows) -> IntArray | LevelArray:
+        """Return one of these columns; it is not a copy if these positions are a slice."""
+        numbers: IntArray | LevelArray = getattr(self._roster, name)[where]
+        return numbers.astype(np.int64) + self._roster.epoch if name == "since" else numbers
+
+    @classmethod
+    def restored(
+        cls,
+        accounts: Sequence[Account],
+        slots: Sequence[IntArray],
+        columns: RosterColumns,
+        highest: int,
+        *,
+        steps: int,
+        tariffs: Sequence[npt.ArrayLike],
+        clip: bool = False,
+    ) -> Standing:
+        """Return a roster as it was when its columns and the balances were stored.
+
+        Nothing else is needed: the calendar is made by the next step.
+
+        Raises:
+            InvalidInput: for columns that no roster has.
+        """
+        standing = cls(accounts, slots, columns.level, highest, clip=clip)
+        try:
+            standing._roster.restore(columns, steps)
+            standing._tariffs = standing._checked_tariffs(tariffs) if tariffs else ()
+            standing._check_arrears()
+        except InvalidInput:
+            standing._leave()
+            raise
+        return standing
+
+    def enrol(self, slots: Sequence[IntArray], levels: npt.ArrayLike) -> None:
+        """Add positions behind the others, which the next step charges first.
+
+        Args:
+            slots: for each account the rows, different from those of all other positions.
+            levels: bytes, shape (m,).
+        """
+        self._calendar.extend(self._roster.enrol(slots, levels), self._now + 1)
+
+    def step(
+        self,
+        tariffs: Sequence[npt.ArrayLike] | None = None,
+        positions: npt.ArrayLike | None = None,
+        levels: npt.ArrayLike | None = None,
+    ) -> StepOutcome:
+        """Charge everybody once.
+
+        Args:
+            tariffs: what it charges in each account, from now on; given at the first step, and
+                when it changes. Shapes (L + 1,), or (L + 1, k) for orders "own" and "all".
+            positions: whose levels change with this step, all different, shape (m,); None with
+                levels for all.
+            levels: of these, from now on; shape (m,) or (n,).
+
+        Raises:
+            InvalidInput: for other arguments; then nothing has changed.
+        """
+        # Step 1. Check everything.
+        charges = self._checked_tariffs(tariffs)
+        listed, asked = self._roster.checked_levels(positions, levels)
+        # Step 2. Whose step was not foretold, or is one that matters? Nothing fails from here on.
+        self._turn_epoch()
+        if listed is not None and asked is not None:
+            self._roster.level[listed] = asked
+            if self.clip:
+                self._roster.flags[listed] |= LISTED
+        changed = charges is not self._tariffs and not (
+            self._tariffs and all(map(np.array_equal, self._tariffs, charges))
+        )
+        rows = None  # everybody
+        if not (changed or self._everybody or isinstance(listed, slice)):
+            due = self._calendar.take(self._now + 1)
+            rows = due if listed is None else distinct(np.concatenate([due, listed]))
+        # Step 3. They are brought up to date, their step is carried out, and the next one found.
+        outcome = self._settle(rows, charges)
+        self._everybody = False
+        return outcome
+
+    def step_once(
+        self, tariffs: Sequence[npt.ArrayLike], levels: npt.ArrayLike | None = None
+    ) -> StepOutcome:
+        """Charge everybody once at levels and tariffs of this step alone: an explicit dense step.
+
+        What is asked for of standing steps stays as it is.
+
+        Args:
+            tariffs: one for each account.
+            levels: of all positions, bytes, shape (n,).
+
+        Raises:
+            InvalidInput: for other arguments; then nothing has changed.
+        """
+        charges = self._checked_tariffs(tariffs)
+        _, asked = self._roster.checked_levels(None, levels)
+        self._turn_epoch()
+        self._roster.flags |= LISTED
+        outcome = self._settle(None, charges, once=asked)
+        self._roster.granted = self._roster.level * self.admitted
+        self._everybody = True
+        return outcome
+
+    def settle(self, positions: Rows = slice(None)) -> None:
+        """Bring balances up to date, as after the last step; positions may be repeated."""
+        for block in self._blocks(positions):
+            self._collect(block, self._now)
+
+    def review(self, positions: IntArray) -> None:
+        """As `settle`, for balances that are about to be written: the next step looks at them."""
+        self.settle(positions)
+        if not self._everybody:
+            following = self._now + 1
+            later = distinct(positions[self._calendar.due[positions] != following])
+            self._calendar.put(later, np.full(later.size, following, dtype=np.uint32))
+
+    def owed(self, account: Account) -> tuple[IntArray, IntArray]:
+        """Return the rows of all positions in an account, and what each owes; writes nothing."""
+        roster = self._roster
+        for own, known, tariff in zip(self.accounts, roster.slots, self._tariffs, strict=False):
+            if own is account:
+                rows = known.rows(np.arange(len(self)))
+                charge = account.terms.charges(tariff, roster.granted, account.order(rows))
+                elapsed = self._now - roster.since.astype(np.int64)
+                charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
+                return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
+        return NOBODY, NOBODY
+
+    def positions_of(self, account: Account, slots: IntArray) -> IntArray:
+        """Return the positions of those of these rows of an account that are on the roster."""
+        for own, known in zip(self.accounts, self._roster.slots, strict=True):
+            if own is account:
+                return known.positions(slots)
+        return NOBODY
+
+    def close(self) -> None:
+        """Bring all balances up to date, and leave the accounts; no step may follow."""
+        self.settle()
+        self._leave()
+
+    def _leave(self) -> None:
+        for account in self.accounts:
+            account.standings.remove(self)
+
+    @property
+    def _now(self) -> int:
+        return self._roster.now
+
+    def _settle(
+        self, rows: IntArray | None, charges: tuple[IntArray, ...], once: LevelArray | None = None
+    ) -> StepOutcome:
+        """Carry out a step for some, or for everybody; that of the others is as foretold."""
+        if rows is None:
+            self._calendar.forget()
+        self._roster.steps += 1
+        blocks = self._blocks(slice(None) if rows is None else rows)
+        parts = [self._settle_block(block, charges, once) for block in blocks]
+        if once is None:
+            self._tariffs = charges
+        return joined(parts, rows, len(self.accounts))
+
+    def _settle_block(
+        self, where: Rows, charges: tuple[IntArray, ...], once: LevelArray | None
+    ) -> StepOutcome:
+        self._collect(where, self._now - 1)
+        asked = (self._roster.level if once is None else once)[where]
+        for account, known in zip(self.accounts, self._roster.slots, strict=True):
+            account.take(known.rows(where), but=self)
+        seats = self._seats(where, charges, asked)
+        granted, refused_by = grant(seats, asked, clip=self.clip)
+        raised = [seat.pay() for seat in seats]
+        roster = self._roster
+        outcome, flags = told(
+            where,
+            asked=asked,
+            granted=granted,
+            exhausted=reduce(np.logical_or, [seat.exhausted() for seat in seats]),
+            flags_before=roster.flags[where],
+            granted_before=roster.granted[where] if self.clip else None,
+            refused_by=refused_by,
+            raised=raised,
+        )
+        roster.flags[where], roster.granted[where], roster.since[where] = flags, granted, self._now
+        if once is None:
+            self._place(where, seats)
+        return outcome
+
+    def _seats(self, where: Rows, charges: tuple[IntArray, ...], levels: LevelArray) -> list[Seat]:
+        parts = zip(self.accounts, self._roster.slots, charges, strict=True)
+        return [
+            Seat(account.terms, account.balances, known.rows(where), tariff, levels)
+            for account, known, tariff in parts
+        ]
+
+    def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
+        """Say at which step these users are to be settled next."""
+        steps = quiet_steps(seats)
+        steps += self._now + 1
+        due = np.minimum(steps, NEVER, out=steps).astype(np.uint32)
+        if isinstance(where, slice):
+            self._calendar.replace(where, due)
+        else:
+            self._calendar.put(where, due)
+
+    def _collect(self, where: Rows, now: int) -> None:
+        """Charge these users for the steps since they were last settled, up to `now`."""
+        if not self._tariffs:
+            return
+        elapsed = now - self._roster.since[where].astype(np.int64)
+        if not elapsed.any():
+            return
+        granted = self._roster.granted[where]
+        for account, known, tariff in zip(
+            self.accounts, self._roster.slots, self._tariffs, strict=True
+        ):
+            rows, spent = known.rows(where), account.balances.spent
+            charge = account.terms.charges(tariff, granted, account.order(rows))
+            charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
+            spent[rows] = spent[rows] + charge
+        self._roster.since[where] = now
+
+    def _turn_epoch(self) -> None:
+        """Count steps from here, before their numbers become too large for the columns."""
+        if self._now >= EPOCH:
+            self.settle()
+            self._roster.turn_epoch()
+            self._everybody = True
+
+    def _blocks(self, positions: Rows) -> list[Rows]:
+        count = len(self) if isinstance(positions, slice) else positions.size
+        parts = [slice(i, min(i + _BLOCK, count)) for i in range(0, count, _BLOCK)]
+        return list(parts) if isinstance(positions, slice) else [positions[p] for p in parts]
+
+    def _checked_tariffs(self, tariffs: Sequence[npt.ArrayLike] | None) -> tuple[IntArray, ...]:
+        if tariffs is None:
+            if not self._tariffs:
+                raise InvalidInput("tariffs", None, "given at the first step")
+            return self._tariffs
+        if len(tariffs) != len(self.accounts):
+            raise InvalidInput("tariffs", len(tariffs), f"one for each of {len(self.accounts)}")
+        pairs = zip(self.accounts, tariffs, strict=True)
+        return tuple(
+            account.terms.checked_tariff(one, self._roster.highest) for account, one in pairs
+        )
+
+    def _check_arrears(self) -> None:
+        """Check that nothing can have happened to anybody since the balances were written."""
+        for where in self._blocks(slice(None)):
+            elapsed = self._roster.now - self._roster.since[where].astype(np.int64)
+            if not elapsed.any():
+                continue
+            if not self._tariffs:
+                raise InvalidInput("tariffs", (), "given, for steps that are not charged yet")
+            for seat in self._seats(where, self._tariffs, self._roster.granted[where]):
+                if bool((elapsed > seat.repeats()).any()):
+                    allowed = "after the last step at which something happened to the user"
+                    raise InvalidInput("since", int(elapsed.max()), allowed)

@@ -1,0 +1,378 @@
+"""Rosters: whom a run charges, by position, and at which level each of them is.
+
+    (unknown) --enrol--> n members at the highest level, all of them admitted
+    n members --enrol, users that follow--> more members
+    n members --enrol, the same users at the same positions--> unchanged
+    n members --charge-roster--> n members, other levels, some not admitted or admitted again
+    n members --close-run--> (unknown)
+    anything else is refused and changes nothing
+
+A step does work for those to whom something happens, and says nothing of the others
+(``accounting.rules.standing``). Members are charged in arrears: what is stored of them and of their
+accounts goes together, and whatever brings the one up to date notes the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import InvalidInput
+from accounting.costs.tariffs import grid_norms
+from accounting.rules.outcomes import StepOutcome
+from accounting.rules.roster import RosterColumns
+from accounting.rules.standing import Standing
+from streams.ledger.accounts import Accounts
+from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
+from streams.ledger.limits import check_roster, id_bytes
+from streams.ledger.policies import check_roster_mechanism
+from streams.ledger.rule import NOBODY
+from streams.ledger.tracked import Address, Tracked
+from streams.schemas import ChargeRoster, Enrol, Reason, Rejection, User
+from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+_HALTED, _EXHAUSTED = np.uint8(1), np.uint8(2)  # in flags
+
+
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """Under what a roster is charged."""
+
+    clip_norm: float
+    levels: int  # beside level 0
+    units: bytes = b""  # the tariff of the last step, as the record brought it
+    tariff: bytes = b""  # its digest
+    id_bytes: int = 0  # of the ids that are strings, in UTF-8
+
+
+class MemberChanges(msgspec.Struct, frozen=True, array_like=True):
+    """New values of some members of one roster."""
+
+    address: Address
+    count: int  # of all members, after it
+    rows: RowChanges
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of a roster did."""
+
+    outcome: StepOutcome
+    slots: Rows  # whose accounts it has written
+    bound: Numbers  # slots of those who were bound to an order
+    noted: list[RowChanges]  # of members
+
+
+class _Rows(Columns):
+    """What is stored of members; what it means is said in ``accounting.rules.standing``."""
+
+    slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
+    level: Annotated[Bytes, Column(dtype="|u1")]
+    granted: Annotated[Bytes, Column(dtype="|u1")]
+    flags: Annotated[Bytes, Column(dtype="|u1")]
+    since: Annotated[Numbers, Column()]
+
+
+class Members:
+    """The members of one roster in one partition, by position.
+
+    What is stored of them is put back first; ``wake`` makes a roster of it that can be charged.
+    From then on rows are what ``note`` has last seen of it.
+    """
+
+    def __init__(self) -> None:
+        self.standing: Standing | None = None
+        self._count = 0
+        self._rows = _Rows()
+        self._accounts: Accounts
+        self._unbound = False  # whether somebody may have no order yet
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def slots(self) -> Numbers:
+        """Of all members, in the accounts of the dataset."""
+        return self._rows.slot[: self._count].astype(np.int64)
+
+    @property
+    def levels(self) -> Bytes:
+        """Of all members, as the last step left them."""
+        return self._rows.level[: self._count]
+
+    @property
+    def granted(self) -> Bytes:
+        """What the last step granted to each, 0 to those who were not admitted."""
+        return self._rows.granted[: self._count]
+
+    @property
+    def halted(self) -> Numbers:
+        """Positions of those who were not admitted last."""
+        return np.flatnonzero(self._rows.flags[: self._count] & _HALTED)
+
+    @property
+    def exhausted(self) -> Numbers:
+        """Positions of those who had nothing left after the last step."""
+        return np.flatnonzero(self._rows.flags[: self._count] & _EXHAUSTED)
+
+    def wake(self, accounts: Accounts, terms: Terms, steps: int) -> None:
+        """Go on from what is stored, after so many steps."""
+        rows, count = self._rows, self._count
+        columns = RosterColumns(
+            rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
+        )
+        self._accounts = accounts
+        self._unbound = accounts.rule.binds
+        self.standing = Standing.restored(
+            [accounts.account],
+            [self.slots],
+            columns,
+            terms.levels,
+            steps=steps,
+            tariffs=[accounts.rule.tariff(terms.units, terms.levels)] if terms.units else [],
+            clip=accounts.policy.on_exhaustion == "clip",
+        )
+
+    def add(self, slots: Numbers, level: int) -> RowChanges:
+        """Put users behind the last member, at a level."""
+        rows = np.arange(self._count, self._count + len(slots))
+        self._count += len(slots)
+        self._rows.reserve(self._count)
+        self._rows.slot[rows] = slots
+        self._awake.enrol([slots], np.full(len(slots), level, dtype=np.uint8))
+        self._unbound = self._accounts.rule.binds
+        self.note(rows)
+        return self._rows.note(rows)
+
+    def step(self, priced: Pricing) -> Step:
+        """Charge everybody once, which has to be noted."""
+        bound = self._bind(priced) if self._unbound else NOBODY
+        outcome = self._awake.step(
+            None if priced.tariff is None else [priced.tariff], priced.rows, priced.row_levels
+        )
+        everybody = slice(0, self._count)
+        settled: Rows = everybody if outcome.settled is None else outcome.settled
+        listed: Rows = NOBODY
+        if priced.row_levels is not None:
+            listed = everybody if priced.rows is None else priced.rows
+        news = np.concatenate([outcome.halted, outcome.readmitted])
+        granted = listed
+        if not isinstance(listed, slice):
+            granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
+        flagged = np.unique(np.concatenate([outcome.exhausted, news]))
+        written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
+        noted = [
+            self._note(rows, column)
+            for column, rows in written.items()
+            if isinstance(rows, slice) or len(rows)
+        ]
+        return Step(outcome, self._slots_of_all(settled), bound, noted)
+
+    def slots_of(self, rows: Numbers) -> Numbers:
+        """Of these members."""
+        return self._rows.slot[rows].astype(np.int64)
+
+    def rows_of(self, slots: Numbers) -> Numbers:
+        """The positions of those of these users who are members."""
+        return self._awake.positions_of(self._accounts.account, slots)
+
+    def note(self, rows: Numbers) -> RowChanges:
+        """What says how these members are now."""
+        return self._note(rows, *RosterColumns._fields)
+
+    def _slots_of_all(self, rows: Rows) -> Rows:
+        """The same, as a slice if they are those of a slice and follow one another."""
+        slots = self._rows.slot[rows]
+        if isinstance(rows, slice) and len(slots) and bool((np.diff(slots) == 1).all()):
+            return slice(int(slots[0]), int(slots[-1]) + 1)
+        return slots.astype(np.int64)
+
+    def _note(self, rows: Rows, *columns: str) -> RowChanges:
+        for column in columns:
+            getattr(self._rows, column)[rows] = self._awake.column(column, rows)
+        return self._rows.note(rows, *columns)
+
+    def close(self) -> None:
+        """Charge what is in arrears; nobody is charged as a member any more."""
+        self._awake.close()
+
+    def put_back(self, changes: MemberChanges) -> None:
+        """Set what was set before."""
+        self._count = max(self._count, changes.count)
+        self._rows.reserve(self._count)
+        self._rows.put_back(changes.rows)
+
+    def changed_pages(self) -> list[int]:
+        """The numbers of the pages that changed since they were last taken."""
+        return self._rows.changed_pages()
+
+    def take_page(self, number: int) -> dict[str, bytes]:
+        """A page as it is now; from here on it counts as written."""
+        return self._rows.take_page(number, self._count)
+
+    def load_page(self, number: int, page: dict[str, bytes]) -> None:
+        """Put a page back; pages come in the order of their numbers, from 0."""
+        start = number * PAGE_ROWS
+        if start != self._count:
+            raise ValueError(f"page {number} follows {self._count} members, not {start}")
+        self._count = start + len(page["level"])
+        self._rows.reserve(self._count)
+        self._rows.load_page(number, page)
+
+    def _all(self, rows: Numbers | None) -> Numbers:
+        return np.arange(self._count) if rows is None else rows
+
+    @property
+    def _awake(self) -> Standing:
+        assert self.standing is not None
+        return self.standing
+
+    def _bind(self, priced: Pricing) -> Numbers:
+        """Bind to an order whoever has none, and is charged something now; their slots."""
+        levels = self.levels
+        if priced.row_levels is not None:
+            levels = levels.copy()
+            levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
+        tariff = self._awake.tariffs[0] if priced.tariff is None else priced.tariff
+        bound, self._unbound = self._accounts.bind(self.slots, tariff, levels)
+        return bound
+
+
+class Rosters(Tracked[Terms]):
+    """All rosters of one partition, by dataset and run.
+
+    Attributes:
+        members: (dataset, run) -> members.
+        asleep: those rosters of which only what is stored is known yet.
+        dropped: the pages of members that are not members any more, by roster and number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("roster", Terms)
+        self.members: dict[Address, Members] = {}
+        self.asleep: set[Address] = set()
+        self.dropped: set[tuple[Address, int]] = set()
+
+    def _moves(self, address: Address, before: Terms | None, after: Terms | None) -> None:
+        if after is None:
+            pages = -(-len(self.members.pop(address)) // PAGE_ROWS)
+            self.asleep.discard(address)
+            self.dropped.update((address, number) for number in range(pages))
+        elif before is None:
+            # Changes may bring back for a while what is gone in the end: what is dropped stays so.
+            self.members[address] = Members()
+            self.asleep.add(address)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """Users who can be enrolled: who is not a member yet."""
+
+    terms: Terms
+    slots: Numbers
+    new_users: NDArray[np.int64] | list[User]
+
+
+def enrolment(
+    request: Enrol, terms: Terms | None, members: Members, accounts: Accounts
+) -> Enrolment:
+    """Check an enrolment; nothing has changed yet.
+
+    Raises:
+        Rejection: for the first reason that applies.
+    """
+    asked = Terms(float(request.clip_norm), request.levels)
+    known = terms or asked
+    if (known.clip_norm, known.levels) != (asked.clip_norm, asked.levels):
+        detail = (
+            f"the roster of run {request.run!r} has clip_norm {known.clip_norm} and {known.levels} "
+            f"levels, not {asked.clip_norm} and {asked.levels}: charge another clip norm under "
+            "another run"
+        )
+        raise Rejection(Reason.ROSTER_CHANGED, detail)
+    count = len(members)
+    if request.first > count:
+        detail = f"users from position {request.first} on do not follow {count} members"
+        raise Rejection(Reason.ROSTER_CHANGED, detail)
+    users = unpack_users(request.users)
+    overlap = min(count - request.first, len(users))
+    there = accounts.users_at(members.slots[request.first : request.first + overlap])
+    if page_digests(there) != page_digests(users[:overlap]):
+        detail = (
+            f"other users are enrolled at positions {request.first} to "
+            f"{request.first + overlap - 1} than those sent: a roster can grow at its end alone"
+        )
+        raise Rejection(Reason.ROSTER_CHANGED, detail)
+    added = users[overlap:]
+    written = known.id_bytes + id_bytes(pack_users(added))
+    check_roster(request, count + len(added), written, accounts.rule.orders or 1)
+    try:
+        grid_norms(asked.clip_norm, asked.levels)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
+    slots, new_users = accounts.enrolment(added, members.slots, request.v)
+    return Enrolment(msgspec.structs.replace(known, id_bytes=written), slots, new_users)
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """A step of a roster that can be charged."""
+
+    terms: Terms  # from this step on
+    tariff: Numbers | None  # None: that of the step before
+    rows: Numbers | None  # whose levels change; None: those of all, or of nobody
+    row_levels: Bytes | None  # None: of nobody
+
+
+def pricing(charge: ChargeRoster, terms: Terms, count: int, accounts: Accounts) -> Pricing:
+    """Check a step of a roster of so many members; nothing has changed yet.
+
+    Raises:
+        Rejection: for the first reason that applies.
+    """
+    if charge.members != count:
+        detail = f"the roster has {count} members here, not {charge.members}"
+        raise Rejection(Reason.ROSTER_CHANGED, detail)
+    check_roster_mechanism(charge, accounts.policy)
+    tariff = None
+    if charge.units:
+        if tariff_digest(charge.units) != charge.tariff:
+            detail = "the digest of the tariff is not that of its units"
+            raise Rejection(Reason.INVALID_TARIFF, detail)
+        try:
+            tariff = accounts.rule.tariff(charge.units, terms.levels)
+        except InvalidInput as error:
+            raise Rejection(Reason.INVALID_TARIFF, str(error)) from error
+        terms = msgspec.structs.replace(terms, units=charge.units, tariff=charge.tariff)
+    elif charge.tariff != terms.tariff:
+        detail = "this is not the tariff of the step before: send its units with the step"
+        raise Rejection(Reason.INVALID_TARIFF, detail)
+    return Pricing(terms, tariff, *_moved_levels(charge, count, terms.levels))
+
+
+def _moved_levels(
+    charge: ChargeRoster, count: int, highest: int
+) -> tuple[Numbers | None, Bytes | None]:
+    """Whose levels a step changes, and to what."""
+    rows = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
+    levels = np.frombuffer(charge.levels, dtype=np.uint8)
+    everybody = not len(rows) and len(levels)
+    complaint = None
+    if len(levels) != (count if everybody else len(rows)):
+        complaint = f"{len(levels)} levels for {count if everybody else len(rows)} positions"
+    elif len(rows) and (rows[-1] >= count or bool((np.diff(rows) <= 0).any())):
+        complaint = f"positions have to increase, and to be below {count}"
+    elif len(levels) and levels.max() > highest:
+        at = int(levels.argmax())
+        position = at if everybody else int(rows[at])
+        complaint = f"level {levels.max()} at position {position} is above {highest}, the highest"
+    if complaint:
+        raise Rejection(Reason.INVALID_LEVELS, complaint)
+    if not len(levels):
+        return None, None
+    return None if everybody else rows, levels

@@ -1,0 +1,275 @@
+"""Charges that stand are what charging every user at every step comes to, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import (
+    Account,
+    RosterColumns,
+    Standing,
+    StepOutcome,
+    Terms,
+)
+from accounting.rules import calendar, standing
+from accounting.rules.terms import Orders
+from tests.unit.accounting.step_by_step import Book, Purse, Roll
+
+
+@dataclass
+class Balances:
+    spent: np.ndarray
+    base: np.ndarray
+    rungs: np.ndarray
+    order: np.ndarray
+
+
+class World:
+    """The same users twice: in the accounts under test, and in the books of the slow way."""
+
+    def __init__(self, draw: Callable, highest: int, users: int) -> None:
+        self.draw, self.highest, self.users = draw, highest, users
+        self.scale = draw(st.sampled_from([1, 1, 1, 2**20 + 1, 2**55]))
+        self.accounts: list[Account] = []
+        self.books: list[Book] = []
+
+    def units(self, least: int, most: int) -> int:
+        number = self.draw(st.integers(least, most)) * self.scale
+        return number if self.scale == 1 else max(least, number + self.draw(st.integers(-2, 2)))
+
+    def add_account(self) -> None:
+        orders: Orders = self.draw(st.sampled_from(["none", "own", "all"]))
+        count = 1 if orders == "none" else self.draw(st.integers(1, 3))
+        budgets = tuple(self.units(0, 60) for _ in range(count))
+        increments = tuple(self.units(1, 25) for _ in range(count))
+        terms = Terms(budgets, increments, orders)
+        own = self.draw(
+            st.lists(st.integers(0, count - 1), min_size=self.users, max_size=self.users)
+        )
+        shape = (self.users, count) if orders == "all" else (self.users,)
+        balances = Balances(
+            spent=np.zeros(shape, dtype=np.int64),
+            base=np.zeros(shape, dtype=np.int64),
+            rungs=np.ones(self.users, dtype=np.int64),
+            order=np.array(own, dtype=np.uint8),
+        )
+        width = count if orders == "all" else 1
+        self.accounts.append(Account(terms, balances))
+        self.books.append(Book(terms, [Purse([0] * width, [0] * width, 1, o) for o in own]))
+
+    def tariff(self, index: int) -> np.ndarray:
+        terms = self.accounts[index].terms
+        count = 1 if terms.orders == "none" else len(terms.budgets)
+        steps = self.draw(
+            st.lists(
+                st.lists(
+                    st.sampled_from([0, 0, 1, 1, 2, 3, 7, 20, 90]), min_size=count, max_size=count
+                ),
+                min_size=self.highest,
+                max_size=self.highest,
+            )
+        )
+        total = np.cumsum(np.array([[0] * count, *steps], dtype=object), axis=0) * self.scale
+        units = np.minimum(total, 2**62).astype(np.int64)
+        return units[:, 0] if terms.orders == "none" else units
+
+    def check_balances(self) -> None:
+        for account, book in zip(self.accounts, self.books, strict=True):
+            everybody = np.arange(self.users)
+            account.settle(everybody)
+            balances = account.balances
+            assert balances.spent.reshape(self.users, -1).tolist() == [p.spent for p in book.purses]
+            assert balances.base.reshape(self.users, -1).tolist() == [p.base for p in book.purses]
+            assert balances.rungs.tolist() == [p.rungs for p in book.purses]
+
+
+@dataclass
+class Pair:
+    standing: Standing
+    roll: Roll
+    slots: list[np.ndarray]
+
+
+def says(outcome: StepOutcome) -> dict[str, list]:
+    return {
+        "halted": outcome.halted.tolist(),
+        "refused_by": outcome.refused_by.tolist(),
+        "readmitted": outcome.readmitted.tolist(),
+        "exhausted": outcome.exhausted.tolist(),
+        "regranted": outcome.regranted.tolist(),
+        "levels": outcome.levels.tolist(),
+        "raised": [
+            list(zip(raised.positions.tolist(), raised.rungs_before.tolist(), strict=True))
+            for raised in outcome.raised
+        ],
+    }
+
+
+def add_roster(world: World, chosen: list[int], clip: bool) -> Pair:
+    draw, members = world.draw, draw_members(world)
+    levels = draw(
+        st.lists(st.integers(0, world.highest), min_size=len(members), max_size=len(members))
+    )
+    slots = [np.array(members, dtype=np.int64) for _ in chosen]
+    standing = Standing(
+        [world.accounts[i] for i in chosen],
+        slots,
+        np.array(levels, dtype=np.uint8),
+        world.highest,
+        clip=clip,
+    )
+    roll = Roll([world.books[i] for i in chosen], [list(members) for _ in chosen], levels, clip)
+    return Pair(standing, roll, slots)
+
+
+def draw_members(world: World) -> list[int]:
+    if world.draw(st.booleans()):
+        first = world.draw(st.integers(0, world.users - 1))
+        return list(range(first, world.draw(st.integers(first + 1, world.users))))
+    return world.draw(
+        st.lists(st.integers(0, world.users - 1), min_size=1, max_size=world.users, unique=True)
+    )
+
+
+def charge_explicitly(world: World) -> None:
+    """Another run charges a few users of one account, with costs of its own."""
+    index = world.draw(st.integers(0, len(world.accounts) - 1))
+    account, book = world.accounts[index], world.books[index]
+    slots = np.array(
+        world.draw(st.lists(st.integers(0, world.users - 1), max_size=4, unique=True)),
+        dtype=np.int64,
+    )
+    account.take(slots)
+    for slot in slots.tolist():
+        width = len(book.purses[slot].spent)
+        cost = [world.units(0, 12) for _ in range(width)]
+        if book.fits(slot, cost):
+            book.pay(slot, cost)
+        purse, balances = book.purses[slot], account.balances
+        balances.spent[slot] = purse.spent if balances.spent.ndim == 2 else purse.spent[0]
+        balances.base[slot] = purse.base if balances.base.ndim == 2 else purse.base[0]
+        balances.rungs[slot] = purse.rungs
+
+
+def restart(world: World, pairs: list[Pair]) -> None:
+    """Everything is stored, and read again into new objects."""
+    stored = [
+        (pair.standing.columns(), pair.standing.steps, pair.standing.tariffs) for pair in pairs
+    ]
+    old = list(world.accounts)
+    world.accounts = [Account(account.terms, account.balances) for account in old]
+    for pair, (columns, steps, tariffs) in zip(pairs, stored, strict=True):
+        members = [np.array(slots, dtype=np.int64) for slots in pair.roll.slots]
+        pair.standing = Standing.restored(
+            [world.accounts[old.index(account)] for account in pair.standing.accounts],
+            members,
+            RosterColumns(*columns),
+            world.highest,
+            steps=steps,
+            tariffs=tariffs,
+            clip=pair.standing.clip,
+        )
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_charges_that_stand_are_those_of_the_filter_at_every_step(data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Steps are counted from 0 again, and buckets are few, before all others have happened.
+        patch.setattr(standing, "EPOCH", data.draw(st.sampled_from([1, 5, 2**31])))
+        patch.setattr(calendar, "_FARTHEST", data.draw(st.sampled_from([1, 3, 2**10])))
+        patch.setattr(calendar, "_SPARE", data.draw(st.sampled_from([0, 2**16])))
+        check_against_every_step(data)
+
+
+def check_against_every_step(data: st.DataObject) -> None:
+    world = World(data.draw, data.draw(st.integers(1, 4)), data.draw(st.integers(1, 7)))
+    for _ in range(data.draw(st.integers(1, 2))):
+        world.add_account()
+    pairs: list[Pair] = []
+    current: dict[int, list[np.ndarray]] = {}
+    for _ in range(data.draw(st.integers(5, 40))):
+        act = data.draw(
+            st.sampled_from(
+                ["step"] * 6
+                + ["levels"] * 2
+                + [
+                    "tariff",
+                    "roster",
+                    "explicit",
+                    "restart",
+                    "balances",
+                    "once",
+                    "enrol",
+                    "dense",
+                    "quiet",
+                ]
+            )
+        )
+        if act == "roster" or not pairs:
+            if len(pairs) == 3:
+                continue
+            chosen = data.draw(
+                st.sampled_from([[0], [len(world.accounts) - 1], list(range(len(world.accounts)))])
+            )
+            pairs.append(add_roster(world, chosen, data.draw(st.booleans())))
+            continue
+        number = data.draw(st.integers(0, len(pairs) - 1))
+        pair = pairs[number]
+        indices = [world.accounts.index(account) for account in pair.standing.accounts]
+        count = len(pair.standing)
+        if act == "explicit":
+            charge_explicitly(world)
+        elif act == "balances":
+            world.check_balances()
+        elif act == "restart":
+            restart(world, pairs)
+        elif act == "enrol":
+            taken = {slot for slots in pair.roll.slots for slot in slots}
+            free = [slot for slot in range(world.users) if slot not in taken]
+            levels = [data.draw(st.integers(0, world.highest)) for _ in free]
+            pair.standing.enrol(
+                [np.array(free, dtype=np.int64)] * len(indices), np.array(levels, dtype=np.uint8)
+            )
+            pair.roll.enrol([free] * len(indices), levels)
+        elif act == "once":
+            tariffs = [world.tariff(index) for index in indices]
+            once = [data.draw(st.integers(0, world.highest)) for _ in range(count)]
+            assert says(pair.standing.step_once(tariffs, once)) == pair.roll.step(
+                tariffs, once=once
+            )
+        else:
+            given = None
+            if act == "tariff" or number not in current:
+                given = current[number] = [world.tariff(index) for index in indices]
+            listed: dict[int, int] = {}
+            if act == "dense":
+                listed = {i: data.draw(st.integers(0, world.highest)) for i in range(count)}
+                outcome = pair.standing.step(given, None, list(listed.values()))
+            elif act == "levels":
+                listed = data.draw(
+                    st.dictionaries(
+                        st.integers(0, count - 1), st.integers(0, world.highest), max_size=3
+                    )
+                )
+                outcome = pair.standing.step(
+                    given,
+                    np.array(list(listed), dtype=np.int64),
+                    np.array(list(listed.values()), dtype=np.uint8),
+                )
+            else:
+                outcome = pair.standing.step(given)
+            assert says(outcome) == pair.roll.step(current[number], listed)
+            for _ in range(data.draw(st.integers(0, 12)) if act == "quiet" else 0):
+                assert says(pair.standing.step()) == pair.roll.step(current[number])
+        for checked in pairs:
+            assert checked.standing.admitted.tolist() == [not h for h in checked.roll.halted]
+            assert checked.standing.exhausted.tolist() == checked.roll.exhausted
+            assert checked.standing.granted.tolist() == checked.roll.granted
+    world.check_balances()

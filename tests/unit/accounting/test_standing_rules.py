@@ -1,0 +1,251 @@
+"""Charges that stand, under the rules of the measures; what they refuse, and what they take."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from accounting import (
+    Account,
+    Gaussian,
+    GdpFilter,
+    InvalidInput,
+    OwnOrderFilter,
+    PoissonGaussian,
+    RenyiFilter,
+    Standing,
+    Terms,
+    advance_units,
+    ladder_for,
+    own_order,
+    tariff,
+)
+
+
+@dataclass
+class Balances:
+    spent: np.ndarray
+    base: np.ndarray
+    rungs: np.ndarray
+    order: np.ndarray
+
+
+def balances_of(users: int, columns: int | None = None) -> Balances:
+    shape = (users,) if columns is None else (users, columns)
+    return Balances(
+        spent=np.zeros(shape, dtype=np.int64),
+        base=np.zeros(shape, dtype=np.int64),
+        rungs=np.ones(users, dtype=np.int64),
+        order=np.zeros(users, dtype=np.uint8),
+    )
+
+
+def random_levels(users: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 101, users).astype(np.uint8)
+
+
+def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_order_charges() -> None:
+    users = 3000
+    rule = OwnOrderFilter(*ladder_for(2.0, 1e-5))
+    charges = tariff("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
+    levels = random_levels(users)
+    order = own_order(charges, rule.budget_units)[levels]
+    increments = np.array([budget // 7 for budget in rule.budget_units])
+    account = Account(
+        Terms(rule.budget_units, tuple(increments.tolist()), "own"), balances_of(users)
+    )
+    account.balances.order[:] = order
+    standing = Standing([account], [np.arange(users)], levels, 100)
+    spent, base = rule.initial_state(users), rule.initial_state(users)
+    rungs, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
+    rng = np.random.default_rng(1)
+    settled = halts = 0
+    for step in range(400):
+        listed = rng.choice(users, 20, replace=False)
+        levels[listed] = rng.integers(0, 101, 20)
+        outcome = standing.step([charges] if step == 0 else None, listed, levels[listed])
+        cost = charges[levels, order]
+        after, fits = rule.admit_units(spent, order, cost)
+        used, risen = advance_units(spent - base, rungs, after - spent, increments[order][:, None])
+        assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
+        assert outcome.readmitted.tolist() == np.flatnonzero(~admitted & fits).tolist()
+        assert outcome.raised[0].positions.tolist() == np.flatnonzero(risen != rungs).tolist()
+        spent, base, rungs, admitted = after, after - used, risen, fits
+        settled += users if outcome.settled is None else outcome.settled.size
+        halts += outcome.halted.size
+    standing.settle()
+    assert (account.balances.spent == spent).all()
+    assert (account.balances.base == base).all()
+    assert (account.balances.rungs == rungs).all()
+    assert halts > users / 2
+    assert settled < users * 40
+
+
+@pytest.mark.parametrize("measure", ["gdp", "renyi"])
+def test_the_filters_of_other_measures_say_the_same(measure: str) -> None:
+    users, orders = 500, [2.0, 8.0, 32.0]
+    if measure == "gdp":
+        rule: GdpFilter | RenyiFilter = GdpFilter(1.0)
+        charges = tariff("gdp", Gaussian(6.0), 1.0, 100)
+        account = Account(Terms(rule.budget_units, (2**40,)), balances_of(users))
+    else:
+        rule = RenyiFilter(orders, [0.5, 1.7, 9.0])
+        charges = tariff("renyi", PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
+        terms = Terms(rule.budget_units, (2**40, 2**41, 2**42), "all")
+        account = Account(terms, balances_of(users, 3))
+    levels = random_levels(users)
+    standing = Standing([account], [np.arange(users)], levels, 100)
+    state, admitted = rule.initial_state(users), np.ones(users, dtype=np.bool_)
+    for step in range(120):
+        outcome = standing.step([charges] if step == 0 else None)
+        state, fits = rule.admit_units(state, charges[levels])
+        assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
+        assert (standing.admitted == fits).all()
+        admitted = fits
+    standing.settle()
+    assert (account.balances.spent == state).all()
+    assert 0 < np.count_nonzero(admitted) < users
+
+
+def test_under_clip_the_last_steps_are_of_ever_lower_levels_until_none_fits() -> None:
+    account = Account(Terms((100,), (1000,)), balances_of(1))
+    standing = Standing([account], [np.arange(1)], [8], 8, clip=True)
+    charges = np.arange(9, dtype=np.int64) ** 2
+    granted = [int(standing.granted[0]) for _ in range(7) if standing.step([charges])]
+    assert granted == [8, 6, 0, 0, 0, 0, 0]
+    charges = np.array([0, 3, 12, 27, 48, 75, 108, 147, 192])
+    account = Account(Terms((100,), (1000,)), balances_of(1))
+    standing = Standing([account], [np.arange(1)], [5], 8, clip=True)
+    outcomes = [standing.step([charges]) for _ in range(6)]
+    assert [outcome.levels.tolist() for outcome in outcomes] == [[], [2], [], [], [], []]
+    assert [outcome.halted.tolist() for outcome in outcomes] == [[], [], [], [0], [], []]
+    assert account.balances.spent.tolist() == [75 + 12 + 12]
+
+
+def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
+    users = 50_000
+    account = Account(Terms((2**61,), (2**61,)), balances_of(users))
+    standing = Standing([account], [np.arange(users)], random_levels(users), 100)
+    charges = np.arange(101, dtype=np.int64)
+    assert standing.step([charges]).settled is None
+    for _ in range(50):
+        outcome = standing.step()
+        assert outcome.settled is not None
+        assert not outcome.settled.size
+    assert standing.step(None, [3, 7], [1, 2]).settled.tolist() == [3, 7]  # type: ignore[union-attr]
+
+
+def test_a_user_takes_no_more_than_40_bytes() -> None:
+    users = 400_000
+    levels = random_levels(users)
+    tracemalloc.start()
+    try:
+        account = Account(Terms((2**40,), (2**36,)), balances_of(users))
+        standing = Standing([account], [np.arange(users)], levels, 100)
+        charges = np.arange(101, dtype=np.int64) ** 2 * 2**20
+        for _ in range(30):
+            standing.step([charges])
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 40 * users
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((None,), "tariffs"),
+        (([],), "tariffs"),
+        (([[0, 1, 2]],), "tariff"),
+        (([[0, 2, 1, 3]],), "tariff"),
+        (([[1, 2, 3, 4]],), "tariff"),
+        (([[[0], [1], [2], [3]]],), "tariff"),
+        (([[0, 1, 2, 3]], [0, 0], [1, 1]), "positions"),
+        (([[0, 1, 2, 3]], [5], [1]), "positions"),
+        (([[0, 1, 2, 3]], [-1], [1]), "positions"),
+        (([[0, 1, 2, 3]], [0.5], [1]), "positions"),
+        (([[0, 1, 2, 3]], [0], [4]), "levels"),
+        (([[0, 1, 2, 3]], [0, 1], [1]), "positions"),
+        (([[0, 1, 2, 3]], [0], None), "levels"),
+        (([[0, 1, 2, 3]], None, [1]), "levels"),
+    ],
+)
+def test_a_step_that_is_refused_leaves_no_trace(arguments: tuple, named: str) -> None:
+    account = Account(Terms((9,), (4,)), balances_of(5))
+    standing = Standing([account], [np.arange(5)], [3] * 5, 3)
+    with pytest.raises(InvalidInput, match=named):
+        standing.step(*arguments)
+    assert standing.steps == 0
+    assert standing.columns().level.tolist() == [3] * 5
+    assert not account.balances.spent.any()
+    standing.step([np.array([0, 1, 2, 3])])
+    assert account.balances.spent.tolist() == [3] * 5
+
+
+def test_rosters_that_are_none_are_refused() -> None:
+    account = Account(Terms((9,), (4,)), balances_of(5))
+    for slots, levels, highest in [
+        ([np.array([0, 0])], [1, 1], 3),
+        ([np.array([0, 3, 0])], [1, 1, 1], 3),
+        ([np.array([-1])], [1], 3),
+        ([np.array([2**31])], [1], 3),
+        ([np.array([0.5])], [1], 3),
+        ([np.array([0])], [4], 3),
+        ([np.array([0])], [1, 1], 3),
+        ([np.array([0])], [1], 256),
+        ([], [1], 3),
+    ]:
+        with pytest.raises(InvalidInput):
+            Standing([account], slots, levels, highest)
+    with pytest.raises(InvalidInput):
+        Standing([], [], [], 3)
+    standing = Standing([account], [np.arange(2)], [1, 1], 3)
+    with pytest.raises(InvalidInput, match="slots"):
+        standing.enrol([np.array([1])], [1])
+    assert len(standing) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"granted": np.array([3, 2], dtype=np.uint8)},
+        {"flags": np.array([4, 0], dtype=np.uint8)},
+        {"since": np.array([3, 1])},
+        {"since": np.array([1])},
+        {"since": np.array([0, 0])},
+        {"level": np.array([4, 0], dtype=np.uint8)},
+    ],
+)
+def test_columns_that_no_roster_has_are_refused(wrong: dict[str, np.ndarray]) -> None:
+    account = Account(Terms((10,), (4,)), balances_of(2))
+    standing = Standing([account], [np.arange(2)], [2, 1], 3)
+    charges = [np.array([0, 1, 3, 5])]
+    for _ in range(2):
+        standing.step(charges)
+    standing.settle()
+    good = standing.columns()
+    standing.close()
+    columns = good._replace(**wrong)
+    with pytest.raises(InvalidInput):
+        Standing.restored([account], [np.arange(2)], columns, 3, steps=2, tariffs=charges)
+    assert account.standings == []
+    Standing.restored([account], [np.arange(2)], good, 3, steps=2, tariffs=charges).step()
+    assert account.balances.spent.tolist() == [9, 3]
+
+
+def test_terms_that_are_none_are_refused() -> None:
+    for arguments in [
+        ((1,), (1,), "some"),
+        ((1, 2), (1, 2), "none"),
+        ((), (), "all"),
+        ((1,), (0,), "none"),
+        ((-1,), (1,), "none"),
+        ((1, 2), (1,), "own"),
+        ((1,) * 257, (1,) * 257, "own"),
+        ((2**61 + 1,), (1,), "none"),
+    ]:
+        with pytest.raises(InvalidInput):
+            Terms(*arguments)  # type: ignore[arg-type]

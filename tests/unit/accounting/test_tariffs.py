@@ -1,0 +1,169 @@
+"""Levels of norms, and what a step charges at each of them, against rational numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    MAX_COST_UNITS,
+    MEASURES,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    MeasureName,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+    charge_units,
+    checked_tariff,
+    levels_of,
+    norms_of,
+    tariff,
+)
+from tests.unit.accounting import rational_model as model
+
+ORDERS = [1.5, 9.5, 64.0]
+clip_norms = st.one_of(
+    st.floats(min_value=2.0**-900, allow_infinity=False),
+    st.sampled_from([1.0, 0.1, 1 / 3, 5e-324 * 2**12, 1.7e308]),
+)
+counts = st.integers(1, 255)
+
+
+@given(clip_norms, counts)
+def test_the_norm_of_a_level_is_the_smallest_float_at_or_above_its_share(
+    clip: float, count: int
+) -> None:
+    norms = norms_of(np.arange(count + 1), clip, count).tolist()
+    for level, norm in enumerate(norms):
+        assert model.is_smallest_float_at_least(norm, Fraction(clip) * level / count)
+    assert norms[0] == 0.0
+    assert norms[-1] == clip
+
+
+@given(clip_norms, counts, st.lists(st.floats(0.0, 1.0), max_size=20), st.integers(0, 255))
+def test_a_norm_has_the_lowest_level_that_is_not_below_it(
+    clip: float, count: int, shares: list[float], level: int
+) -> None:
+    edge = float(norms_of([min(level, count)], clip, count)[0])
+    beyond = min(math.nextafter(edge, math.inf), clip)
+    norms = [share * clip for share in shares] + [edge, beyond, math.nextafter(edge, 0.0), clip]
+    levels = levels_of(norms, clip, count)
+    assert levels.dtype == np.uint8
+    grid = norms_of(np.arange(count + 1), clip, count).tolist()
+    for norm, found in zip(norms, levels.tolist(), strict=True):
+        assert grid[found] >= norm
+        assert found == 0 or grid[found - 1] < norm
+
+
+def test_levels_keep_the_shape_of_many_norms() -> None:
+    norms = np.random.default_rng(1).uniform(0.0, 1.0, (1000, 200))
+    levels = levels_of(norms, 1.0, 100)
+    assert levels.shape == norms.shape
+    grid = norms_of(np.arange(101), 1.0, 100)
+    assert (levels == np.searchsorted(grid, norms)).all()
+
+
+@pytest.mark.parametrize("norm", [1.0000000000000002, -0.1, math.nan, math.inf])
+def test_norms_off_the_grid_have_no_level(norm: float) -> None:
+    with pytest.raises(InvalidInput, match="norms"):
+        levels_of([0.5, norm], 1.0, 100)
+
+
+@pytest.mark.parametrize("levels", [[101], [-1], [0.5], ["1"]])
+def test_levels_beyond_the_grid_have_no_norm(levels: list[object]) -> None:
+    with pytest.raises(InvalidInput, match="levels"):
+        norms_of(levels, 1.0, 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("clip", "count", "argument"),
+    [
+        (1.0, 0, "levels"),
+        (1.0, 256, "levels"),
+        (1.0, True, "levels"),
+        (0.0, 100, "clip_norm"),
+        (math.inf, 100, "clip_norm"),
+        (5e-323, 100, "clip_norm"),
+    ],
+)
+def test_grids_that_are_none_are_refused(clip: float, count: int, argument: str) -> None:
+    for call in (
+        lambda: levels_of([0.0], clip, count),
+        lambda: norms_of([0], clip, count),
+        lambda: tariff("zcdp", Gaussian(1.0), clip, count),
+    ):
+        with pytest.raises(InvalidInput, match=argument):
+            call()
+
+
+@given(clip_norms, st.integers(1, 24), model.usual_scale)
+def test_a_tariff_is_what_an_auditor_computes_in_fractions(
+    clip: float, count: int, scale: float
+) -> None:
+    norms = norms_of(np.arange(count + 1), clip, count).tolist()
+    mechanism = Gaussian(scale)
+    assert tariff("zcdp", mechanism, clip, count).tolist() == [
+        model.zcdp_units(norm, scale) for norm in norms
+    ]
+    assert tariff("gdp", mechanism, clip, count).tolist() == [
+        model.gdp_units(norm, scale) for norm in norms
+    ]
+    assert tariff("renyi", mechanism, clip, count, ORDERS).tolist() == [
+        [model.renyi_units(norm, scale, order) for order in ORDERS] for norm in norms
+    ]
+
+
+@pytest.mark.parametrize("row", MEASURES.values(), ids=MEASURES)
+@pytest.mark.parametrize(
+    "mechanism",
+    [Gaussian(0.7), PoissonGaussian(0.7, 0.01), Laplace(0.7), PureDP(), PoissonGaussian(1e9, 1e-9)],
+    ids=repr,
+)
+def test_a_tariff_covers_what_its_measure_charges_and_never_falls(
+    row: object, mechanism: Mechanism
+) -> None:
+    measure: MeasureName = row.name  # type: ignore[attr-defined]
+    orders = ORDERS if MEASURES[measure].per_order else None
+    if not MEASURES[measure].covers(mechanism):
+        with pytest.raises(InvalidInput, match="mechanism"):
+            tariff(measure, mechanism, 2.0, 255, orders)
+        return
+    units = tariff(measure, mechanism, 2.0, 255, orders)
+    assert checked_tariff(units) is units
+    norms = norms_of(np.arange(256), 2.0, 255)
+    assert (units >= charge_units(measure, mechanism, norms, orders)).all()
+
+
+def test_a_sample_of_everybody_is_charged_as_the_plain_gaussian() -> None:
+    sampled = tariff("renyi", PoissonGaussian(3.0, 1.0), 1.0, 100, ORDERS)
+    assert (sampled == tariff("renyi", Gaussian(3.0), 1.0, 100, ORDERS)).all()
+
+
+def test_charges_beyond_every_budget_saturate() -> None:
+    assert tariff("zcdp", Gaussian(1e-200), 1.0, 2).tolist() == [0, MAX_COST_UNITS, MAX_COST_UNITS]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [1, 2],
+        [0, 2, 1],
+        [0],
+        [[0, 0], [2, 1], [1, 2]],
+        np.zeros(257, dtype=np.int64),
+        np.zeros((3, 0), dtype=np.int64),
+        np.zeros((2, 2, 2), dtype=np.int64),
+        [0.0, 1.0],
+        [0, -1],
+    ],
+)
+def test_what_is_no_tariff_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidInput, match="tariff"):
+        checked_tariff(wrong)  # type: ignore[arg-type]

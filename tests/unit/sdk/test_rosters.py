@@ -1,0 +1,241 @@
+"""A roster's step is charged once and comes back as it was decided, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from accounting import InvalidInput, Laplace, PoissonGaussian
+from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_request
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    DecisionTimeout,
+    InvalidRequest,
+    RequestRejected,
+    StepContentChanged,
+)
+from streams.sdk.rosters import Roster
+from streams.sdk.run import Run
+from streams.wire.packing import pack_positions
+from tests.unit.sdk.partitions import Partitions
+
+USERS = list(range(12))
+NORMS = np.linspace(0.1, 1.0, 12)
+
+
+def enrolled(run: Run, users: Any = USERS) -> Roster:
+    return run.enrol(users, clip_norm=1.0, levels=10)
+
+
+def begun(**policy: Any) -> tuple[Partitions, Run, Roster]:
+    service = Partitions(3)
+    service.create(**policy)
+    run = service.open()
+    return service, run, enrolled(run)
+
+
+def records(service: Partitions, kind: type) -> list[Any]:
+    sent = [decode_request(value) for log in service.logs for value in log]
+    return [record for record in sent if isinstance(record, kind)]
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def test_ids_go_once_and_a_step_sends_what_changed() -> None:
+    service = Partitions(3)
+    service.create()
+    roster = enrolled(service.open(), range(120))
+    roster.charge(noise_stddev=4.0)
+    roster.charge(noise_stddev=4.0)
+    roster.set_norms([0.5], [3])
+    roster.charge(noise_stddev=4.0)
+    roster.charge(noise_stddev=8.0)
+    roster.charge(noise_stddev=8.0, norms=np.full(120, 0.7))
+    assert sum(len(r.users) // 8 for r in records(service, Enrol)) == 120
+    by_step = [[r for r in records(service, ChargeRoster) if r.step == step] for step in range(5)]
+    assert [sum(bool(r.units) for r in step) for step in by_step] == [3, 0, 0, 3, 0]
+    assert [sum(len(r.levels) for r in step) for step in by_step[:4]] == [0, 0, 1, 0]
+    assert sum(len(r.levels) for r in by_step[4]) == 120
+
+
+def test_a_restart_sends_no_ids_again() -> None:
+    service, _, roster = begun()
+    roster.charge(noise_stddev=4.0)
+    enrolled(service.open()).charge(noise_stddev=4.0)
+    assert sum(len(r.users) // 8 for r in records(service, Enrol)) == len(USERS)
+
+
+# --- a step that was interrupted ------------------------------------------------------------------
+
+PLACES = [{0}, {1, 2}, {0, 1, 2}]
+
+
+@pytest.mark.parametrize("reached", PLACES, ids=str)
+def test_a_step_that_a_trainer_left_behind_is_charged_once(reached: set[int]) -> None:
+    service, run, roster = begun()
+    roster.charge(noise_stddev=4.0)
+    roster.set_norms(NORMS)
+    service.deaf, service.mute = {0, 1, 2} - reached, reached
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.deaf, service.mute = set(), set()
+    run = service.open(released=0)
+    assert (run.step, run.interrupted) == (1, True)
+    again = enrolled(run)
+    again.set_norms(NORMS)
+    step = again.charge(noise_stddev=4.0)
+    assert (step.step, run.step) == (1, 2)
+    assert (step.clip_norms >= NORMS).all()
+    spent = service.spent()
+    expected = (1.0 + step.clip_norms**2) / 32
+    np.testing.assert_allclose([spent[user] for user in USERS], expected, rtol=1e-9)
+    assert service.rejects == []
+
+
+@pytest.mark.parametrize("reached", PLACES[:2], ids=str)
+def test_an_interrupted_step_can_be_given_up(reached: set[int]) -> None:
+    service, run, roster = begun()
+    service.deaf, service.mute = {0, 1, 2} - reached, reached
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.deaf, service.mute = set(), set()
+    run = service.open()
+    run.abandon()
+    assert (run.step, run.interrupted) == (1, False)
+    assert enrolled(run).charge(noise_stddev=4.0).step == 1
+    assert service.rejects == []
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int) -> None:
+    service, _, roster = begun()
+    roster.set_norms(NORMS)
+    service.mute = {place}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.mute = set()
+    with pytest.raises(InvalidRequest, match="published"):
+        roster.charge(noise_stddev=5.0)
+    step = roster.charge(noise_stddev=4.0)
+    spent = service.spent()
+    np.testing.assert_allclose([spent[user] for user in USERS], step.clip_norms**2 / 32, rtol=1e-9)
+
+
+def test_other_ways_to_charge_an_interrupted_step_are_refused_before_anything_is_charged() -> None:
+    service, run, roster = begun()
+    roster.charge(noise_stddev=4.0)
+    run = service.open(released=-1)
+    before = service.spent()
+    with pytest.raises(StepContentChanged):
+        run.charge(USERS, NORMS, noise_stddev=4.0)
+    roster = enrolled(run)
+    with pytest.raises(StepContentChanged, match="noise"):
+        roster.charge(noise_stddev=5.0)
+    assert service.spent() == before
+    assert roster.charge(noise_stddev=4.0).step == 0
+    assert service.spent() == before
+
+
+def test_a_step_that_norms_were_charged_for_does_not_come_back_to_the_roster() -> None:
+    service, run, roster = begun()
+    run.charge(USERS, NORMS, noise_stddev=4.0)
+    run = service.open(released=-1)
+    roster = enrolled(run)
+    with pytest.raises(StepContentChanged, match=r"Run\.charge"):
+        roster.charge(noise_stddev=4.0)
+    assert run.charge(USERS, NORMS, noise_stddev=4.0).step == 0
+    assert roster.charge(noise_stddev=4.0).step == 1
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"noise_stddev": 0.0},
+        {"noise_stddev": float("nan")},
+        {"noise_stddev": 4.0, "sampling_rate": 0.5},  # zcdp cannot charge sampled steps
+        {"noise_stddev": 4.0, "sampling_rate": 0.0},
+        {"noise_stddev": 4.0, "sampling_rate": 1.5},
+        {"noise_stddev": 4.0, "mechanism": Laplace(1.0)},
+        {"mechanism": PoissonGaussian(4.0, 0.5), "sampling_rate": 0.5},
+        {"mechanism": "gaussian"},
+        {"noise_stddev": 4.0, "norms": NORMS[:3]},
+        {"noise_stddev": 4.0, "norms": -NORMS},
+        {"noise_stddev": 4.0, "norms": np.full(12, np.nan)},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_charged_is_refused_here_and_changes_nothing(arguments: Any) -> None:
+    service, run, roster = begun()
+    sent = [len(log) for log in service.logs]
+    with pytest.raises((InvalidRequest, InvalidInput)):
+        roster.charge(**arguments)
+    assert [len(log) for log in service.logs] == sent
+    assert (roster.charge(noise_stddev=4.0).clip_norms == 1.0).all()
+    assert run.step == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"clip_norm": 0.0},
+        {"clip_norm": float("inf")},
+        {"clip_norm": 1.0, "levels": 0},
+        {"clip_norm": 1.0, "levels": 256},
+        {"clip_norm": 1.0, "users": [1, 1]},
+        {"clip_norm": 1.0, "users": [1.5]},
+        {"clip_norm": 1.0, "users": {1, 2}},
+        {"clip_norm": 5e-324, "levels": 100},
+    ],
+    ids=str,
+)
+def test_what_makes_no_roster_is_refused_here(arguments: Any) -> None:
+    service = Partitions(3)
+    service.create()
+    run = service.open()
+    sent = [len(log) for log in service.logs]
+    with pytest.raises(InvalidRequest):
+        run.enrol(**{"users": USERS, **arguments})
+    assert [len(log) for log in service.logs] == sent
+
+
+@pytest.mark.parametrize("positions", [[12], [-1], [0.5], [[1]]], ids=str)
+def test_positions_that_are_none_are_refused(positions: Any) -> None:
+    _, _, roster = begun()
+    with pytest.raises(InvalidRequest, match="positions"):
+        roster.observe(positions, [0.5])
+
+
+def test_another_clip_norm_is_another_run() -> None:
+    service, _, _ = begun()
+    with pytest.raises(RequestRejected, match="another run"):
+        service.open().enrol(USERS, clip_norm=2.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"members": 1},
+        {"halted": b"\2"},
+        {"halted": b"\1"},
+        {"readmitted": pack_positions(np.array([99]), 10_000)},
+        {"regranted": pack_positions(np.array([0]), 10_000)},
+        {"regranted": pack_positions(np.array([0]), 10_000), "granted": b"\x0b"},
+        {"digest": bytes(16)},
+    ],
+    ids=str,
+)
+def test_a_decision_that_no_worker_made_ends_the_run(changes: dict[str, Any]) -> None:
+    service, _, roster = begun()
+    service.heard = lambda decision: (
+        [replace(decision, **changes)] if isinstance(decision, RosterDecision) else [decision]
+    )
+    with pytest.raises(ConflictingDecisions):
+        roster.charge(noise_stddev=4.0)

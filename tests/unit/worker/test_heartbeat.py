@@ -1,0 +1,91 @@
+"""Signs of life: they show how far a partition is, and find out that Redis is not what it was."""
+
+import asyncio
+
+import pytest
+
+from streams.store.vital_signs import decode_pulse
+from streams.worker.heartbeat import Heartbeat
+from tests.unit.worker.processors import Ended, Record, bench
+
+
+def go_back(store, earlier):
+    store.restore(earlier)
+
+
+def go_back_past_a_compaction_only(store, _):
+    kept = store.contents(0)
+    kept.meta["version"] = str(int(kept.meta["version"]) - 1)
+
+
+def be_emptied(store, _):
+    store.restore({})
+
+
+def lose_a_key(store, _):
+    store.lose(0, "changes")
+
+
+def have_another_owner(store, _):
+    store.contents(0).meta["owner"] = "somebody else"
+
+
+NOT_AS_IT_WAS = {
+    go_back: "REWOUND",
+    go_back_past_a_compaction_only: "REWOUND",
+    be_emptied: "FENCED",
+    lose_a_key: "DAMAGED",
+    have_another_owner: "FENCED",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), NOT_AS_IT_WAS.items(), ids=lambda case: getattr(case, "__name__", case)
+)
+def test_an_idle_partition_notices_at_its_next_beat_that_redis_is_not_what_it_was(change, verdict):
+    async def scenario():
+        made = bench()
+        heartbeat = Heartbeat(made.processor)
+        made.processor.start()
+        earlier = made.store.copy()
+        await made.arrive(Record(0))
+        await made.until(lambda: made.processor.next == 1)
+        await heartbeat.beat(1)
+        change(made.store, earlier)
+        with pytest.raises(Ended, match=f"heartbeat at 1 is {verdict}"):
+            await heartbeat.beat(1)
+        assert not made.store.contents(0).alive or (
+            decode_pulse(made.store.contents(0).alive["pulse"]).next == 1
+        )
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_under_way_is_not_taken_for_somebody_elses_write():
+    async def scenario():
+        made = bench()
+        heartbeat = Heartbeat(made.processor)
+        made.gate.hold("store.committed")
+        made.processor.start()
+        await made.arrive(Record(0))
+        await made.until(lambda: made.gate.waiting["store.committed"])
+        beating = asyncio.create_task(heartbeat.beat(1))
+        for _ in range(9):
+            await asyncio.sleep(0)
+        made.gate.waiting.pop("store.committed")[0].set_result(None)
+        await beating
+        assert decode_pulse(made.store.contents(0).alive["pulse"]).next == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_is_not_decided_gives_no_sign_of_life():
+    async def scenario():
+        made = bench()
+        made.processor.start()
+        await made.processor.suspend()
+        made.store.restore({})
+        await Heartbeat(made.processor).beat(0)
+        assert made.store.contents(0).alive == {}
+
+    asyncio.run(scenario())
