@@ -243,8 +243,9 @@ class GdpOdometer(_Odometer):
 
 def _checked_increments(increment: int | Sequence[int] | IntArray) -> IntArray:
     increments = np.atleast_1d(unit_array("increment", increment, MAX_BUDGET_UNITS))
-    shaped = increments.ndim == 1 or (increments.ndim == 2 and increments.shape[1] == 1)
-    if not shaped or increments.size == 0 or increments.min() < 1:
+    per_user = increments.ndim == 2 and increments.shape[1] == 1  # of whom there may be none
+    shaped = per_user or (increments.ndim == 1 and increments.size > 0)
+    if not shaped or increments.min(initial=1) < 1:
         allowed = "1 unit or more, one number, one per order, or one per user of shape (n, 1)"
         raise InvalidInput("increment", increment, allowed)
     return increments

@@ -132,6 +132,8 @@ OPERATIONS = st.one_of(
         st.dictionaries(st.integers(0, 9), LEVEL, max_size=4),
     ),
     st.tuples(st.just("dense"), RUNS, st.lists(LEVEL, min_size=10, max_size=10)),
+    # Prices that no mechanism has: levels that are free, at some orders or at all, and dear ones.
+    st.tuples(st.just("priced"), RUNS, st.lists(st.integers(0, 8), min_size=3, max_size=12)),
     st.tuples(st.just("sampled"), RUNS, st.sampled_from([0.01, 0.3, 1.0])),
     st.tuples(st.just("charge"), RUNS, st.lists(st.sampled_from(USERS), unique=True), st.floats(0)),
     st.tuples(st.just("again"), st.integers(1, 5)),
@@ -170,6 +172,8 @@ class Scenario:
                 self._step(state.step + 1, scale, members=members, **about)
             case "dense", levels:
                 self._step(state.step + 1, None, members=members, levels=levels[:members], **about)
+            case "priced", parts:
+                self.log.step(state.step + 1, self._prices(parts), members=members, **about)
             case "sampled", rate:
                 sampled = {"mechanism": "poisson-gaussian", "sampling_rate": rate}
                 self._step(state.step + 1, 4.0, rate, members=members, **sampled, **about)
@@ -180,6 +184,13 @@ class Scenario:
                 self.log.open(run=run, attempt=0, request=f"{len(self.log.records)}")
             case ("close",):
                 self.log.close(run=run, attempt=state.attempt)
+
+    def _prices(self, parts: list[int]) -> bytes:
+        """A tariff that grows from level to level by as many eighths of each budget, by turns."""
+        budgets = self.log.ledger.datasets["d"].policy.budget
+        turns = np.resize(parts, (LEVELS, len(budgets)))
+        units = np.cumsum(turns // 4 * (np.array(budgets) // 8) + turns % 4, axis=0)
+        return np.vstack([np.zeros_like(units[:1]), units]).astype("<i8").tobytes()
 
     def _step(self, step: int, scale: float | None, rate: float | None = None, **fields) -> None:
         measure, orders = self.policy["measure"], self.policy.get("orders")

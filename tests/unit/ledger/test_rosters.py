@@ -43,6 +43,19 @@ def test_nothing_is_owed_before_the_first_step_at_however_many_orders():
     assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_step_of_nobody_is_decided_under_every_policy(policy):
+    log = RosterLog()
+    log.create(**POLICIES[policy])
+    log.open()
+    assert log.charge(0, [], []).users == 0
+    assert log.enrol([]).members == 0
+    measure, orders = POLICIES[policy]["measure"], POLICIES[policy].get("orders")
+    assert log.step(1, prices(4.0, measure, orders), members=0).members == 0
+    assert log.charge(2, [], []).users == 0
+    log.audit()
+
+
 def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
     log = begun()
     assert log.enrol([7, 8]).members == 4
@@ -395,8 +408,9 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
         worker.go_on()
     worker.finish()
     fresh = rebuilt(log.changes)
-    pages = {name: fresh.take_page(name) for name in fresh.uncompacted()}
-    assert worker.pages == {name: page for name, page in pages.items() if page is not None}
+    # Which pages there are; what is in arrears in them depends on who took over when.
+    names = {name for name in fresh.uncompacted() if fresh.take_page(name) is not None}
+    assert worker.pages.keys() == names
     worker.die()
     log.hand_over(worker.ledger)
     log.audit()
