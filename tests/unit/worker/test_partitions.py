@@ -194,13 +194,13 @@ def let_another_release_write(cluster):
 
 def let_a_later_release_write_a_page(cluster):
     kept, page = cluster.store.contents(0), pack_page(4, b"news")
-    kept.pages["roster:d"] = page
-    kept.meta |= {"pages": "1", "digest": hexadecimal(page_hash("roster:d", page))}
+    kept.pages["invention:d"] = page
+    kept.meta |= {"pages": "1", "digest": hexadecimal(page_hash("invention:d", page))}
 
 
 def let_a_later_release_write_a_change(cluster):
     kept = cluster.store.contents(0)
-    later = Changes({"roster:d": Raw(encode("news"))}, [])
+    later = Changes({"invention:d": Raw(encode("news"))}, [])
     kept.changes = pack_change(0, 4, encode(later))
     kept.meta |= {"changes": "1", "since": "0"}
 
