@@ -399,7 +399,7 @@ class OdometerCheckpoint(_OfDataset, frozen=True, tag="odometer"):
     user: IntegerUser | StringUser
     partition: int
     offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
-    # In the measure's own unit (rho, mu, Renyi divergence per order), rounded up.
+    # In the measure's own unit (rho, mu, Rényi divergence per order), rounded up.
     bound: list[float]
     order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
 

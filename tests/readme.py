@@ -34,3 +34,8 @@ def blocks_of_the_library() -> list[str]:
 def blocks_of_the_service() -> list[str]:
     """Those that need a broker; the tests of the pipeline run them on a real one."""
     return [block for block in blocks() if "Turnstile(" in block]
+
+
+def blocks_of_sampled_training() -> list[str]:
+    """A loop over a roster and a classifier; the tests of the trainers run them."""
+    return [block for block in blocks() if "roster" in block or "Classifier" in block]

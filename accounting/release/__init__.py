@@ -10,6 +10,7 @@ from accounting.release.aggregates import (
     release_mean,
     release_quantiles,
 )
+from accounting.release.clipping import clip_factors, clip_rows, norm_products, row_norms
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.sparse_vector import SparseVector
@@ -22,8 +23,12 @@ __all__ = [
     "QuantilesRelease",
     "SparseVector",
     "StatedCost",
+    "clip_factors",
+    "clip_rows",
     "mean_norms",
+    "norm_products",
     "quantile_norms",
     "release_mean",
     "release_quantiles",
+    "row_norms",
 ]

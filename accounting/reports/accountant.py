@@ -1,4 +1,4 @@
-"""What a user has lost, from the realised history: PLD, Renyi and saddle point over one histogram.
+"""What a user has lost, from the realised history: PLD, Rényi and saddle point over one histogram.
 
 These are reports. They hold for the history as it was realised, for one user: output-specific
 (epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
@@ -199,7 +199,7 @@ class ReportAccountant:
         return self._report(counts, method, lambda report, rows: report.delta(rows, level))
 
     def divergences(self, counts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return the orders, shape (k,), and each user's Renyi divergence at them, (n, k).
+        """Return the orders, shape (k,), and each user's Rényi divergence at them, (n, k).
 
         Nats, rounded up; the larger direction's. `counts` as for `epsilon`; (levels,) gives (k,).
         """

@@ -1,4 +1,4 @@
-"""Curves of what a user has lost: Renyi divergences over orders, and the trade-off of a test.
+"""Curves of what a user has lost: Rényi divergences over orders, and the trade-off of a test.
 
 The trade-off of a history says what a test for the user's presence can reach: beta, the least
 probability of missing a user who is present, at each alpha, the probability of a false alarm. A
@@ -45,7 +45,7 @@ class TradeOff(NamedTuple):
 
 
 def renyi_curve(accountant: ReportAccountant, counts: npt.ArrayLike) -> RenyiCurve:
-    """Return the (order, epsilon) curve of each user: Renyi divergences, rounded up.
+    """Return the (order, epsilon) curve of each user: Rényi divergences, rounded up.
 
     At the orders of the accountant. `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
     divergences of shape (k,). Raises `InvalidInput` for other counts.

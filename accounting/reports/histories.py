@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Mechanism
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, norm_vector
 from accounting.reports.grid import MAX_COUNT
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+
+class Step(NamedTuple):
+    """What decides the loss of a step, whatever it was called: the same losses are equal.
+
+    Attributes:
+        kind: of the loss; "nothing" for a step that takes nobody.
+        size: c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
+        sampling_rate: of "sampled", strictly between 0 and 1; else 1.
+    """
+
+    kind: Literal["gaussian", "sampled", "laplace", "pure", "nothing"]
+    size: float
+    sampling_rate: float = 1.0
+
+
+def step_of(mechanism: Mechanism, norm: float) -> Step:
+    """Return what decides the loss of a step for a user of this norm, > 0."""
+    match mechanism:
+        case Gaussian(noise_stddev) | PoissonGaussian(noise_stddev, 1.0):
+            return Step("gaussian", norm / noise_stddev)
+        case PoissonGaussian(noise_stddev, 0.0):
+            return Step("nothing", norm / noise_stddev)
+        case PoissonGaussian(noise_stddev, sampling_rate):
+            return Step("sampled", norm / noise_stddev, sampling_rate)
+        case Laplace(scale):
+            return Step("laplace", norm / scale)
+        case PureDP():
+            return Step("pure", norm)
 
 
 def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:

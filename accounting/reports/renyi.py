@@ -1,6 +1,6 @@
-"""Renyi report: one table levels x orders, one matrix product, the best order for each user.
+"""Rényi report: one table levels x orders, one matrix product, the best order for each user.
 
-The Renyi divergence of a composition is at most the sum of those of its steps, at every order
+The Rényi divergence of a composition is at most the sum of those of its steps, at every order
 (Yu et al., Alg. 2), so a history is counts x table. Any order gives a valid (epsilon, delta)
 (Canonne-Kamath-Steinke; Koskela et al., Lemma C.4); a finite set of orders costs tightness only.
 """
@@ -38,7 +38,7 @@ _MOST_ROWS, _MOST_ENTRIES = 256, 2**22  # users at a time; counts of users x lev
 
 
 class RenyiReport:
-    """Upper bounds of one user's realised loss, from Renyi divergences at a set of orders.
+    """Upper bounds of one user's realised loss, from Rényi divergences at a set of orders.
 
     `mechanisms`: what ran at each of the levels, a sequence, or the one that ran at all; `norms`:
     the levels, shape (levels,), > 0; what a norm is, is said by its mechanism;

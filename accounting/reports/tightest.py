@@ -1,7 +1,7 @@
 """The least of all upper bounds, the greatest of all lower ones, and one curve through them.
 
-Loss distributions, Renyi divergences and, for histories of Gaussian steps alone, the Gaussian
-trade-off each bound delta(epsilon) from above at every point. Renyi's and the Gaussian bound fall
+Loss distributions, Rényi divergences and, for histories of Gaussian steps alone, the Gaussian
+trade-off each bound delta(epsilon) from above at every point. Rényi's and the Gaussian bound fall
 in their argument. Those of loss distributions need not, for each point has a lattice of its own:
 they are taken at fixed deltas only, `_PER_DECADE` of them to a power of ten, where they are apart
 by more than they err. Between two of these points delta is below the chord, being convex in

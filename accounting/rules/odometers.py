@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.rounding import UP, float_toward, floats_toward
+from accounting.exact.rounding import UP, float_toward
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
@@ -138,9 +138,12 @@ class _Odometer:
         return advance_units(used, rungs, cost, self.increment_units)
 
     def _bound(self, rungs: IntArray) -> FloatArray:
-        # A number of rungs above 2**53 is rounded up to the next float64 first.
+        # A number of rungs above 2**53 is rounded up first, to the next float64 or the one after:
+        # what release 0.1.0 said of a history is what is said of it now, to the last bit.
+        count = rungs.astype(np.float64)
+        count[count.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
         increment = float_toward(Fraction(self.increment_units, 2**UNIT_BITS), UP)
-        bound = product_up(increment, floats_toward(rungs, UP))
+        bound = product_up(increment, count)
         bound[rungs >= MAX_RUNGS] = math.inf
         return bound
 

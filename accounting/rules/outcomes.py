@@ -70,19 +70,23 @@ def told(
     for; `raised`: for each account whose odometer rose, as indices, and the rungs before.
     """
     halted = (granted == 0) & (asked > 0)
-    flags: FlagArray = halted * HALTED | exhausted * EXHAUSTED
-    news = flags ^ flags_before
-    left = np.flatnonzero(news & flags & HALTED)
+    flags: FlagArray = halted.view(np.uint8) | exhausted.view(np.uint8) << 1
     regranted = NOBODY
     if granted_before is not None:
         afresh = flags_before & (LISTED | HALTED) != 0
         believed = np.where(afresh, asked, granted_before)
         regranted = np.flatnonzero((granted != believed) & ~halted)
+    news = flags ^ flags_before
+    left = back = empty = NOBODY
+    if news.any():
+        left = np.flatnonzero(news & flags & HALTED)
+        back = np.flatnonzero(news & flags_before & HALTED)
+        empty = np.flatnonzero(news & flags & EXHAUSTED)
     outcome = StepOutcome(
         halted=_at(where, left),
         refused_by=refused_by[left],
-        readmitted=_at(where, np.flatnonzero(news & flags_before & HALTED)),
-        exhausted=_at(where, np.flatnonzero(news & flags & EXHAUSTED)),
+        readmitted=_at(where, back),
+        exhausted=_at(where, empty),
         regranted=_at(where, regranted),
         levels=granted[regranted],
         raised=tuple(Raised(_at(where, users), before) for users, before in raised),

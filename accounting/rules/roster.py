@@ -95,10 +95,9 @@ class Roster:
         shapes = [np.shape(rows) for rows in slots]
         if asked.ndim != 1 or shapes != [asked.shape] * len(self.slots):
             raise InvalidInput("slots", shapes, f"{asked.shape} for each of {len(self.slots)}")
-        for known, rows in zip(self.slots, slots, strict=True):
-            known.check(rows)
-        for known, rows in zip(self.slots, slots, strict=True):
-            known.extend(rows)
+        follow = [known.checked(rows) for known, rows in zip(self.slots, slots, strict=True)]
+        for known, rows, following in zip(self.slots, slots, follow, strict=True):
+            known.extend(rows, following)
         self.level = np.concatenate([self.level, asked])
         self.granted = np.concatenate([self.granted, asked])
         self.flags = np.concatenate([self.flags, np.zeros_like(asked)])

@@ -27,33 +27,36 @@ class SlotMap:
         self._slots: npt.NDArray[np.int32] | None = None  # None: first, first + 1, ...
         self._positions: npt.NDArray[np.int32] | None = None
 
-    def check(self, slots: IntArray) -> None:
-        """Refuse what no slots of further positions are.
+    def checked(self, slots: IntArray) -> bool:
+        """Return whether each of these slots, of further positions, is the one after the last.
 
         Raises:
             InvalidInput: for slots below 0 or from 2**31 on, or two positions of one slot.
         """
-        if slots.dtype != np.int64 or (slots.size and not 0 <= slots.min() <= slots.max() < _MOST):
-            raise InvalidInput("slots", slots, f"int64, from 0 to {_MOST - 1}")
-        if not slots.size or _follow(slots):
-            twice = False
-        else:
+        if slots.dtype != np.int64 or slots.ndim != 1:
+            raise InvalidInput("slots", slots, "int64, one for each position")
+        follow = _follow(slots)
+        ends = slots[[0, -1]] if follow and slots.size else slots
+        if slots.size and not 0 <= ends.min() <= ends.max() < _MOST:
+            raise InvalidInput("slots", slots, f"from 0 to {_MOST - 1}")
+        twice = False
+        if not follow:
             seen = np.zeros(int(slots.max()) + 1, dtype=np.bool_)
             seen[slots] = True
             twice = int(np.count_nonzero(seen)) != slots.size
-        if twice or self.positions(slots).size:
+        if twice or (self._count and self.positions(slots).size):
             raise InvalidInput("slots", "one of them twice", "different for all positions")
+        return follow
 
-    def extend(self, slots: IntArray) -> None:
-        """Add positions behind the others; the slots are checked."""
+    def extend(self, slots: IntArray, follow: bool) -> None:
+        """Add positions behind the others; `follow` is what `checked` gave for their slots."""
         if not slots.size:
             return
         first = int(slots[0]) - self._count
-        if self._slots is None and (not self._count or first == self._first) and _follow(slots):
+        if self._slots is None and follow and (not self._count or first == self._first):
             self._first = first
         else:
-            known = self._known()
-            self._slots = np.concatenate([known, slots.astype(np.int32)])
+            self._slots = np.concatenate([self._known(), slots.astype(np.int32)])
         self._count += slots.size
         self._positions = None
 

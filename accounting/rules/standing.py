@@ -320,9 +320,9 @@ class Standing:
 
     def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
         """Say at which step these users are to be settled next."""
-        steps = quiet_steps(seats)
-        steps += self._now + 1
-        due = np.minimum(steps, NEVER, out=steps).astype(np.uint32)
+        following = self._now + 1
+        due = np.minimum(quiet_steps(seats), NEVER - following).astype(np.uint32)
+        due += np.uint32(following)
         if isinstance(where, slice):
             self._calendar.replace(where, due)
         else:

@@ -30,6 +30,10 @@ PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
 
 
+class UnknownState(Exception):
+    """What is stored has a kind of state that this release does not know: a later one wrote it."""
+
+
 @dataclass(frozen=True)
 class Column:
     """What a column is.
@@ -151,7 +155,8 @@ class Columns:
         """Set what ``write`` has set before."""
         slots = slots_of(changes)
         for name, packed in changes.values.items():
-            getattr(self, name)[slots] = self.unpack(name, packed)
+            rows = self.unpack(name, packed)
+            getattr(self, name)[slots] = rows
         self.touch(slots)
 
     def changed_pages(self) -> list[int]:
@@ -180,6 +185,8 @@ class Columns:
 
     def unpack(self, name: str, packed: bytes) -> NDArray[np.integer]:
         """Rows of one column."""
+        if name not in self._columns:
+            raise UnknownState(f"numbers of users called {name!r}")
         column = self._columns[name]
         shape = self._orders if column.per_order else ()
         return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)

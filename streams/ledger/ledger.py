@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.columns import Rows
+from streams.ledger.columns import Rows, UnknownState
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -82,6 +82,7 @@ __all__ = [
     "Ledger",
     "Output",
     "Summary",
+    "UnknownState",
     "ledger_of",
 ]
 
@@ -104,6 +105,7 @@ def ledger_of(
 
     Raises:
         LayoutMismatch: the state is of another P.
+        UnknownState: a later release wrote some of it.
     """
     ledger = Ledger(partition, partitions, topic)
     ledger.load(kept.pages)

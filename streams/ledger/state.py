@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
-from streams.ledger.columns import RowChanges
+from streams.ledger.columns import RowChanges, UnknownState
 from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
@@ -182,6 +182,7 @@ class State:
 
         Raises:
             LayoutMismatch: they are of another P.
+            UnknownState: a later release wrote some of them.
         """
         for name, packed in changes.entries.items():
             self._kind_of(name).put_back(name, bytes(packed))
@@ -198,6 +199,7 @@ class State:
 
         Raises:
             LayoutMismatch: it is of another P.
+            UnknownState: a later release wrote some of it.
         """
         accounts: dict[tuple[Address, int], bytes] = {}
         members: dict[tuple[Address, int], bytes] = {}
@@ -257,7 +259,10 @@ class State:
         return self._kind_of(name).take_page(name)
 
     def _kind_of(self, name: str) -> Tracked[Any]:
-        return self._kinds[name.partition(":")[0]]
+        kind = name.partition(":")[0]
+        if kind not in self._kinds:
+            raise UnknownState(f"entries of the kind {kind!r}")
+        return self._kinds[kind]
 
     def _note(self, accounts: AccountsChanges) -> None:
         self._accounts.append(accounts)

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from streams.config import Config
 from streams.schemas import Policy
 from streams.store.layout import LAYOUT
-from streams.store.port import Glance, StoreUnavailable
+from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
@@ -186,7 +186,7 @@ def _life(glance: Glance, pulse: Pulse | None, lag: int) -> list[str]:
 def _summaries(config: Config, partitions: int) -> list[Inventory]:
     """What the state of every partition holds; waits for owners that are about to say so."""
 
-    async def read(store: RedisStore) -> list[Inventory]:
+    async def read(store: Store) -> list[Inventory]:
         wanted: list[int] = []
         deadline = time.monotonic() + _SUMMARY_WITHIN
         while True:
@@ -243,13 +243,13 @@ def _log(config: Config) -> list[tuple[int, int]]:
 
 
 def _glances(config: Config, partitions: int) -> list[Glance]:
-    async def read(store: RedisStore) -> list[Glance]:
+    async def read(store: Store) -> list[Glance]:
         return [await store.glance(partition) for partition in range(partitions)]
 
     return _from_redis(config, read)
 
 
-def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
+def _from_redis(config: Config, read: Callable[[Store], Awaitable[list[T]]]) -> list[T]:
     async def connected() -> list[T]:
         async with RedisStore(config.redis, config.prefix) as store:
             return await read(store)

@@ -47,13 +47,15 @@ class Holding:
         first: int,
         next_offset: int,
         chain: Chain,
+        leader_epoch: int,
         changes: bytes,
         parcels: Mapping[str, bytes],
         published: Iterable[str],
     ) -> Verdict:
         """Write a batch, offsets first to next_offset - 1, and forget published parcels."""
         entries = pack_change(first, next_offset, changes)
-        commit = Commit(first, next_offset, chain, entries, parcels, list(published))
+        forgotten = list(published)
+        commit = Commit(first, next_offset, chain, leader_epoch, entries, parcels, forgotten)
         verdict = self._moved(await self._store.commit(self._guard, commit))
         if verdict is Verdict.OK:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))

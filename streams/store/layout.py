@@ -61,6 +61,7 @@ class Meta:
     version: int  # moves with every write
     next: int  # the offset to apply next
     chain: Chain
+    leader_epoch: int  # of the last record of it, as Kafka counts them; -1: none, or not known
     since: int  # where the changes begin
     changes: int
     pages: int
@@ -87,7 +88,17 @@ class Meta:
             raise Damaged(f"meta is not whole: {error!r}") from error
 
 
-_NUMBERS = ("layout", "partitions", "version", "next", "since", "changes", "pages", "outbox")
+_NUMBERS = (
+    "layout",
+    "partitions",
+    "version",
+    "next",
+    "leader_epoch",
+    "since",
+    "changes",
+    "pages",
+    "outbox",
+)
 
 
 def chain_fields(chain: Chain) -> dict[str, str]:
@@ -105,6 +116,7 @@ def fields_of_nothing(topic: bytes, partition: int, partitions: int) -> dict[str
         "version": "0",
         "next": "0",
         **chain_fields(genesis(topic, partition, partitions)),
+        "leader_epoch": "-1",
         "since": "0",
         "changes": "0",
         "pages": "0",

@@ -125,6 +125,7 @@ class MemoryStore(Store):
         kept.outbox |= commit.parcels
         _delete(kept.outbox, commit.published)
         kept.meta |= {"next": str(commit.next), **chain_fields(commit.chain)}
+        kept.meta["leader_epoch"] = str(commit.leader_epoch)
         return _written(kept)
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:

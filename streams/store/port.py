@@ -87,6 +87,7 @@ class Commit:
     first: int
     next: int
     chain: Chain  # after the batch
+    leader_epoch: int  # of its last record
     changes: Sequence[bytes]  # entries to append
     parcels: Mapping[str, bytes]  # of outputs, to keep until they are published
     published: Sequence[str]  # names of earlier parcels, to forget

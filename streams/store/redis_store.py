@@ -179,6 +179,7 @@ class RedisStore(Store):
             "commit",
             guard,
             *(commit.first, commit.next, *chain_fields(commit.chain).values()),
+            commit.leader_epoch,
             *(len(commit.changes), *commit.changes),
             *(len(commit.parcels), *_flat(commit.parcels)),
             *commit.published,

@@ -77,7 +77,7 @@ class PrivateTrainer:
         checkpoint: where to write the model and the released step; without it a training that dies
             is lost, and stays charged.
         checkpoint_every: steps between two writes. Those after the last write are lost in a crash,
-            and stay charged.
+            and stay charged; opening the run again says which ``released`` takes that into account.
         users_at_once: whose gradients are computed together: bounds memory.
     """
 

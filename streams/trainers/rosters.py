@@ -39,6 +39,9 @@ class RosterDecision(Protocol):
     def clip_norms(self) -> NDArray[np.float64]:
         """(n,), the level that was charged: no contribution may be longer."""
 
+    def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Those of these users."""
+
     def sample(self) -> NDArray[np.int64]:
         """Draw among the admitted, each by a fresh coin of its own: positions, in order."""
 

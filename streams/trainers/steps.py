@@ -223,7 +223,7 @@ class OpenStep:
     ) -> None:
         self.step = decision.step
         self.positions = positions
-        self.clip_norms = decision.clip_norms[positions]
+        self.clip_norms = decision.clip_norms_at(positions)
         self.noise_stddev = mechanism.noise_stddev
         self.exponent = exponent
         self._owner = owner

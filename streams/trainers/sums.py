@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from accounting.release.clipping import clip_factors, row_norms
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
 
-_BLOCK: Final = 2**20  # entries worked on at a time: they stay in the cache
+_BLOCK: Final = 2**17  # entries worked on at a time: they stay in the cache
 _RUN: Final = 256  # squares that are added up in float32
 _INTEGERS: Final = 2.0**31
 _EXACT: Final = 2.0**53
@@ -42,7 +42,7 @@ class ClippedSum:
         self._totals: list[NDArray[np.int64]] | None = None
         # Kept, because memory that is new to the process is slow.
         self._scaled = np.empty(0, dtype=np.float32)
-        self._whole = np.empty(0, dtype=np.int32)
+        self._integers = np.empty(0, dtype=np.int32)
 
     @property
     def widths(self) -> list[int] | None:
@@ -64,62 +64,52 @@ class ClippedSum:
         """
         if self._totals is None:
             self._totals = [np.zeros(part.shape[1], dtype=np.int64) for part in parts]
-        norms = np.empty(len(limits))
-        width = sum(part.shape[1] for part in parts)
-        units = math.ldexp(float(limits.max(initial=0.0)), -self._exponent)
-        at_once = max(1, min(_BLOCK // max(1, width), int(_INTEGERS / (units + 1.0)) - 1))
-        for start in range(0, len(limits), at_once):
-            block = slice(start, start + at_once)
-            here = [part[block] for part in parts]
-            norms[block] = self._add_block(here, limits[block], units, self._totals)
-        return norms
-
-    def _add_block(
-        self, parts: list[Rows], limits: Floats, units: float, totals: list[NDArray[np.int64]]
-    ) -> Floats:
         norms = _norms(parts)
         usable = np.isfinite(norms)
         if not usable.all():
-            warnings.warn("gradients that are not finite count as zero", stacklevel=5)
+            warnings.warn("gradients that are not finite count as zero", stacklevel=4)
             parts = [np.where(usable[:, np.newaxis], part, part.dtype.type(0)) for part in parts]
         factors = clip_factors(np.where(usable, norms, 0.0), limits)
-        for part, total in zip(parts, totals, strict=True):
-            if part.dtype == np.float32 and units * len(part) < _INTEGERS and self._in_float32:
-                total += self._whole_float32(part, factors)
-            else:
-                total += _whole(part, factors, self._exponent, units)
+        units = math.ldexp(float(limits.max(initial=0.0)), -self._exponent)
+        for part, total in zip(parts, self._totals, strict=True):
+            for rows in _blocks(part, at_most=_INTEGERS / (units + 1.0) - 1.0):
+                total += self._whole(part[rows], factors[rows], units)
         return norms
+
+    def _whole(self, rows: Rows, factors: Floats, units: float) -> NDArray[np.signedinteger]:
+        """The sum in spacings of the grid, where no row is longer than so many units."""
+        in_int32 = units * len(rows) < _INTEGERS and -120 < self._exponent < 120
+        if rows.dtype == np.float32 and in_int32:
+            return self._whole_float32(rows, factors)
+        scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
+        whole = np.trunc(np.ldexp(scaled, -self._exponent, out=scaled), out=scaled)
+        if units * len(rows) < _EXACT:  # sums of such floats are exact
+            return np.asarray(whole.sum(axis=0).astype(np.int64))
+        return np.asarray(whole.astype(np.int64).sum(axis=0))
 
     def _whole_float32(self, rows: Rows, factors: Floats) -> NDArray[np.int32]:
         """The sum in spacings of the grid; it is known to be an int32."""
         shorter = np.where(factors < 1.0, factors * _SHORTER, 1.0)
         scale = np.ldexp(shorter, -self._exponent).astype(np.float32)
         if self._scaled.size < rows.size:
-            self._scaled, self._whole = (
+            self._scaled, self._integers = (
                 np.empty(rows.size, np.float32),
                 np.empty(rows.size, np.int32),
             )
         scaled = self._scaled[: rows.size].reshape(rows.shape)
-        whole = self._whole[: rows.size].reshape(rows.shape)
+        whole = self._integers[: rows.size].reshape(rows.shape)
         np.multiply(rows, scale[:, np.newaxis], out=scaled)
         np.copyto(whole, scaled, casting="unsafe")  # towards zero
         return np.asarray(np.add.reduce(whole, axis=0, dtype=np.int32))
 
-    @property
-    def _in_float32(self) -> bool:
-        return -120 < self._exponent < 120
+
+def _blocks(rows: Rows, at_most: float = math.inf) -> Iterator[slice]:
+    at_once = max(1, int(min(_BLOCK // max(1, rows.shape[1]), at_most)))
+    for start in range(0, len(rows), at_once):
+        yield slice(start, start + at_once)
 
 
-def _whole(rows: Rows, factors: Floats, exponent: int, units: float) -> NDArray[np.int64]:
-    """The sum in spacings of the grid, each row of at most so many units."""
-    scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
-    whole = np.trunc(np.ldexp(scaled, -exponent, out=scaled), out=scaled)
-    if units * len(rows) < _EXACT:  # sums of such floats are exact
-        return np.asarray(whole.sum(axis=0).astype(np.int64))
-    return np.asarray(whole.astype(np.int64).sum(axis=0))
-
-
-def _norms(parts: list[Rows]) -> Floats:
+def _norms(parts: Sequence[Rows]) -> Floats:
     """Norms of rows, rounded up; infinite where a row is not finite or too long."""
     by_part = np.column_stack(
         [
@@ -133,6 +123,13 @@ def _norms(parts: list[Rows]) -> Floats:
 
 
 def _norms_float64(rows: Rows) -> Floats:
+    norms = np.empty(len(rows))
+    for block in _blocks(rows):
+        norms[block] = _norms_of_block(rows[block])
+    return norms
+
+
+def _norms_of_block(rows: Rows) -> Floats:
     wide = rows.astype(np.float64, copy=False)
     usable = np.asarray(np.abs(wide).max(axis=1, initial=0.0) < _LARGEST_ENTRY)  # no NaN is
     norms = row_norms(wide if usable.all() else np.where(usable[:, np.newaxis], wide, 0.0))

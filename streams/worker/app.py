@@ -24,7 +24,7 @@ from streams.store.redis_store import RedisStore
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
-from streams.worker.kafka.batches import bound_fetches
+from streams.worker.kafka.batches import read_as_written
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
@@ -42,12 +42,13 @@ _SESSION_SECONDS = 6.0
 class _Record:
     """A Faust event as a record of the log."""
 
-    __slots__ = ("_event", "offset", "value")
+    __slots__ = ("_event", "leader_epoch", "offset", "value")
 
     def __init__(self, event: Any) -> None:
         self._event = event
         self.offset: int = event.message.offset
         self.value: bytes | None = event.message.value
+        self.leader_epoch: int = event.message.checksum  # see ``kafka.batches``
 
     def done(self) -> None:
         self._event.ack()
@@ -158,7 +159,7 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     )
     for chatty in ("kafka", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    bound_fetches()
+    read_as_written()
     topics = Topics(config)
     try:
         topics.ensure()

@@ -38,8 +38,15 @@ class Intake:
     @property
     def gap(self) -> int | None:
         """The offset of the record that waits first, if it is beyond the next one."""
-        first = self._arrived[0].offset if self._arrived else self.position
-        return first if first > self.position else None
+        first = self.first
+        return first.offset if first and first.offset > self.position else None
+
+    @property
+    def first(self) -> LogRecord | None:
+        """The record that waits first; those that were taken before are left out."""
+        while self._arrived and self._arrived[0].offset < self.position:
+            self._pop()
+        return self._arrived[0] if self._arrived else None
 
     async def arrive(self, record: LogRecord) -> None:
         """Queue a record, as soon as there is room."""
@@ -64,16 +71,13 @@ class Intake:
             return False
         return True
 
-    def take(self) -> LogRecord | None:
-        """The next record, if it has arrived."""
-        while self._arrived and self._arrived[0].offset <= self.position:
-            record = self._arrived.popleft()
-            self._bytes -= size_of(record)
-            self._room.set()
-            if record.offset == self.position:
-                self.position += 1
-                return record
-        return None
+    def take(self, leader_epoch: int) -> LogRecord | None:
+        """The next record, if it has arrived and is of this leader epoch."""
+        first = self.first
+        if first is None or first.offset > self.position or first.leader_epoch != leader_epoch:
+            return None
+        self.position += 1
+        return self._pop()
 
     def pass_to(self, offset: int) -> None:
         """Go on at a later offset: what lies between holds no records."""
@@ -89,6 +93,12 @@ class Intake:
         self._closed = False
         self.position = position
         self._drop()
+
+    def _pop(self) -> LogRecord:
+        record = self._arrived.popleft()
+        self._bytes -= size_of(record)
+        self._room.set()
+        return record
 
     def _drop(self) -> None:
         self._arrived.clear()

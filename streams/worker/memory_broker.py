@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
 from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Extent, Missing, NoRecord, NotSent
+from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
 
 
 class Effect(StrEnum):
@@ -38,14 +38,22 @@ class MemoryTopic:
     Attributes:
         start: the first offset that was not deleted.
         end: the offset of the next record.
+        leader_epoch: which the next record has.
         records: offset -> (key, value). Offsets from start to end that are not in it are markers
             of transactions, or holes.
+        leader_epochs: of the records, by offset.
+        origins: of the checkpoints, by offset.
+        aborted: the offsets of records whose transaction was aborted.
         markers: the offsets of control records.
     """
 
     def __init__(self) -> None:
         self.start = 0
         self.end = 0
+        self.leader_epoch = 0
+        self.leader_epochs: dict[int, int] = {}
+        self.origins: dict[int, Origin] = {}
+        self.aborted: set[int] = set()
         self.records: dict[int, tuple[bytes | None, bytes | None]] = {}
         self.markers: set[int] = set()
 
@@ -57,6 +65,7 @@ class MemoryTopic:
     def append(self, value: bytes | None, key: bytes | None = None) -> int:
         """Write a record; its offset."""
         self.records[self.end] = key, value
+        self.leader_epochs[self.end] = self.leader_epoch
         self.end += 1
         return self.end - 1
 
@@ -70,7 +79,14 @@ class MemoryTopic:
         """Leave a hole, as a compaction or damage does."""
         for offset in range(first, end):
             self.records.pop(offset, None)
+            self.leader_epochs.pop(offset, None)
             self.markers.discard(offset)
+
+    def lose_from(self, offset: int) -> None:
+        """Lose the end, in an election."""
+        self.remove(offset, self.end)
+        self.end = offset
+        self.leader_epoch += 1
 
     def delete_before(self, offset: int) -> None:
         """Let it begin later."""
@@ -86,7 +102,7 @@ class MemoryBroker:
         partitions: P.
         problem: why the topics cannot be used, if they cannot.
         epochs: partition -> the latest epoch of its checkpoints.
-        transactions: the partitions with a transaction that has not ended.
+        transactions: partition -> the offsets of the records of a transaction that has not ended.
     """
 
     def __init__(self, partitions: int, topic: bytes = b"topic in memory!") -> None:
@@ -94,7 +110,7 @@ class MemoryBroker:
         self.partitions = partitions
         self.problem: str | None = None
         self.epochs: Counter[int] = Counter()
-        self.transactions: set[int] = set()
+        self.transactions: dict[int, list[int]] = {}
         self._topics: defaultdict[tuple[str, int], MemoryTopic] = defaultdict(MemoryTopic)
 
     def norms(self, partition: int) -> MemoryTopic:
@@ -136,11 +152,12 @@ class MemoryClient:
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
-    async def record(self, partition: int, offset: int) -> bytes | None:
-        """The value of one record."""
+    async def record(self, partition: int, offset: int) -> Stored:
+        """One record, as it is applied."""
         await self.before(Effect.READ)
+        log = self.broker.norms(partition)
         try:
-            return self.broker.norms(partition).records[offset][1]
+            return Stored(log.records[offset][1], log.leader_epochs[offset])
         except KeyError:
             raise NoRecord(f"partition {partition} has no record {offset}") from None
 
@@ -181,11 +198,22 @@ class MemoryFencedProducer:
     async def start(self) -> None:
         """Begin a new epoch; a transaction of the one before is aborted."""
         await self._before(Effect.BEGIN)
+        self._topic.aborted.update(self._broker.transactions.get(self._partition, ()))
         self._end_transaction()
         self._broker.epochs[self._partition] += 1
         self._epoch = self._broker.epochs[self._partition]
 
-    async def send(self, outputs: Sequence[Output]) -> None:
+    async def last(self) -> Sent | None:
+        """The last record that was sent and committed."""
+        await self._before(Effect.READ)
+        topic = self._topic
+        kept = topic.records.keys() - topic.aborted
+        last = max(kept - set(self._broker.transactions.get(self._partition, ())), default=None)
+        if last is None or last not in topic.origins:
+            return None
+        return Sent(topic.origins[last], topic.records[last][1] or b"")
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction, which anybody can read before it ends."""
         try:
             await self._send(outputs)
@@ -196,22 +224,30 @@ class MemoryFencedProducer:
     async def stop(self) -> None:
         """There is nothing to disconnect."""
 
-    async def _send(self, outputs: Sequence[Output]) -> None:
+    async def _send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         await self._before(Effect.SEND)
         self._check_epoch()
-        self._broker.transactions.add(self._partition)
-        for output in outputs:
-            self._broker.outputs(output.channel, self._partition).append(output.value, output.key)
+        for origin, group in outputs:
+            for output in group:
+                self._append(origin, output)
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction()
         await self._before(Effect.HEAR)
+
+    @property
+    def _topic(self) -> MemoryTopic:
+        return self._broker.outputs(Channel.ODOMETER, self._partition)
+
+    def _append(self, origin: Origin, output: Output) -> None:
+        offset = self._topic.append(output.value, output.key)
+        self._topic.origins[offset] = origin
+        self._broker.transactions.setdefault(self._partition, []).append(offset)
 
     def _check_epoch(self) -> None:
         if self._epoch != self._broker.epochs[self._partition]:
             raise NotSent(f"partition {self._partition}: a later epoch has begun")
 
     def _end_transaction(self) -> None:
-        if self._partition in self._broker.transactions:
-            self._broker.transactions.remove(self._partition)
-            self._broker.outputs(Channel.ODOMETER, self._partition).mark()
+        if self._broker.transactions.pop(self._partition, None) is not None:
+            self._topic.mark()

@@ -21,9 +21,9 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import encode
-from streams.store.layout import parcel_name
+from streams.store.layout import parcel_name, parcel_place
 from streams.worker.checkpoints import Checkpoints
-from streams.worker.ports import Publisher
+from streams.worker.ports import Origin, Publisher
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -38,6 +38,7 @@ class Parcel:
     """Outputs that are kept, published and forgotten together."""
 
     name: str
+    leader_epoch: int  # of the records that led to them
     outputs: Sequence[Output]
     packed: bytes
 
@@ -46,6 +47,18 @@ class Parcel:
         """Whether it holds checkpoints, and nothing else."""
         return self.outputs[0].channel is Channel.ODOMETER
 
+    @property
+    def first(self) -> int:
+        """The offset at which their batch begins."""
+        return parcel_place(self.name)[0]
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """A parcel as Redis keeps it."""
+
+    leader_epoch: int
+    outputs: Sequence[Output]
+
 
 class Outbox:
     """What of one partition is to be published, or was, as long as Redis keeps it."""
@@ -53,6 +66,7 @@ class Outbox:
     def __init__(
         self,
         partition: int,
+        topic: bytes,
         kept: Sequence[tuple[str, bytes]],
         publisher: Publisher,
         checkpoints: Checkpoints,
@@ -60,6 +74,7 @@ class Outbox:
     ) -> None:
         self.broken = False
         self._partition = partition
+        self._topic = topic
         self._kept = kept
         self._publisher = publisher
         self._checkpoints = checkpoints
@@ -77,13 +92,14 @@ class Outbox:
         """Publish again what the owner before kept and may not have published."""
         kept, self._kept = self._kept, []
         for name, packed in kept:
-            outputs = msgspec.msgpack.decode(packed, type=list[Output])
-            await self.publish(Parcel(name, outputs, packed))
+            found = msgspec.msgpack.decode(packed, type=Packed)
+            await self.publish(Parcel(name, found.leader_epoch, found.outputs, packed))
 
     async def publish(self, parcel: Parcel) -> None:
         """Send a parcel that Redis keeps; waits while too much is under way."""
         if parcel.is_odometer:
-            sent = [await self._checkpoints.publish(parcel.outputs)]
+            origin = Origin(self._topic, parcel.leader_epoch)
+            sent = [await self._checkpoints.publish(parcel.first, origin, parcel.outputs)]
             self._confirm(self._confirmed(parcel.name, sent))
         else:
             await self._under_way.acquire()
@@ -135,7 +151,7 @@ class Outbox:
             self._on_error(error)
 
 
-def parcels_of(first: int, outputs: Sequence[Output]) -> list[Parcel]:
+def parcels_of(first: int, leader_epoch: int, outputs: Sequence[Output]) -> list[Parcel]:
     """The outputs of the batch that begins at an offset, in the order of the log."""
     groups: list[list[Output]] = []
     for of_odometer in (False, True):
@@ -148,6 +164,6 @@ def parcels_of(first: int, outputs: Sequence[Output]) -> list[Parcel]:
                 groups[-1].append(output)
                 size += len(output.value)
     return [
-        Parcel(parcel_name(first, number), group, encode(group))
+        Parcel(parcel_name(first, number), leader_epoch, group, encode(Packed(leader_epoch, group)))
         for number, group in enumerate(groups)
     ]

@@ -8,7 +8,7 @@ commits are ignored. The steps of a claim, which the code repeats:
 2. Claim in Redis: it keeps state of this topic with this P, in this layout.
 3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
    after the claim: until then the owner before may go on, and Redis with it.
-4. The last record that was applied is the one in the log: the chain ends with it.
+4. The last record that was applied is the one in the log (``continuity``).
 5. Load the state and verify that it is whole.
 6. Publish the outbox again, then decide (``processor``).
 
@@ -23,13 +23,14 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from streams.ledger.ledger import LayoutMismatch, ledger_of
+from streams.ledger.ledger import LayoutMismatch, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Claimed, Verdict
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
-from streams.worker.ports import Extent, Log, LogRecord, NoRecord, World
+from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, State
 from streams.worker.stops import Stop, Stops, written_for_others
 
@@ -203,6 +204,8 @@ class Partitions:
             )
         except LayoutMismatch as mismatch:
             raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
+        except UnknownState as unknown:
+            raise Stopped(stops.later_release(str(unknown))) from unknown
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)
@@ -247,25 +250,8 @@ async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) ->
     if next_offset < extent.start:
         raise Stopped(stops.log_begins_late(next_offset))
     # Step 4.
-    if meta is None or meta.chain.last < 0:
-        return
-    chain = meta.chain
-    try:
-        value = await log.record(stops.partition, chain.last)
-    except NoRecord as missing:
-        start = (await log.extent(stops.partition)).start  # as it may have become since
-        if chain.last >= start:
-            raise Stopped(stops.log_rewritten(chain.last, "there is no record")) from missing
-        logger.warning(
-            "partition %d: the log begins at offset %d, so the last record that was applied, %d, "
-            "cannot be compared",
-            stops.partition,
-            start,
-            chain.last,
-        )
-        return
-    if not chain.ends_with(value):
-        raise Stopped(stops.log_rewritten(chain.last, "there is another record"))
+    if meta and (stop := await rewritten(meta.chain, meta.leader_epoch, log, stops)):
+        raise Stopped(stop)
 
 
 def _is_unchanged(held: Processor, claimed: Claimed) -> bool:

@@ -46,11 +46,19 @@ class Extent(NamedTuple):
     end: int  # the offset after the last one
 
 
+class Stored(NamedTuple):
+    """A record as the log has it."""
+
+    value: bytes | None
+    leader_epoch: int  # which counts the elections of the partition's leader; -1: not known
+
+
 class LogRecord(Protocol):
     """A record of the log, as the stream delivers it."""
 
     offset: int
     value: bytes | None
+    leader_epoch: int
 
     def done(self) -> None:
         """Say that the record is applied, and what follows from it kept."""
@@ -62,8 +70,8 @@ class Log(Protocol):
     async def extent(self, partition: int) -> Extent:
         """Where the log begins and ends now."""
 
-    async def record(self, partition: int, offset: int) -> bytes | None:
-        """The value of one record, as it is applied.
+    async def record(self, partition: int, offset: int) -> Stored:
+        """One record, as it is applied.
 
         Raises:
             NoRecord: there is none at this offset.
@@ -99,6 +107,20 @@ class Publisher(Protocol):
         """
 
 
+class Origin(NamedTuple):
+    """Of which log a record was, and of which of its elections, that led to checkpoints."""
+
+    topic: bytes  # the id of norms
+    leader_epoch: int
+
+
+class Sent(NamedTuple):
+    """A checkpoint as the topic has it."""
+
+    origin: Origin
+    value: bytes
+
+
 class FencedProducer(Protocol):
     """Writes the checkpoints of one partition, in epochs of which the broker admits the latest."""
 
@@ -109,8 +131,17 @@ class FencedProducer(Protocol):
             NotSent: the broker does not answer.
         """
 
-    async def send(self, outputs: Sequence[Output]) -> None:
-        """Send records in one transaction; returns when the broker has them.
+    async def last(self) -> Sent | None:
+        """The last record of all that was sent and committed, in any epoch, once it has begun.
+
+        None if there is none, or if it says of no origin.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
+        """Send records, each with its origin, in one transaction; returns when the broker has them.
 
         Raises:
             NotSent: it does not take them, because a later epoch has begun for example. From then

@@ -5,8 +5,11 @@
 The steps, which the code repeats:
 
 1. Take what has arrived, in order (``intake``). Offsets at which nothing came are passed over if
-   the log proves that they hold nothing to apply (``gaps``); else the partition stops.
-2. Apply it in memory. A batch ends when it has brought enough, or would write enough.
+   the log proves that they hold nothing to apply (``gaps``), and records of another leader epoch
+   are taken if it proves that nothing before them was replaced (``continuity``); else the partition
+   stops.
+2. Apply it in memory. A batch ends when it has brought enough, or would write enough, or where a
+   leader epoch ends.
 3. Commit state, outputs, the chain and the next offset to Redis, in one atomic write.
 4. Publish the outputs (``outbox``): answers at once, checkpoints of the odometer in transactions.
 5. Drop each parcel from the outbox once the broker has it, with the next commit or, after a while
@@ -41,10 +44,11 @@ from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
+from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, parcels_of
-from streams.worker.ports import LogRecord, Missing, World
+from streams.worker.ports import LogRecord, Missing, Origin, World
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
@@ -94,6 +98,7 @@ class Batch:
     first: int  # where Redis is
     next: int
     chain: Chain
+    leader_epoch: int  # of the last record of the chain
     records: list[LogRecord]
     outputs: list[Output]
     changes: bytes
@@ -111,7 +116,9 @@ class Processor:
         stops: Stops,
     ) -> None:
         partition = holding.partition
-        checkpoints = Checkpoints(partition, world.checkpoints_of(partition), holding.is_held)
+        checkpoints = Checkpoints(
+            partition, world.checkpoints_of(partition), holding.is_held, self._is_in_log
+        )
         self._world = world
         self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
@@ -120,9 +127,16 @@ class Processor:
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
+        self._leader_epoch = snapshot.meta.leader_epoch  # of the last record applied
+        self._stops = stops
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
         self.outbox = Outbox(
-            partition, snapshot.outbox, world.publisher, checkpoints, self._cannot_publish
+            partition,
+            ledger.topic,
+            snapshot.outbox,
+            world.publisher,
+            checkpoints,
+            self._cannot_publish,
         )
         self._gaps = Gaps(self.intake, self._missing, stops, world.end)
         self._lock = asyncio.Lock()
@@ -183,7 +197,8 @@ class Processor:
             first = self.intake.position
             if self.state is State.RUNNING and await self._gaps.at_the_end(end):
                 changes = encode(self.ledger.take_changes())
-                await self._commit(Batch(first, end, self.ledger.chain, [], [], changes))
+                chain, leader_epoch = self.ledger.chain, self._leader_epoch
+                await self._commit(Batch(first, end, chain, leader_epoch, [], [], changes))
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[bool]:
@@ -195,6 +210,27 @@ class Processor:
         """End the worker if something was not written: Redis is not where it was left."""
         if verdict is not Verdict.OK:
             self._end(f"{write} at {self.next} is {verdict}")
+
+    async def _obstacle(self, waiting: LogRecord) -> Stop | None:
+        """Why a record must not be applied, if it must not."""
+        chain, gap = self.ledger.chain, self.intake.gap
+        if chain.last >= 0 and waiting.leader_epoch != self._leader_epoch:
+            async with self._world.read_log() as log:
+                # A leader that was voted out may still show the log as it was.
+                shown = await log.record(self.holding.partition, waiting.offset)
+                if shown.leader_epoch != waiting.leader_epoch:
+                    self._end(f"{waiting.offset} came from another log than is read")
+                stop = await rewritten(chain, self._leader_epoch, log, self._stops)
+            if stop:
+                return stop
+        return None if gap is None else await self._gaps.before(gap)
+
+    async def _is_in_log(self, offset: int, origin: Origin) -> bool:
+        """Whether the log has had this record, of which something was published, until now."""
+        if origin.topic != self.ledger.topic:
+            return False
+        async with self._world.read_log() as log:
+            return await is_in(log, self.holding.partition, offset, origin.leader_epoch)
 
     async def _missing(self, first: int, end: int) -> Missing:
         async with self._world.read_log() as log:
@@ -218,18 +254,17 @@ class Processor:
         for _ in range(OVERLAPPING_BATCHES):
             if committing and len(self.intake) < OVERLAP_RECORDS:
                 await committing  # meanwhile more arrives: few large batches cost less
-            first = self.intake.position
-            gap = self.intake.gap
-            if gap is not None and (stop := await self._gaps.before(gap)):
+            waiting, first = self.intake.first, self.intake.position
+            if waiting is None:
+                break
+            if stop := await self._obstacle(waiting):
                 await self._halt(stop)
                 break
             try:
-                batch = await self._apply_batch(first)
+                batch = await self._apply_batch(first, waiting.leader_epoch)
             except LayoutMismatch as mismatch:
                 # What it applied of this batch is never committed: the memory goes no further.
                 await self._halt(written_for_others(mismatch.reason, mismatch.remedy))
-                break
-            if batch is None:
                 break
             if committing:
                 await committing
@@ -237,12 +272,12 @@ class Processor:
         if committing:
             await committing
 
-    async def _apply_batch(self, first: int) -> Batch | None:
+    async def _apply_batch(self, first: int, leader_epoch: int) -> Batch:
         # Steps 1 and 2.
         records: list[LogRecord] = []
         outputs: list[Output] = []
         read = 0
-        while (record := self.intake.take()) is not None:
+        while (record := self.intake.take(leader_epoch)) is not None:
             if len(records) % YIELD_EVERY == 0:
                 await asyncio.sleep(0)  # the commit of the batch before goes on
             outputs += self.ledger.apply(record.offset, record.value)
@@ -254,19 +289,20 @@ class Processor:
                 or self.ledger.unwritten_bytes >= WRITE_BYTES
             ):
                 break
-        if not records:
-            return None
+        self._leader_epoch = leader_epoch
         changes = encode(self.ledger.take_changes())
-        return Batch(first, self.intake.position, self.ledger.chain, records, outputs, changes)
+        reached, chain = self.intake.position, self.ledger.chain
+        return Batch(first, reached, chain, leader_epoch, records, outputs, changes)
 
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
         began = self._time()
-        parcels = parcels_of(batch.first, batch.outputs)
+        parcels = parcels_of(batch.first, batch.leader_epoch, batch.outputs)
         verdict = await self.holding.commit(
             batch.first,
             batch.next,
             batch.chain,
+            batch.leader_epoch,
             batch.changes,
             {parcel.name: parcel.packed for parcel in parcels},
             self.outbox.take_published(),

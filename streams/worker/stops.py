@@ -68,6 +68,14 @@ class Stops:
             self._apply_again(),
         )
 
+    def later_release(self, what: str) -> Stop:
+        """The layout is the same, and a kind of state in it is new."""
+        return Stop(
+            StopReason.OTHER_LAYOUT,
+            f"Redis holds {what}, which this worker does not know",
+            "A newer release wrote it: run that one",
+        )
+
     def damaged(self, what: str) -> Stop:
         """Part of what is in Redis is gone, or older than the rest."""
         return Stop(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from accounting import PoissonGaussian
 from streams.local import LocalStack
-from tests.benchmarks import filters, latency, peers, soak, throughput
+from tests.benchmarks import filters, latency, peers, soak, standing, throughput
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
 _SERVICE = ("throughput", "latency")
-_LIBRARY = ("filters", "reports")
+_LIBRARY = ("filters", "standing", "reports")
 
 
 def main() -> None:
@@ -59,6 +59,10 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     if "filters" in parts:
         _say("Measuring filters")
         lines += filters.lines(filters.measure([65_536, 1_000_000], options.rounds))
+    if "standing" in parts:
+        _say("Measuring charges that stand")
+        results = [standing.measure(users, options.rounds) for users in (1_000, 10_000_000)]
+        lines += standing.lines(results)
     if "reports" in parts:
         _say("Measuring reports")
         lines += peers.lines(peers.Workload(1000, 1000, 100, PoissonGaussian(1.0, 0.01)), 1)

@@ -15,13 +15,14 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
-from streams.ledger.ledger import Ledger, Output, ledger_of
+from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_partitions
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
+from streams.worker.outbox import Packed
 from tests.audit.auditor import OUTPUTS, Auditor, Log, Rows, compare, compare_chain, home, state_of
 
 _SETTLES_WITHIN = 60.0
@@ -228,7 +229,7 @@ class Service:
         return all(
             self.log.has(output.channel.value, partition, output.value)
             for _, packed in kept.outbox
-            for output in msgspec.msgpack.decode(packed, type=list[Output])
+            for output in msgspec.msgpack.decode(packed, type=Packed).outputs
         )
 
     async def _load(self, store: RedisStore) -> dict[int, Snapshot]:

@@ -23,7 +23,10 @@ from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.topics.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.ports import Origin
 from tests.integration.service import ServiceFactory, eventually
+
+ORIGIN = Origin(b"topic of 16 byte", 0)
 
 
 def checkpoint(offset: int, user: int = 1) -> Output:
@@ -38,11 +41,12 @@ class Publishes:
 
     def __init__(self, config: Config) -> None:
         self.producer = KafkaFencedProducer(config, 0)
-        self.checkpoints = Checkpoints(0, self.producer, self._is_held)
+        self.checkpoints = Checkpoints(0, self.producer, self._is_held, self._is_in_log)
         self.running = asyncio.create_task(self.checkpoints.run())
 
     async def send(self, *offsets: int) -> None:
-        sent = await self.checkpoints.publish([checkpoint(offset) for offset in offsets])
+        outputs = [checkpoint(offset) for offset in offsets]
+        sent = await self.checkpoints.publish(offsets[0], ORIGIN, outputs)
         await asyncio.wait((sent, self.running), return_when=asyncio.FIRST_COMPLETED)
         if self.running.done():
             self.running.result()
@@ -50,6 +54,9 @@ class Publishes:
     async def stop(self) -> None:
         self.running.cancel()
         await asyncio.wait_for(self.checkpoints.stop(), 10)
+
+    async def _is_in_log(self, offset: int, origin: Origin) -> bool:
+        return origin == ORIGIN
 
     async def _is_held(self) -> bool:
         return True
@@ -95,7 +102,7 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
         producer = older.producer._producer
         commit = producer.commit_transaction
         producer.commit_transaction = asyncio.Event().wait  # it is paused just before
-        await older.checkpoints.publish([checkpoint(3)])
+        await older.checkpoints.publish(3, ORIGIN, [checkpoint(3)])
         while 3 not in await asyncio.to_thread(offsets_written, config):
             await asyncio.sleep(0.05)
         newer = Publishes(config)
@@ -122,14 +129,14 @@ from streams.cli.main import main
 from streams.worker.checkpoints import Checkpoints
 publish = Checkpoints.publish
 
-async def pausing(self, outputs):
+async def pausing(self, *arguments):
     flag = pathlib.Path({flag!r})
     if flag.exists():
         flag.write_text(str(os.getpid()))
         flag.rename(flag.with_suffix(".paused"))
         os.kill(os.getpid(), signal.SIGSTOP)
         flag.with_suffix(".woke").touch()
-    return await publish(self, outputs)
+    return await publish(self, *arguments)
 
 Checkpoints.publish = pausing
 sys.exit(main(["worker"]))

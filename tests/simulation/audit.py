@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from streams.ledger.ledger import ledger_of
+from streams.ledger.ledger import Channel, ledger_of
+from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, compare, compare_chain, published_answer
 from tests.audit.auditor import _first_link as first_link
 from tests.audit.auditor import _frozen as frozen
@@ -42,60 +44,83 @@ class Audit:
         self._compare_compacted()
         self._compare_policies(told)
 
-    def begin_catastrophe(self, told: Told) -> None:
-        """Remember what the log was, and what had been said, until now."""
+    def begin_catastrophe(self) -> None:
+        """Remember what the log was until now."""
         self._records = len(self.world.log.records["norms"])
-        self._steps = len(told.steps)
-
-    def begin_silence(self) -> None:
-        """From now on nothing may be decided that the catastrophe has touched."""
-        self._said = len(self.world.log.records["halts"])
 
     def after_catastrophe(self, told: Told) -> None:
-        """What was said is what the log said; nothing was made up after it was lost.
-
-        Of a topic that is created anew the workers hear after seconds; they may have decided what
-        was written there until then, within the budgets.
-        """
+        """What was said is what comes of the records that were applied, whatever became of them."""
         world, log = self.world, Records()
         log.records |= world.log.records
-        fresh = log.records["norms"][self._records :]
-        log.records["norms"] = [
-            record
-            for record in (
-                *log.records["norms"][: self._records],
-                *(record for record in fresh if record[0] not in world.lost),
-            )
-            if record[0] < self.partitions and record[1] < self.reached(record[0])
-        ]
+        log.records["norms"] = self._applied()
+        log.records["halts"] = world.log.records["halts"] + self._kept_answers()
+        self.auditor = Auditor(self.partitions, self.topic)
         self.auditor.apply_all(log)
-        for partition, offset, value in log.records["halts"][self._said if world.lost else 0 :]:
+        for partition, offset, value in log.records["halts"]:
             if frozen(published_answer(value or b"")) not in self.auditor.answers:
                 raise Wrong(f"answer {offset} of partition {partition} has no cause: {value!r}")
-        if world.lost:
-            self._compare_told(dict(list(told.steps.items())[: self._steps]))
-        else:
-            self._compare_told(told.steps)
-        if world.catastrophe != "other-log":
-            self._compare_chains(log.records["norms"])
+        self._compare_told(told.steps)
 
     def reached(self, partition: int) -> int:
         """How far any worker has come: what was not decided cannot be told from here."""
-        metas = (copy[partition].meta for copy in self.world.store.history if partition in copy)
-        return max((int(meta.get("next", "0")) for meta in metas), default=0)
+        return int(self._furthest(partition).get("next", "0"))
 
-    def _compare_chains(self, records: list[tuple[int, int, bytes | None]]) -> None:
-        """What a state was applied from is the beginning of the log that there was."""
+    def _furthest(self, partition: int) -> Mapping[str, str]:
+        metas = [copy[partition].meta for copy in self.world.store.history if partition in copy]
+        return max(metas, key=lambda meta: int(meta.get("next", "0")), default={})
+
+    def _kept_answers(self) -> list[tuple[int, int, bytes | None]]:
+        """Answers that Redis has kept at any time: not all of them may have been published."""
+        kept = {
+            (partition, name): packed
+            for copy in self.world.store.history
+            for partition, contents in copy.items()
+            for name, packed in contents.outbox.items()
+        }
+        return [
+            (partition, -1, output.value)
+            for (partition, _), packed in kept.items()
+            for output in msgspec.msgpack.decode(packed, type=Packed).outputs
+            if output.channel is Channel.HALTS
+        ]
+
+    def _applied(self) -> list[tuple[int, int, bytes | None]]:
+        """What was applied: of a log that became another one, its records up to a place, as they
+        were fetched before, and those of the other one from there on.
+
+        Of a topic that is created anew the workers hear after seconds; until then they decide what
+        is written there. Of a log that lost its end they hear before the first record comes.
+        """
+        records = self.world.log.records["norms"]
+        before, after = records[: self._records], records[self._records :]
+        applied: list[tuple[int, int, bytes | None]] = []
         for partition in range(self.partitions):
-            meta = self.world.store.contents(partition).meta
-            if not meta or meta["topic"] != self.topic.hex():
-                continue
-            link = first_link(self.topic, partition, self.partitions)
-            for place, offset, value in records:
-                if place == partition and offset <= int(meta["last"]):
-                    link = next_link(link[0], offset, value)
-            if link[0].hex() != meta["head"]:
+            meta = self._furthest(partition)
+            reached = int(meta.get("next", "0"))
+            old, new = (
+                {offset: value for p, offset, value in part if p == partition and offset < reached}
+                for part in (before, after)
+            )
+            if partition not in self.world.lost:
+                candidates = [old | new]
+            elif self.world.catastrophe == "lost-tail":
+                candidates = [old]
+            else:
+                candidates = [_spliced(old, new, cut) for cut in range(reached, -1, -1)]
+            for found in candidates:
+                if not meta or self._head(partition, found) == meta["head"]:
+                    applied += [(partition, offset, found[offset]) for offset in sorted(found)]
+                    break
+            else:
                 raise Wrong(f"the state of partition {partition} is not of the log")
+        return applied
+
+    def _head(self, partition: int, records: Mapping[int, bytes | None]) -> str:
+        """Of the chain over these records."""
+        link = first_link(self.topic, partition, self.partitions)
+        for offset in sorted(records):
+            link = next_link(link[0], offset, records[offset])
+        return link[0].hex()
 
     def _compare_told(self, steps: dict[tuple[str, str, int], Heard]) -> None:
         """Every decision that a client was told is one that comes of the log."""
@@ -116,11 +141,12 @@ class Audit:
     def _compare_compacted(self) -> None:
         """The checkpoint that compaction keeps of a user is the newest one.
 
-        Not where Redis went back and then ahead: what was published again in between is older, and
-        what is newer was published before. It stays so until the odometer of the user rises.
+        It keeps none of those whose transactions were aborted.
         """
         kept: dict[tuple[Any, ...], int] = {}
-        for partition, _, value in self.world.log.records["odometer"]:
+        for partition, place, value in self.world.log.records["odometer"]:
+            if place in self.world.broker.outputs(Channel.ODOMETER, partition).aborted:
+                continue
             checkpoint = msgspec.msgpack.decode(value or b"")
             kept[checkpoint["dataset"], checkpoint["user"], partition] = checkpoint["offset"]
         newest: dict[tuple[Any, ...], int] = {}
@@ -128,7 +154,7 @@ class Audit:
             key = dataset, user, partition
             newest[key] = max(offset, newest.get(key, -1))
         for key, offset in newest.items():
-            if kept.get(key) != offset and key[2] not in self.world.store.jumped:
+            if kept.get(key) != offset:
                 raise Wrong(
                     f"compaction keeps the checkpoint at {kept.get(key)} of {key}, not {offset}"
                 )
@@ -142,6 +168,16 @@ class Audit:
             ]
             if any(policy != policies[0] for policy in policies):
                 raise Wrong(f"dataset {dataset} is charged under {policies}")
+
+
+def _spliced(
+    old: Mapping[int, bytes | None], new: Mapping[int, bytes | None], cut: int
+) -> dict[int, bytes | None]:
+    """What somebody has applied who read one log up to a place, and another one from there on."""
+    return {
+        **{offset: value for offset, value in old.items() if offset < cut},
+        **{offset: value for offset, value in new.items() if offset >= cut},
+    }
 
 
 def forget() -> None:

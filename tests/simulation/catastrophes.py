@@ -14,21 +14,26 @@ if TYPE_CHECKING:
 
 
 def another_log(world: World, _: Simulation) -> None:
-    """The topic is deleted and created again, empty."""
+    """The topic is deleted and created again, empty; somebody may have written to it since."""
     world.catastrophe = "other-log"
     world.lost.update(range(world.broker.partitions))
     world.broker.topic = b"another topic!!!"
     for partition in range(world.broker.partitions):
         log = world.broker.norms(partition)
         log.delete_before(log.end)
-        log.start = log.end = 0
+        log.start = log.end = log.leader_epoch = 0
+    if world.rng.random() < 0.5:
+        for partition in range(world.broker.partitions):
+            for _ in range(world.store.next_of(partition)):
+                world.append(partition, b"of another log")
 
 
 def added_partitions(world: World, simulation: Simulation) -> None:
-    """Partitions are added to the topic; whoever looks next has some of them."""
+    """Partitions are added to the topic; whoever looks has some of them."""
     world.catastrophe = "other-partitions"
     world.broker.partitions += world.rng.choice((1, 1, 2))
-    world.after(world.rng.uniform(0.0, 5.0), simulation.group.rebalance)
+    if world.rng.random() < 0.5:
+        world.after(world.rng.uniform(0.0, 5.0), simulation.group.rebalance)
 
 
 def deleted_records(world: World, _: Simulation) -> None:
@@ -50,24 +55,31 @@ def hole(world: World, _: Simulation) -> None:
 
 
 def lost_tail(world: World, simulation: Simulation) -> None:
-    """An election loses the last records, of which some were applied; connections break.
+    """An election loses the last records, of which some were applied.
 
-    That the log is another one is seen by the last record that was applied, and by no other. Who
-    asks again sends the same bytes: if they come to stand at the same offset, nobody can see it.
+    Who asks again sends the same bytes, and they may come to be where they were, the last of them
+    above all, with others before them. Connections break, or nobody notices anything.
     """
-    partition = world.rng.randrange(world.broker.partitions)
-    log, reached = world.broker.norms(partition), world.store.next_of(partition)
-    if log.start < reached == simulation.audit.reached(partition):
-        end = max(log.start, reached - world.rng.choice((1, 1, 2, 4)))
-        world.not_again[partition] = reached - 1, log.records.get(reached - 1, (None, b""))[1]
-        log.remove(end, log.end)
-        log.end = end
-        world.catastrophe = "lost-tail"
-        world.lost.add(partition)
+    rng, count = world.rng, world.broker.partitions
+    for partition in rng.sample(range(count), count):
+        log, meta = world.broker.norms(partition), world.store.contents(partition).meta
+        reached, applied = int(meta["next"]), int(meta["last"]) + 1  # markers may be in between
+        if log.start < applied and reached == simulation.audit.reached(partition):
+            break
+    else:
+        return
+    lost = dict(log.records)
+    log.lose_from(max(log.start, applied - rng.choice((1, 1, 2, 4))))
+    world.catastrophe = "lost-tail"
+    world.lost.add(partition)
+    if rng.random() < 0.7:
+        while log.end < reached:
+            _, value = lost.get(log.end, (None, b""))
+            is_last = log.end == applied - 1
+            world.append(partition, value if is_last or rng.random() < 0.5 else b"another")
+    if rng.random() < 0.5:
         for process in simulation.slots:
             process.kill("its connections break")
-        for seconds in (6.0, 10.0, 14.0, 18.0):  # what has grown again is looked at again
-            world.after(seconds, simulation.group.rebalance)
 
 
 CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
@@ -75,6 +87,7 @@ CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
     added_partitions,
     deleted_records,
     hole,
+    lost_tail,
     lost_tail,
     lost_tail,
 )

@@ -27,6 +27,7 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.rewind_every, _rewind),
         (temper.damage_every, _damage),
         (temper.marker_every, _mark),
+        (temper.election_every, _elect),
         (temper.garbage_every, _garbage),
         (temper.trim_every, trim),
         (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
@@ -48,22 +49,31 @@ def _rewind(world: World, _: Simulation) -> None:
     """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
     rng, store = world.rng, world.store
     history = store.history[world.floor :]
-    if rng.random() < 0.7:
-        back = min(len(history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
-        copy = history[-1 - back]
-    else:
-        copy = rng.choice(history)
     partitions = list(range(world.broker.partitions))
     if rng.random() < 0.3:
         partitions = rng.sample(partitions, rng.randint(1, len(partitions)))
+    back = min(len(history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
+    copy = history[-1 - back] if rng.random() < 0.7 else rng.choice(history)
     copies = {p: copy.get(p, Contents()) for p in partitions}
     if not world.temper.jumps and any(map(store.is_ahead, copies, copies.values())):
         return
+    _put_back(world, copies)
+
+
+def restore(world: World, partition: int) -> None:
+    """Redis goes ahead to the newest copy, if it has gone back: an operator has it."""
+    newest = world.store.newest_whole(partition, world.floor)
+    if world.temper.jumps and world.store.is_ahead(partition, newest):
+        _put_back(world, {partition: newest})
+
+
+def _put_back(world: World, copies: dict[int, Contents]) -> None:
+    store, partitions = world.store, list(copies)
     store.put_back(copies)
-    drops = rng.random() < 0.5
+    drops = world.rng.random() < 0.5
     store.connection += drops
     where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
-    world.note("redis", f"goes back to {where}, connections {'dropped' if drops else 'open'}")
+    world.note("redis", f"goes to {where}, connections {'dropped' if drops else 'open'}")
     world.rewound.update(partitions)
     for partition in partitions:
         # A part of what was trimmed may be missing now.
@@ -99,6 +109,14 @@ def _mark(world: World, _: Simulation) -> None:
     offset = world.broker.norms(partition).mark()
     world.tell()
     world.note("log", f"{partition}/{offset} marker")
+
+
+def _elect(world: World, _: Simulation) -> None:
+    """A partition has another leader, which has all of its log."""
+    partition = world.rng.randrange(world.broker.partitions)
+    log = world.broker.norms(partition)
+    log.leader_epoch += world.rng.choice((1, 2))
+    world.note("log", f"{partition} has leader epoch {log.leader_epoch}")
 
 
 def _garbage(world: World, _: Simulation) -> None:

@@ -23,6 +23,7 @@ from streams.wire.chain import Chain
 from streams.worker import (
     checkpoints,
     compaction,
+    continuity,
     gaps,
     intake,
     memory_broker,
@@ -158,7 +159,7 @@ def log_not_compared() -> Patches:
     real = partitions._trouble
     yield _identity_without("topic")
     yield _set(partitions, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
-    yield from chain_not_compared()
+    yield from last_record_not_compared()
 
 
 @mutation
@@ -170,9 +171,41 @@ def topic_not_compared() -> Patches:
 
 
 @mutation
-def chain_not_compared() -> Patches:
+def last_record_not_compared() -> Patches:
     """The last record that was applied need not be the one in the log."""
-    yield _set(Chain, "ends_with", lambda *_: True)
+
+    async def rewritten(*_: Any) -> None:
+        return None
+
+    for module in (partitions, processor):
+        yield _set(module, "rewritten", rewritten)
+
+
+@mutation
+def leader_epochs_not_compared() -> Patches:
+    """The same bytes at the offset that was applied last are taken for the same record."""
+    real = continuity.rewritten
+
+    async def rewritten(chain: Chain, leader_epoch: int, log: Any, stops: Any) -> Any:
+        async def record(partition: int, offset: int) -> Any:
+            found = await log.record(partition, offset)
+            return found._replace(leader_epoch=leader_epoch)
+
+        lenient = SimpleNamespace(record=record, extent=log.extent)
+        return await real(chain, leader_epoch, lenient, stops)
+
+    for module in (partitions, processor):
+        yield _set(module, "rewritten", rewritten)
+
+
+@mutation
+def elections_not_noticed() -> Patches:
+    """An owner goes on with records of another leader epoch, whatever became of those before."""
+
+    async def rewritten(*_: Any) -> None:
+        return None
+
+    yield _set(processor, "rewritten", rewritten)
 
 
 @mutation
@@ -327,6 +360,24 @@ def ownership_not_asked() -> Patches:
 
 
 @mutation
+def checkpoints_sent_again() -> Patches:
+    """What the topic has by now is sent again when records are applied again."""
+    yield _set(checkpoints.Waiting, "since", lambda self, _: self.outputs)
+
+
+@mutation
+def aborted_checkpoints_count() -> Patches:
+    """What compaction takes away, as its transaction was aborted, is taken for sent."""
+    real = memory_broker.MemoryFencedProducer.last
+
+    async def last(self: Any) -> Any:
+        with _set(self._topic, "aborted", set()):
+            return await real(self)
+
+    yield _set(memory_broker.MemoryFencedProducer, "last", last)
+
+
+@mutation
 def holes_passed_over() -> Patches:
     """Records that the log has lost are taken for control records."""
     real = gaps.Gaps.__init__
@@ -345,9 +396,8 @@ def holes_passed_over() -> Patches:
 def gaps_not_seen() -> Patches:
     """A record is applied although those before it have not arrived."""
 
-    def take(self: Any) -> Any:
-        self._leave_out_taken()
-        if not self._arrived:
+    def take(self: Any, leader_epoch: int) -> Any:
+        if self.first is None or self.first.leader_epoch != leader_epoch:
             return None
         record = self._pop()
         self.position = record.offset + 1

@@ -20,8 +20,8 @@ from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.memory_broker import Effect, MemoryClient, MemoryFencedProducer
 from streams.worker.partitions import Partitions
-from streams.worker.ports import LogUnavailable, NotSent
-from tests.simulation.faults import trim
+from streams.worker.ports import LogUnavailable, NotSent, Origin
+from tests.simulation.faults import restore, trim
 from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
@@ -205,7 +205,7 @@ class Process:
             log = world.broker.norms(partition)
             end = min(log.end, position + world.rng.choice((1, 1, 2, 3, 8, 64)))
             fetched = [
-                Record(offset, log.records[offset][1])
+                Record(offset, log.records[offset][1], log.leader_epochs[offset])
                 for offset in range(position, end)
                 if offset in log.records
             ]
@@ -223,11 +223,12 @@ class Process:
 class Record:
     """A record of the log on its way to the worker."""
 
-    __slots__ = ("offset", "value")
+    __slots__ = ("leader_epoch", "offset", "value")
 
-    def __init__(self, offset: int, value: bytes | None) -> None:
+    def __init__(self, offset: int, value: bytes | None, leader_epoch: int) -> None:
         self.offset = offset
         self.value = value
+        self.leader_epoch = leader_epoch
 
     def done(self) -> None:
         """Nobody keeps count: the commits of the consumer group are ignored."""
@@ -308,17 +309,19 @@ class FencedProducer(MemoryFencedProducer):
         super().__init__(client, partition)
         self._process = process
 
-    async def _send(self, outputs: Sequence[Output]) -> None:
+    async def _send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         world = self._process.world
         await self._before(Effect.SEND)
         self._check_epoch()
-        for output in outputs:
+        for origin, output in ((origin, output) for origin, group in outputs for output in group):
             if world.rng.random() < 0.2:
                 await self._before(Effect.SEND)
                 self._check_epoch()
-            self._broker.transactions.add(self._partition)
-            world.publish(Channel.ODOMETER, self._partition, output.key, output.value)
+            self._append(origin, output)
+            world.published(Channel.ODOMETER, self._partition, output.value)
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction()
+        if world.happens(0.6):  # while records are applied again
+            restore(world, self._partition)
         await self._before(Effect.HEAR)

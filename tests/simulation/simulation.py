@@ -14,9 +14,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.store.layout import Damaged
 from streams.store.memory_store import Contents
-from streams.store.snapshot import verified
 from streams.worker.processor import State
 from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
@@ -59,7 +57,7 @@ class Simulation:
         self.slots: list[Process] = []
         self._started = 0
         self._background: list[asyncio.Task[Any]] = []
-        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.2 else None
+        self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self.trainers = self._cast()
 
     def _cast(self) -> list[Trainer]:
@@ -95,11 +93,8 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
-        if self.catastrophe:
-            # What is granted is known from decisions only, of which some may never come.
-            policy["on_exhaustion"] = "halt"
-        if rng.random() < 0.5:
-            step = rng.choice((0.05, 0.2, 1.0))
+        if self.world.temper.fine or rng.random() < 0.5:
+            step = 0.03 if self.world.temper.fine else rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
         if kind == "both":
             policy["user_ids"] = "mixed"
@@ -144,10 +139,14 @@ class Simulation:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
             world.note("world", f"catastrophe: {catastrophe.__name__}")
             if world.is_bound():  # else Redis remembers nothing, and nothing was spent
-                self.audit.begin_catastrophe(self.told)
+                self.audit.begin_catastrophe()
                 world.floor = len(world.store.history) - 1
                 catastrophe(world, self)
                 world.tell()
+                if world.catastrophe and world.rng.random() < 0.5:
+                    for fault in faults:  # nothing else has anybody look
+                        fault.cancel()
+                    world.temper.calm()
             await asyncio.sleep(max(0.0, over - world.loop.time()))
         for fault in faults:
             fault.cancel()
@@ -158,8 +157,9 @@ class Simulation:
                 process.wake()
         operating = world.start(self._operate())
         if world.catastrophe:
+            for partition in sorted(world.lost):
+                world.append(partition, b"who decides this looks at the log")
             await asyncio.sleep(_NOTICED_WITHIN)
-            self.audit.begin_silence()
         within = _SILENT_SECONDS if world.catastrophe else _SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
         stop(operating)
@@ -200,14 +200,13 @@ class Simulation:
 
     def _check_stopped(self) -> None:
         """Nobody decides anything of a log that is another one."""
+        what = self.world.catastrophe
         for process in self.slots:
             owned = {} if process.is_dead else process.owned._owned
             for partition, one in owned.items():
-                if one.processor.state is State.RUNNING and self.world.catastrophe in (
-                    "other-log",
-                    "other-partitions",
-                ):
-                    raise Wrong(f"{process.name} decides {partition}: {self.world.catastrophe}")
+                is_other = what == "other-partitions" or partition in self.world.lost
+                if is_other and one.processor.state is State.RUNNING:
+                    raise Wrong(f"{process.name} decides {partition}: {what}")
 
     def _is_anybody_paused(self) -> bool:
         return any(process.is_paused and not process.is_dead for process in self.slots)
@@ -262,15 +261,9 @@ class Simulation:
                 world.store.put_back({partition: Contents()})
             else:
                 world.note("operator", f"restores {partition}")
-                world.store.put_back({partition: self.newest_whole(partition)})
+                world.store.put_back({partition: world.store.newest_whole(partition)})
         for process in self.slots:
             process.kill("the operator restarts it")
-
-    def newest_whole(self, partition: int) -> Contents:
-        """The copy that has come furthest."""
-        copies = (copy.get(partition, Contents()) for copy in self.world.store.history)
-        whole = [copy for copy in copies if copy.meta and _is_whole(copy)]
-        return max(whole, key=lambda copy: int(copy.meta["next"]), default=Contents())
 
     def _condition(self) -> str:
         store, broker = self.world.store, self.world.broker
@@ -308,14 +301,6 @@ class Simulation:
         if tasks:
             loop.run_until_complete(_ended(tasks))
         loop.close()
-
-
-def _is_whole(copy: Contents) -> bool:
-    try:
-        verified(copy.meta, copy.pages, copy.changes, copy.outbox)
-    except Damaged:
-        return False
-    return True
 
 
 def stop(task: asyncio.Task[Any]) -> None:

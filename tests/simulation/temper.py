@@ -40,6 +40,7 @@ class Temper:
     jumps: bool  # and ahead again, to a copy of before it went back
     damage_every: float  # Redis loses a key of a partition
     marker_every: float  # a transaction ends in the log
+    election_every: float  # another broker leads a partition
     garbage_every: float  # somebody writes nonsense to the log
     trim_every: float  # what is applied is deleted from the log
     trimmed_reads: float  # and so it is just before somebody reads there
@@ -48,6 +49,7 @@ class Temper:
     compact_entries: int
     compact_every: float
     page_bits: int
+    fine: bool  # odometers rise with almost every charge
 
     @classmethod
     def draw(cls, rng: Random) -> Temper:
@@ -55,7 +57,7 @@ class Temper:
             drawn = low * (high / low) ** rng.random()
             return drawn if rng.random() < chance else 0.0
 
-        return cls(
+        temper = cls(
             partitions=rng.choice((1, 2, 2, 3)),
             workers=rng.choice((1, 2, 2, 3)),
             latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
@@ -73,9 +75,10 @@ class Temper:
             rebalance_every=rate(2.0, 20.0, 0.3),
             evict_every=rate(2.0, 20.0, 0.3),
             rewind_every=rate(0.5, 10.0),
-            jumps=rng.random() < 0.15,
+            jumps=rng.random() < 0.5,
             damage_every=rate(2.0, 20.0, 0.2),
             marker_every=rate(0.2, 5.0, 0.3),
+            election_every=rate(0.5, 10.0, 0.3),
             garbage_every=rate(0.5, 5.0, 0.3),
             trim_every=rate(2.0, 10.0, 0.2),
             trimmed_reads=rate(0.2, 1.0, 0.25),
@@ -84,7 +87,19 @@ class Temper:
             compact_entries=rng.choice((0, 1, 3, 8, 4096)),
             compact_every=rng.choice((0.1, 0.3, 1.0)),
             page_bits=rng.choice((0, 1, 2, 12)),
+            fine=rng.random() < 0.5,
         )
+        if rng.random() < 0.15:
+            temper._let_owners_oversleep(rng)
+        return temper
+
+    def _let_owners_oversleep(self, rng: Random) -> None:
+        """Owners stand still with checkpoints in hand, and the next ones come further meanwhile."""
+        self.workers = max(2, self.workers)
+        self.crash = 0.0
+        self.pause, self.pause_seconds = 0.01, 8.0
+        self.favourite = rng.choice(("send", "send", "begin", "owner"))
+        self.fine = True
 
     def calm(self) -> None:
         """Let nothing happen any more."""
@@ -140,6 +155,7 @@ _RATES = (
     "rewind_every",
     "damage_every",
     "marker_every",
+    "election_every",
     "garbage_every",
     "trim_every",
     "trimmed_reads",

@@ -11,8 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
+from streams.store.layout import Damaged
 from streams.store.memory_store import Contents, MemoryStore
 from streams.store.port import Claimed, Commit, Exchange, Guard, Verdict
+from streams.store.snapshot import verified
 from streams.worker.memory_broker import MemoryBroker
 from tests.simulation.clock import VirtualLoop, tracked_tasks
 from tests.simulation.temper import Temper
@@ -35,7 +37,6 @@ class SharedStore(MemoryStore):
         super().__init__(clock)
         self.connection = 0  # moves when all connections are dropped
         self.history: list[Mapping[int, Contents]] = [{}]
-        self.jumped: set[int] = set()  # partitions that went back and then ahead
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         return self._remember(partition, await super().claim(partition, owner, topic, partitions))
@@ -51,9 +52,15 @@ class SharedStore(MemoryStore):
 
     def put_back(self, copies: Mapping[int, Contents]) -> None:
         """Let these partitions be what they were, and leave the others."""
-        self.jumped |= {p for p, copy in copies.items() if self.is_ahead(p, copy)}
         self.restore({**self.copy(), **copies})
         self.history.append({**self.history[-1], **copies})
+
+    def newest_whole(self, partition: int, since: int = 0) -> Contents:
+        """The copy that has come furthest, of those after so many writes."""
+        copies = {id(c): c for copy in self.history[since:] if (c := copy.get(partition))}
+        came = [copy for copy in copies.values() if copy.meta.get("next", "").isdecimal()]
+        by_reach = sorted(came, key=lambda copy: int(copy.meta["next"]), reverse=True)
+        return next(filter(_is_whole, by_reach), Contents())
 
     def is_ahead(self, partition: int, copy: Contents) -> bool:
         """Whether a copy, of before Redis went back, has come further than what is kept now."""
@@ -65,6 +72,14 @@ class SharedStore(MemoryStore):
     def _remember(self, partition: int, verdict: Any) -> Any:
         self.history.append({**self.history[-1], partition: self.contents(partition).copy()})
         return verdict
+
+
+def _is_whole(copy: Contents) -> bool:
+    try:
+        verified(copy.meta, copy.pages, copy.changes, copy.outbox)
+    except Damaged:
+        return False
+    return True
 
 
 class Records:
@@ -98,7 +113,6 @@ class World:
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
-        self.not_again: dict[int, tuple[int, bytes | None]] = {}  # what cannot be seen, see there
         self._context = Context()
         self._tokens = 0
 
@@ -135,8 +149,6 @@ class World:
     def append(self, partition: int, value: bytes | None) -> None:
         """Write to the log."""
         if partition < self.broker.partitions:
-            if self.not_again.get(partition) == (self.broker.norms(partition).end, value):
-                return
             offset = self.broker.norms(partition).append(value)
             self.log.records["norms"].append((partition, offset, value))
             self.note("log", f"{partition}/{offset} {_short(value)}")
@@ -157,7 +169,12 @@ class World:
 
     def publish(self, channel: Channel, partition: int, key: bytes | None, value: bytes) -> None:
         """Write what a worker has to say, and let everybody who reads know."""
-        offset = self.broker.outputs(channel, partition).append(value, key)
+        self.broker.outputs(channel, partition).append(value, key)
+        self.published(channel, partition, value)
+
+    def published(self, channel: Channel, partition: int, value: bytes) -> None:
+        """Take note of what was written last."""
+        offset = self.broker.outputs(channel, partition).end - 1
         self.log.records[channel.value].append((partition, offset, value))
         self.note("broker", f"{channel.value} {partition}/{offset} {_short(value)}")
         for hear in self.heard:

@@ -6,9 +6,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.validation import BoolArray, FloatArray
-from accounting.reports.histories import Mechanisms, per_level
+from accounting.reports.histories import Mechanisms, Step, per_level, step_of
 from accounting.reports.pld.bounded_losses import LaplaceShift, RandomisedResponse
 from accounting.reports.pld.losses import LARGEST_RATIO, SampledGaussian
 
@@ -39,32 +38,21 @@ def is_mirrored(source: Source) -> bool:
 def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:
     """Return the steps of `norms`, shape (levels,), > 0."""
     each = per_level(mechanisms, norms.size)
-    sizes = np.array([_size(*pair) for pair in zip(each, norms.tolist(), strict=True)])
+    steps = [step_of(*pair) for pair in zip(each, norms.tolist(), strict=True)]
+    sizes = np.array([step.size for step in steps])
     clipped = np.clip(sizes, _SMALLEST, LARGEST_RATIO)
-    free = [isinstance(one, PoissonGaussian) and one.sampling_rate == 0.0 for one in each]
     return Steps(
-        tuple(_source(one, size) for one, size in zip(each, clipped.tolist(), strict=True)),
+        tuple(_source(*pair) for pair in zip(steps, clipped.tolist(), strict=True)),
         np.asarray(sizes > LARGEST_RATIO),
-        np.array(free, dtype=np.bool_),
+        np.array([step.kind == "nothing" for step in steps], dtype=np.bool_),
     )
 
 
-def _size(mechanism: Mechanism, norm: float) -> float:
-    match mechanism:
-        case Gaussian(scale) | PoissonGaussian(scale, _) | Laplace(scale):
-            with np.errstate(over="ignore", under="ignore"):
-                return float(np.float64(norm) / scale)
-        case PureDP():
-            return norm
-
-
-def _source(mechanism: Mechanism, size: float) -> Source:
-    match mechanism:
-        case Gaussian():
-            return SampledGaussian(size, 1.0)
-        case PoissonGaussian(_, rate):
-            return SampledGaussian(size, rate if rate > 0.0 else 1.0)
-        case Laplace():
+def _source(step: Step, size: float) -> Source:
+    match step.kind:
+        case "gaussian" | "sampled" | "nothing":
+            return SampledGaussian(size, step.sampling_rate)
+        case "laplace":
             return LaplaceShift(size)
-        case PureDP():
+        case "pure":
             return RandomisedResponse(size)

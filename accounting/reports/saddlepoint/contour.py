@@ -14,7 +14,7 @@ sum of exp(F(t + i k h)) over all integers k, is
 delta(epsilon) and other terms that are all >= 0. Those with j < 0 make at most 1 / (e^{t T} - 1);
 those with j > 0 are bounded by any larger tilt s through
 
-    delta(x) <= exp(K(s) - s x) m(s),      m(s) = s^s / (1 + s)^(1 + s)         (Renyi accounting).
+    delta(x) <= exp(K(s) - s x) m(s),      m(s) = s^s / (1 + s)^(1 + s)         (Rényi accounting).
 
 For j < 0 one wants t T >= b, b = log(1 / delta) + log(1 / tolerance), and for j > 0 (s - t) T >=
 K(s) + log m(s) - s epsilon + b. The least T for which some t has both is the least of
@@ -46,7 +46,7 @@ from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 # What aliasing may add to delta, in nats below it; and what is left out, relative to delta.
 _MARGIN: Final = 12.0
 _TOLERANCE = 1e-7
-# Delta is looked for about as many nats below Renyi's; where it was not there, further below.
+# Delta is looked for about as many nats below Rényi's; where it was not there, further below.
 _BELOW, _ROUNDS = 4.0, 4
 # Nodes; the transform of a loss with atoms does not fall, and takes the last number.
 _NODES: Final = (16, 32, 64, 128, 512)

@@ -26,11 +26,11 @@ The transform oscillates, by u l' <= u a radians to the unit of z: its grid is a
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy.special import erf, erfc, log_ndtr
 
+from accounting.costs.mechanisms import Direction
 from accounting.exact.validation import FloatArray
 from accounting.reports.saddlepoint.tilted_losses import (
     LARGEST_CUMULANT,
@@ -41,9 +41,6 @@ from accounting.reports.saddlepoint.tilted_losses import (
     log_sum,
     tilt_range,
 )
-
-Direction: TypeAlias = Literal["remove", "add"]
-DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 
 # Ratios outside are unknown: those below are computed as this one, which bounds them.
 _SMALLEST_RATIO, _LARGEST_RATIO = 1e-12, 20.0

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
 import numpy as np
 
 from accounting.costs.costs import renyi_cost
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Direction, Mechanism
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.histories import Mechanisms, level_counts, level_norms, per_level
+from accounting.reports.histories import (
+    Mechanisms,
+    Step,
+    level_counts,
+    level_norms,
+    per_level,
+    step_of,
+)
 from accounting.reports.renyi import DEFAULT_ORDERS
-from accounting.reports.saddlepoint.cumulants import Direction, SampledLoss
+from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.loss_columns import LossColumns
 from accounting.reports.saddlepoint.tilted_losses import (
     GaussianLoss,
@@ -25,14 +30,6 @@ from accounting.reports.saddlepoint.tilted_losses import (
 _LARGEST_DIVERGENCE = np.finfo(np.float64).max / 2.0**64
 # Users at a time, and columns of which most may be unused.
 _BLOCK, _MANY = 64, 1024
-
-
-class _Step(NamedTuple):
-    """What decides the loss of a step: c / s for Gaussian noise, or the epsilon of pure DP."""
-
-    kind: Literal["gaussian", "sampled", "laplace", "pure"]
-    size: float
-    sampling_rate: float = 1.0
 
 
 class Levels:
@@ -48,12 +45,12 @@ class Levels:
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
         norms = level_norms(norms)
         each = per_level(mechanisms, norms.size)
-        columns: dict[_Step, int] = {}
+        columns: dict[Step, int] = {}
         self._column = np.full(norms.size, -1)
         self._sources: list[tuple[Mechanism, float]] = []
         for level, source in enumerate(zip(each, norms.tolist(), strict=True)):
-            step = _step(*source)
-            if step is not None:
+            step = step_of(*source)
+            if step.kind != "nothing":
                 self._column[level] = columns.setdefault(step, len(columns))
                 if len(columns) > len(self._sources):
                     self._sources.append(source)
@@ -86,7 +83,7 @@ class Levels:
         return self._tables[direction]
 
     def divergences(self, steps: FloatArray) -> FloatArray:
-        """Return Renyi divergences at `DEFAULT_ORDERS`, (n, k), rounded up, either direction.
+        """Return Rényi divergences at `DEFAULT_ORDERS`, (n, k), rounded up, either direction.
 
         By blocks of one shape: how a product of matrices rounds depends on the shapes.
         """
@@ -109,21 +106,7 @@ class Levels:
         return np.asarray(total * (1.0 + (columns + 4) * 2.0**-52))
 
 
-def _step(mechanism: Mechanism, norm: float) -> _Step | None:
-    """Return what decides the loss; None for steps that cost nothing."""
-    match mechanism:
-        case Gaussian(noise_stddev) | PoissonGaussian(noise_stddev, 1.0):
-            return _Step("gaussian", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, sampling_rate):
-            ratio = norm / noise_stddev
-            return _Step("sampled", ratio, sampling_rate) if sampling_rate > 0.0 else None
-        case Laplace(scale):
-            return _Step("laplace", norm / scale)
-        case PureDP():
-            return _Step("pure", norm)
-
-
-def _loss(step: _Step, direction: Direction) -> TiltedLoss:
+def _loss(step: Step, direction: Direction) -> TiltedLoss:
     match step.kind:
         case "gaussian":
             return GaussianLoss(step.size)
@@ -133,3 +116,5 @@ def _loss(step: _Step, direction: Direction) -> TiltedLoss:
             return LaplaceLoss(step.size)
         case "pure":
             return PureLoss(step.size)
+        case "nothing":
+            raise AssertionError("a step that takes nobody has no column")

@@ -13,7 +13,7 @@ The last two approximate the integral to first order, and are far off where a ti
 heavy tail. Estimates are the integral itself, by a sum over nodes on a line near the saddle point
 (`contour`). Bounds are those of the error of delta_2, at the best of some tilts
 (`tilted_sums`); they close in as steps accumulate, and with few steps the lower
-end may be 0. No upper bound is above that of Renyi accounting at its default orders.
+end may be 0. No upper bound is above that of Rényi accounting at its default orders.
 
 These are reports on realised histories. They never admit a step.
 """
@@ -27,6 +27,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
+from accounting.costs.mechanisms import DIRECTIONS, Direction
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_finite, probability
 from accounting.reports.bounds import Bounds
@@ -34,7 +35,6 @@ from accounting.reports.histories import Mechanisms
 from accounting.reports.renyi import DEFAULT_ORDERS
 from accounting.reports.saddlepoint import normal_losses
 from accounting.reports.saddlepoint.contour import Contour
-from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction
 from accounting.reports.saddlepoint.levels import Levels
 from accounting.reports.saddlepoint.tilted_sums import LARGEST_EPSILON, TiltedSums
 

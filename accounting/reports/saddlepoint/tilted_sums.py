@@ -2,7 +2,7 @@
 
 The cumulants of independent losses add. With K their sum, t > 0 and m(t) = t^t / (1 + t)^(1 + t),
 
-    delta(epsilon) <= exp(K - epsilon t) m(t)                       (the bound of Renyi accounting)
+    delta(epsilon) <= exp(K - epsilon t) m(t)                       (the bound of Rényi accounting)
     |delta(epsilon) - delta_2| <= 1.12 exp(K - epsilon t) m(t) P / K''^(3/2)
     delta_2 = exp(K - t K' + t^2 K'' / 2) D(epsilon + (t + 1/2) K'' - K'),
 

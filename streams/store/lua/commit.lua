@@ -9,7 +9,8 @@
 -- ARGV[5]  head      the chain after the batch
 -- ARGV[6]  before    the chain before its last record
 -- ARGV[7]  last      the offset of that record
--- ARGV[8]  how many changes; then that many packed changes
+-- ARGV[8]  leader_epoch   of that record, as Kafka counts them
+-- ARGV[9]  how many changes; then that many packed changes
 -- then     how many parcels; then that many pairs of a name and packed outputs
 -- then     names of parcels that have been published
 --
@@ -33,7 +34,7 @@ if first > expected then
   return 'GAP'
 end
 
-local at = 8
+local at = 9
 for _ = 1, tonumber(ARGV[at]) do
   at = at + 1
   redis.call('RPUSH', KEYS[2], ARGV[at])
@@ -47,5 +48,6 @@ for name = at + 1, #ARGV do
   redis.call('HDEL', KEYS[4], ARGV[name])
 end
 redis.call('HSET', KEYS[1],
-  'next', ARGV[4], 'head', ARGV[5], 'before', ARGV[6], 'last', ARGV[7])
+  'next', ARGV[4], 'head', ARGV[5], 'before', ARGV[6], 'last', ARGV[7],
+  'leader_epoch', ARGV[8])
 return written()

@@ -1,4 +1,4 @@
-"""Record batches as they are in the log, read within bounds.
+"""Record batches as they are in the log, read within bounds, and with their leader epochs.
 
 A batch of 600 KB can hold 600 MiB of zeros. The broker checks such a batch while it streams
 through; a client unpacks it into memory. So a compressed batch is measured first. One that would
@@ -8,6 +8,9 @@ attributes on. No request begins with a zero byte, so it comes back on the rejec
 of its records is applied. Its other offsets hold nothing.
 
 That rule is part of what a log means: applying it again has to give the same state.
+
+Every batch says in which leader epoch it was written, and aiokafka passes over that. A record of a
+consumer has a field for a checksum, which only formats before this one fill: there the epoch is.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 
 import cramjam
 from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
@@ -29,7 +33,11 @@ EXPANDED_BYTES = 9 * 1024 * 1024
 FETCHED_BYTES = 64 * 1024 * 1024
 """Of one answer to a fetch, compressed batches are read up to this size. The rest comes again."""
 
+UNKNOWN_EPOCH = -1
+
 _LENGTH_AT, _HEAD = 8, 12  # the length counts what follows it
+_EPOCH_AT = 12
+_MAGIC = 2
 _MAGIC_AT, _ATTRIBUTES_AT, _RECORDS_AT = 16, 21, 61
 _CODEC_MASK = 0x07
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
@@ -59,9 +67,14 @@ class UnreadBatch:
 
 
 class BoundedRecords:
-    """What aiokafka takes for the batches of a fetch, when some of them are compressed."""
+    """What aiokafka takes for the batches of a fetch.
+
+    Attributes:
+        leader_epoch: of the batch that was given out last.
+    """
 
     def __init__(self, fetched: bytes) -> None:
+        self.leader_epoch = UNKNOWN_EPOCH
         self._fetched = fetched
         self._slices = _batches(fetched)
         self._next = next(self._slices, None)
@@ -81,6 +94,9 @@ class BoundedRecords:
         if raw is None:
             return None
         self._next = next(self._slices, None)
+        if len(raw) < _RECORDS_AT:
+            raise CorruptRecordException(f"a batch of {len(raw)} bytes")
+        (self.leader_epoch,) = struct.unpack_from(">i", raw, _EPOCH_AT)
         batch = DefaultRecordBatch(raw)
         if not _codec(raw) or batch.is_control_batch:
             return batch
@@ -91,16 +107,32 @@ class BoundedRecords:
         return batch
 
 
+class EpochRecords(fetcher.PartitionRecords):
+    """The records of a fetch, each with the leader epoch of its batch."""
+
+    def _consumer_record(self, tp: Any, record: Any) -> Any:
+        made = super()._consumer_record(tp, record)
+        made.checksum = epoch_of(self._records)
+        return made
+
+
 def records_of(fetched: bytes) -> Any:
-    """The batches of a fetch; those that are not compressed cost no more than a look."""
-    if any(_codec(raw) for raw in _batches(fetched)):
+    """The batches of a fetch; those of formats before the broker's own are left to aiokafka."""
+    if all(raw[_MAGIC_AT] == _MAGIC for raw in _batches(fetched)):
         return BoundedRecords(fetched)
     return MemoryRecords(fetched)
 
 
-def bound_fetches() -> None:
-    """From now on every consumer of this process reads within bounds."""
+def epoch_of(records: Any) -> int:
+    """The leader epoch of the batch that was given out last."""
+    epoch: int = getattr(records, "leader_epoch", UNKNOWN_EPOCH)
+    return epoch
+
+
+def read_as_written() -> None:
+    """From now on every consumer of this process reads within bounds, and says leader epochs."""
     fetcher.MemoryRecords = records_of
+    fetcher.PartitionRecords = EpochRecords
 
 
 def expanded_bytes(codec: int, packed: memoryview | bytes) -> int:
@@ -174,5 +206,5 @@ def _batches(fetched: bytes) -> Iterator[memoryview]:
 
 
 def _codec(raw: memoryview) -> int:
-    """0: not compressed. Older formats than the broker's own are left to aiokafka."""
-    return raw[_ATTRIBUTES_AT + 1] & _CODEC_MASK if raw[_MAGIC_AT] == 2 else 0
+    """0: not compressed."""
+    return raw[_ATTRIBUTES_AT + 1] & _CODEC_MASK

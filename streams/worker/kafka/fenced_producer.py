@@ -1,8 +1,13 @@
-"""Writes checkpoints to Kafka: a producer with a transactional id a partition."""
+"""Writes checkpoints to Kafka: a producer with a transactional id a partition.
+
+Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
+bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +18,11 @@ from streams.config import Config
 from streams.ledger.ledger import Output
 from streams.topics.topics import ODOMETER
 from streams.worker.kafka.publisher import MAX_BATCH_BYTES
-from streams.worker.ports import NotSent
+from streams.worker.ports import NotSent, Origin, Sent
+
+_HEADER = "norms"
+_ORIGIN = struct.Struct(">16si")
+_POLL_MS = 200
 
 
 class KafkaFencedProducer:
@@ -38,7 +47,23 @@ class KafkaFencedProducer:
         except KafkaError as error:
             raise self._not_sent(error) from error
 
-    async def send(self, outputs: Sequence[Output]) -> None:
+    async def last(self) -> Sent | None:
+        """The last record that was sent and committed, once it has begun."""
+        place = aiokafka.TopicPartition(self._topic, self._partition)
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self._kafka, isolation_level="read_committed"
+        )
+        try:
+            await consumer.start()
+            try:
+                consumer.assign([place])
+                return _sent(await _last_of(consumer, place))
+            finally:
+                await consumer.stop()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; returns when the broker has them."""
         if self._failed:
             raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
@@ -62,15 +87,48 @@ class KafkaFencedProducer:
 
 
 async def send_in_batches(
-    producer: Any, topic: str, partition: int, outputs: Sequence[Output]
+    producer: Any,
+    topic: str,
+    partition: int,
+    outputs: Sequence[tuple[Origin, Sequence[Output]]],
 ) -> list[asyncio.Future[object]]:
     """Queue many small outputs as ready-made batches, which costs less than one by one."""
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
-    for output in outputs:
-        if batch.append(key=output.key, value=output.value, timestamp=None) is None:
-            sent.append(await producer.send_batch(batch, topic, partition=partition))
-            batch = producer.create_batch()
-            batch.append(key=output.key, value=output.value, timestamp=None)
+    for origin, group in outputs:
+        headers = [(_HEADER, _ORIGIN.pack(*origin))]
+        for output in group:
+            record = {"key": output.key, "value": output.value, "headers": headers}
+            if batch.append(**record, timestamp=None) is None:
+                sent.append(await producer.send_batch(batch, topic, partition=partition))
+                batch = producer.create_batch()
+                batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
+
+
+async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
+    """The last record of a partition that a consumer is given, if there is one.
+
+    What is at the end may be the ends of transactions, and records of those that were aborted.
+    """
+    begin = (await consumer.beginning_offsets([place]))[place]
+    end = (await consumer.end_offsets([place]))[place]
+    first, back, last = end, 1, None
+    while last is None and first > begin:
+        first, back = max(begin, end - back), 4 * back
+        consumer.seek(place, first)
+        while await consumer.position(place) < end:
+            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+                last = records[-1]
+    return last
+
+
+def _sent(record: Any) -> Sent | None:
+    """A record as a checkpoint with its origin, if it says of one."""
+    packed = (
+        next((value for name, value in record.headers if name == _HEADER), b"") if record else b""
+    )
+    if len(packed or b"") != _ORIGIN.size:
+        return None
+    return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")

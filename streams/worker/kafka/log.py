@@ -24,8 +24,8 @@ from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streams.config import Config
 from streams.topics.topics import NORMS
-from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, records_of
-from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord
+from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, epoch_of, records_of
+from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, Stored
 
 T = TypeVar("T")
 
@@ -77,24 +77,23 @@ class KafkaLog:
 
         return await self._persistently(partition, both)
 
-    async def record(self, partition: int, offset: int) -> bytes | None:
-        """The value of one record, as it is applied.
+    async def record(self, partition: int, offset: int) -> Stored:
+        """One record, as it is applied.
 
         Raises:
             NoRecord: there is none at this offset.
         """
-        async for batch in self._batches(partition, offset, offset + 1):
+        async for batch, leader_epoch in self._batches(partition, offset, offset + 1):
             if not batch.is_control_batch:
                 for record in batch:
                     if record.offset == offset:
-                        value: bytes | None = record.value
-                        return value
+                        return Stored(record.value, leader_epoch)
         raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
         """What the log has at the offsets first to end - 1."""
         reached = first
-        async for batch in self._batches(partition, first, end):
+        async for batch, _ in self._batches(partition, first, end):
             if batch.base_offset > reached:
                 break
             if not batch.is_control_batch:
@@ -105,8 +104,10 @@ class KafkaLog:
             reached = batch.next_offset
         return Missing.NOTHING_TO_APPLY if reached >= end else Missing.HOLE
 
-    async def _batches(self, partition: int, first: int, end: int) -> AsyncIterator[Any]:
-        """The batches with any of the offsets first to end - 1, in order."""
+    async def _batches(
+        self, partition: int, first: int, end: int
+    ) -> AsyncIterator[tuple[Any, int]]:
+        """The batches with any of the offsets first to end - 1, in order, and their epochs."""
         while first < end:
             found = records_of(await self._fetch(partition, first))
             if not found.has_next():
@@ -114,7 +115,7 @@ class KafkaLog:
             while found.has_next() and first < end:
                 batch = found.next_batch()
                 first = batch.next_offset
-                yield batch
+                yield batch, epoch_of(found)
 
     async def _fetch(self, partition: int, offset: int) -> bytes:
         """Some batches from the one with this offset on; none if the log does not have it."""

@@ -14,9 +14,10 @@ from kafka import TopicPartition
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
 from streams.topics.clients import new_admin
-from streams.topics.topics import NORMS
-from streams.worker.memory_broker import MemoryBroker
-from streams.worker.ports import FencedProducer, Log, Publisher, Topics
+from streams.topics.topics import NORMS, ODOMETER
+from streams.worker.kafka.fenced_producer import KafkaFencedProducer, send_in_batches
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
+from streams.worker.ports import FencedProducer, Log, Origin, Publisher, Topics
 
 PARTITIONS = 3
 
@@ -34,6 +35,9 @@ class Hand(Protocol):
 
     async def delete_before(self, partition: int, offset: int) -> None:
         """Let the log of a partition begin later."""
+
+    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
+        """What an owner does that dies between sending checkpoints and committing them."""
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         """Key and value of all records of a topic."""
@@ -53,6 +57,12 @@ class MemoryHand:
 
     async def delete_before(self, partition: int, offset: int) -> None:
         self.broker.norms(partition).delete_before(offset)
+
+    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
+        dies = MemoryClient(self.broker).checkpoints_of(partition)
+        await dies.start()
+        for value in values:
+            dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         return list(self.broker.outputs(channel, partition).records.values())
@@ -90,6 +100,17 @@ class KafkaHand:
             admin.close()
 
         await asyncio.to_thread(delete)
+
+    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
+        dies = KafkaFencedProducer(self.config, partition)
+        await dies.start()
+        producer, topic = dies._producer, self.config.topic(ODOMETER)
+        outputs = [Output(Channel.ODOMETER, b"user", value) for value in values]
+        await producer.begin_transaction()
+        groups = [(Origin(bytes(16), 0), outputs)]
+        await asyncio.gather(*await send_in_batches(producer, topic, partition, groups))
+        await producer.abort_transaction()
+        await dies.stop()
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         place = aiokafka.TopicPartition(self.config.topic(channel.value), partition)

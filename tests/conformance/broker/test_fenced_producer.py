@@ -3,13 +3,18 @@
 import pytest
 
 from streams.ledger.ledger import Channel, Output
-from streams.worker.ports import NotSent
+from streams.worker.ports import NotSent, Origin, Sent
 
 P = 1
+TOPIC = b"topic of 16 byte"
 
 
 def checkpoint(value):
     return Output(Channel.ODOMETER, b"user", value)
+
+
+def origin(outputs):
+    return [(Origin(TOPIC, 3), outputs)]
 
 
 async def written(bench, partition=P):
@@ -21,9 +26,9 @@ def test_what_was_sent_is_there_in_its_order(run):
         producer = bench.checkpoints_of(P)
         await producer.start()
         many = [b"%d " % number * 10_000 for number in range(40)]  # more than one batch
-        await producer.send([checkpoint(value) for value in many[:30]])
+        await producer.send(origin([checkpoint(value) for value in many[:30]]))
         assert await written(bench) == many[:30]
-        await producer.send([checkpoint(value) for value in many[30:]])
+        await producer.send(origin([checkpoint(value) for value in many[30:]]))
         await producer.stop()
         assert await written(bench) == many
 
@@ -34,15 +39,15 @@ def test_an_epoch_shuts_out_every_earlier_one(run):
     async def scenario(bench):
         older, newer = bench.checkpoints_of(P), bench.checkpoints_of(P)
         await older.start()
-        await older.send([checkpoint(b"old")])
+        await older.send(origin([checkpoint(b"old")]))
         await newer.start()
         with pytest.raises(NotSent):
-            await older.send([checkpoint(b"late")])
-        await newer.send([checkpoint(b"new")])
+            await older.send(origin([checkpoint(b"late")]))
+        await newer.send(origin([checkpoint(b"new")]))
         with pytest.raises(NotSent):
-            await older.send([checkpoint(b"later")])
+            await older.send(origin([checkpoint(b"later")]))
         await older.stop()
-        await newer.send([checkpoint(b"newer")])
+        await newer.send(origin([checkpoint(b"newer")]))
         await newer.stop()
         assert await written(bench) == [b"old", b"new", b"newer"]
 
@@ -54,9 +59,9 @@ def test_who_begins_last_sends_though_it_was_made_first(run):
         first, second = bench.checkpoints_of(P), bench.checkpoints_of(P)
         await second.start()
         await first.start()
-        await first.send([checkpoint(b"first")])
+        await first.send(origin([checkpoint(b"first")]))
         with pytest.raises(NotSent):
-            await second.send([checkpoint(b"second")])
+            await second.send(origin([checkpoint(b"second")]))
         await first.stop()
         await second.stop()
         assert await written(bench) == [b"first"]
@@ -69,8 +74,8 @@ def test_the_epochs_of_partitions_are_apart(run):
         here, there = bench.checkpoints_of(P), bench.checkpoints_of(0)
         await here.start()
         await there.start()
-        await here.send([checkpoint(b"here")])
-        await there.send([checkpoint(b"there")])
+        await here.send(origin([checkpoint(b"here")]))
+        await there.send(origin([checkpoint(b"there")]))
         await here.stop()
         await there.stop()
         assert (await written(bench), await written(bench, 0)) == ([b"here"], [b"there"])
@@ -81,5 +86,56 @@ def test_the_epochs_of_partitions_are_apart(run):
 def test_one_that_never_began_can_be_stopped(run):
     async def scenario(bench):
         await bench.checkpoints_of(P).stop()
+
+    run(scenario)
+
+
+async def begun(bench, partition=P):
+    producer = bench.checkpoints_of(partition)
+    await producer.start()
+    return producer
+
+
+def test_the_last_one_that_was_committed_is_told_with_its_origin(run):
+    async def scenario(bench):
+        first = await begun(bench)
+        assert await first.last() is None
+        groups = [(Origin(TOPIC, epoch), [checkpoint(b"%d" % epoch)] * 3) for epoch in (4, 6)]
+        await first.send(groups)
+        assert await first.last() == Sent(Origin(TOPIC, 6), b"6")
+        for _ in range(7):
+            first = await begun(bench)
+        await first.send([(Origin(b"another 16 bytes", -1), [checkpoint(b"7")])])
+        await first.stop()
+        second = await begun(bench)
+        assert await second.last() == Sent(Origin(b"another 16 bytes", -1), b"7")
+        assert await (await begun(bench, 0)).last() is None
+        await second.stop()
+
+    run(scenario)
+
+
+def test_what_was_aborted_is_not_told(run):
+    async def scenario(bench):
+        owner = await begun(bench)
+        await owner.send(origin([checkpoint(b"committed")]))
+        for _ in range(5):
+            await bench.hand.abort_checkpoints(P, *[b"aborted"] * 20)
+        later = await begun(bench)
+        assert (await later.last()).value == b"committed"
+        await later.stop()
+        assert len(await written(bench)) == 101
+
+    run(scenario)
+
+
+def test_what_says_of_no_origin_is_not_told(run):
+    async def scenario(bench):
+        await bench.publish(P, [checkpoint(b"of another release")])
+        owner = await begun(bench)
+        assert await owner.last() is None
+        await owner.send(origin([checkpoint(b"new")]))
+        assert (await owner.last()).value == b"new"
+        await owner.stop()
 
     run(scenario)

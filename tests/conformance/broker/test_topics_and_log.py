@@ -34,8 +34,19 @@ def test_records_are_read_by_their_offsets_those_of_transactions_too(run):
         await write(bench.hand)
         async with bench.read_log() as log:
             for offset, value in {2: None, 3: b"d", 5: b"f", 7: b"h"}.items():
-                assert await log.record(P, offset) == value
-            assert await log.record(0, 0) == b"in another partition"
+                assert (await log.record(P, offset)).value == value
+            assert (await log.record(0, 0)).value == b"in another partition"
+
+    run(scenario)
+
+
+def test_records_of_one_leader_have_its_epoch(run):
+    async def scenario(bench):
+        await write(bench.hand)
+        async with bench.read_log() as log:
+            epochs = [(await log.record(P, offset)).leader_epoch for offset in (2, 3, 5, 7)]
+        assert epochs[0] >= 0
+        assert len(set(epochs)) == 1
 
     run(scenario)
 

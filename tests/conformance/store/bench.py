@@ -49,7 +49,7 @@ async def commit(
     published: tuple[str, ...] = (),
 ) -> Verdict:
     parcels = {parcel_name(first, number): packed for number, packed in enumerate(outputs)}
-    return await holding.commit(first, following, CHAIN, changes, parcels, published)
+    return await holding.commit(first, following, CHAIN, 3, changes, parcels, published)
 
 
 class Hand(Protocol):

@@ -38,6 +38,7 @@ def test_what_a_claim_of_nothing_writes_is_layout_2(run):
             "head": "fc64da80aa528df9bed919a408f59188f4c111cdd63f032e4246777cb2b41bc6",
             "before": "",
             "last": "-1",
+            "leader_epoch": "-1",
             "since": "0",
             "changes": "0",
             "pages": "0",

@@ -134,7 +134,9 @@ class SameVerdicts(RuleBasedStateMachine):
             first = max(0, next_offset + skew)
             chain = Chain(bytes([first % 256]) * 32, b"before", first)
             parcels = {f"{first}/{number}": b"o" for number in range(outputs)}
-            return holding.commit(first, first + records, chain, changes, parcels, published)
+            return holding.commit(
+                first, first + records, chain, records, changes, parcels, published
+            )
 
         verdict, owner = self.write(data, act)
         if verdict is Verdict.OK:

@@ -37,8 +37,8 @@ def test_slots_and_positions_are_each_others_way_back(
     slots, known = SlotMap(), []
     for group in groups:
         added = [slot for slot in group if slot not in known]
-        slots.check(np.array(added, dtype=np.int64))
-        slots.extend(np.array(added, dtype=np.int64))
+        further = np.array(added, dtype=np.int64)
+        slots.extend(further, slots.checked(further))
         known += added
         positions = slots.positions(np.array(asked, dtype=np.int64)).tolist()
         assert positions == [known.index(slot) for slot in asked if slot in known]

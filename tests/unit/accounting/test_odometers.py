@@ -274,6 +274,19 @@ def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
         assert state.tolist() == [[tracker.increment_units, rung]]
 
 
+def test_bounds_beyond_2_53_rungs_are_those_of_release_0_1_0() -> None:
+    rungs = [2**53, 2**53 + 1, 2**54 - 1, 2**60 + 129, 2**60 + 2**59 + 1]
+    state = np.array([[0, number] for number in rungs])
+    _, bounds = RenyiTracker(2.0, 1.0).advance(state, np.zeros(5))
+    assert [int(bound) for bound in bounds.tolist()] == [
+        9007199254740992,
+        9007199254740994,
+        18014398509481984,
+        1152921504606847232,
+        1729382256910270976,
+    ]
+
+
 def test_what_is_no_odometer_state_is_refused() -> None:
     tracker = RenyiTracker(2.0, 1.0)
     zero, one = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)

@@ -2,14 +2,19 @@
 
 import numpy as np
 
-from tests.readme import blocks, blocks_of_the_library, blocks_of_the_service
+from tests.readme import (
+    blocks,
+    blocks_of_sampled_training,
+    blocks_of_the_library,
+    blocks_of_the_service,
+)
 
 
 def test_every_example_is_run_by_some_test() -> None:
-    """Here, or in tests/integration/test_readme_service.py, which knows what each needs."""
-    assert len(blocks_of_the_library()) == 1
-    assert len(blocks_of_the_service()) == 2
-    assert sorted(blocks_of_the_library() + blocks_of_the_service()) == sorted(blocks())
+    """By those who know what each needs: here, with the trainers, and with the service."""
+    run = [*blocks_of_the_library(), *blocks_of_the_service(), *blocks_of_sampled_training()]
+    assert [len(blocks_of_the_library()), len(blocks_of_the_service())] == [1, 2]
+    assert sorted(run) == sorted(blocks())
 
 
 def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:

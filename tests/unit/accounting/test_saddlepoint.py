@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
-from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import (
+    DIRECTIONS,
+    Direction,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+)
 from accounting.reports.bounds import Bounds
 from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction, SampledLoss
+from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
 from accounting.reports.saddlepoint.report import SaddlePointReport
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums

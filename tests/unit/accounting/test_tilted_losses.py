@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from accounting.reports.saddlepoint.cumulants import DIRECTIONS, Direction, SampledLoss
+from accounting.costs.mechanisms import DIRECTIONS, Direction
+from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.tilted_losses import (
     RELATIVE_ERROR,
     THIRD_ERROR,

@@ -8,7 +8,15 @@ import pytest
 
 from streams.ledger import accounts
 from streams.ledger.accounts import Balances
-from streams.ledger.columns import PAGE_ROWS, PER_ORDER, Column, Columns, Numbers, joined
+from streams.ledger.columns import (
+    PAGE_ROWS,
+    PER_ORDER,
+    Column,
+    Columns,
+    Numbers,
+    UnknownState,
+    joined,
+)
 from streams.ledger.ledger import Changes, Ledger
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.test_ledger import random_log, state_of
@@ -33,6 +41,19 @@ def test_rows_are_initial_until_they_are_written_however_often_they_grow(orders)
         assert not toy.spent.any()
         assert (toy.rungs == 1).all()
     assert toy.changed_pages() == []
+
+
+def test_a_column_of_a_later_release_is_named_and_not_left_out():
+    class Later(Toy):
+        noise: Annotated[Numbers, Column()]
+
+    later, toy = Later(), Toy()
+    for columns in (later, toy):
+        columns.reserve(3)
+    with pytest.raises(UnknownState, match="'noise'"):
+        toy.put_back(later.write(np.arange(2), noise=np.arange(2)))
+    with pytest.raises(UnknownState, match="'noise'"):
+        toy.load_page(0, later.take_page(0, 3))
 
 
 @pytest.mark.parametrize("orders", [None, 3])

@@ -32,7 +32,7 @@ def claimed(store: MemoryStore, partition: int = 0) -> Holding:
 
 
 def batch(holding: Holding, first: int) -> Verdict:
-    return now(holding.commit(first, first + 1, CHAIN, b"c", {f"{first}/0": b"o"}, []))
+    return now(holding.commit(first, first + 1, CHAIN, 3, b"c", {f"{first}/0": b"o"}, []))
 
 
 def test_a_copy_put_back_is_what_was_kept_however_often():
@@ -92,7 +92,7 @@ def test_what_the_caller_changes_later_is_not_what_was_written():
     store = MemoryStore(clock=lambda: 0.0)
     version = claimed(store).version
     changes, parcels = [b"c"], {"0/0": b"o"}
-    now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, changes, parcels, [])))
+    now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, 3, changes, parcels, [])))
     changes.clear()
     parcels.clear()
     contents = store.contents(0)

@@ -30,6 +30,9 @@ class FilterDecision:
     clip_norms: NDArray[np.float64]
     sampling_rate: float
 
+    def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.clip_norms[positions]
+
     def sample(self) -> NDArray[np.int64]:
         return poisson_sample(self.admitted, self.sampling_rate)
 

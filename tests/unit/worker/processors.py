@@ -26,6 +26,7 @@ class Record:
 
     offset: int
     value: bytes | None = b"nonsense"
+    leader_epoch: int = 0
     applied: bool = False
 
     def done(self) -> None:
@@ -137,7 +138,7 @@ class Bench:
         return self.broker.outputs(Channel.ODOMETER, 0).values
 
 
-def log_with(missing: Missing, offsets: int = 10) -> MemoryBroker:
+def log_with(missing: Missing, offsets: int) -> MemoryBroker:
     """A broker whose log has the same at each offset."""
     broker = MemoryBroker(1)
     log = broker.norms(0)
@@ -181,12 +182,13 @@ def bench(
     next_offset: int = 0,
     outbox: Sequence[tuple[str, bytes]] = (),
     missing: Missing = Missing.HOLE,
+    offsets: int = 10,
 ) -> Bench:
     """A processor that was not started, of a partition that has got as far as ``next_offset``."""
     ends = Ends()
     gate = Gate(ends)
     store = Store(gate)
-    broker = log_with(missing)
+    broker = log_with(missing, offsets)
     world = world_of("me", store, MemoryClient(broker, gate), ends)
     snapshot = owned(store, next_offset, outbox)
     holding = Holding(store, 0, world.owner, snapshot)

@@ -23,9 +23,9 @@ def test_a_record_that_finds_no_room_waits_until_one_is_taken():
     async def scenario():
         intake = Intake(0)
         blocked = await filled(intake)
-        assert intake.take().offset == 0
+        assert intake.take(0).offset == 0
         await blocked
-        assert [intake.take().offset, intake.take().offset, intake.take()] == [1, 2, None]
+        assert [intake.take(0).offset, intake.take(0).offset, intake.take(0)] == [1, 2, None]
 
     asyncio.run(scenario())
 
@@ -38,7 +38,7 @@ def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(chang
         arguments = [Stop(StopReason.HOLE, "a hole", "fill it")] if change == "halt" else []
         await getattr(processor, change)(*arguments)
         await blocked
-        assert processor.intake.take() is None
+        assert processor.intake.take(0) is None
 
     asyncio.run(scenario())
 
@@ -51,8 +51,8 @@ def test_a_suspended_partition_takes_nothing_until_it_resumes():
         assert await processor.resume(7) == 0
         assert processor.holding.version == 7
         await processor.intake.arrive(Record(0, b"again"))
-        assert processor.intake.take().value == b"again"
-        assert processor.intake.take() is None
+        assert processor.intake.take(0).value == b"again"
+        assert processor.intake.take(0) is None
 
     asyncio.run(scenario())
 
@@ -63,9 +63,9 @@ def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
         for offset in (3, 4, 5, 7):
             await intake.arrive(Record(offset))
         assert intake.gap is None
-        assert intake.take().offset == 5
-        assert (intake.gap, intake.take()) == (7, None)
+        assert intake.take(0).offset == 5
+        assert (intake.gap, intake.take(0)) == (7, None)
         intake.pass_to(7)
-        assert (intake.gap, intake.take().offset) == (None, 7)
+        assert (intake.gap, intake.take(0).offset) == (None, 7)
 
     asyncio.run(scenario())

@@ -3,28 +3,33 @@
 import asyncio
 
 import pytest
+from msgspec.msgpack import decode
 
 from streams.ledger.ledger import Channel, Output
+from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.worker import checkpoints as waiting_room
 from streams.worker.checkpoints import Checkpoints, NotTheOwner
 from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
-from streams.worker.ports import NotSent
+from streams.worker.ports import NotSent, Origin
 from tests.unit.worker.processors import Ends, Gate
+
+HERE = Origin(b"topic of 16 byte", 4)
 
 
 class Owner:
     """Somebody who publishes checkpoints; whether it still owns the partition is said by a test."""
 
-    def __init__(self, broker):
+    def __init__(self, broker, log=HERE):
         self.is_owner = True
+        self.log = log
         self.gate = Gate(Ends())
         producer = MemoryClient(broker, self.gate).checkpoints_of(0)
-        self.checkpoints = Checkpoints(0, producer, self._is_held)
+        self.checkpoints = Checkpoints(0, producer, self._is_held, self._is_in_log)
         self.running = asyncio.create_task(self.checkpoints.run())
 
     async def publish(self, *values):
         outputs = [Output(Channel.ODOMETER, b"user", value) for value in values]
-        return await self.checkpoints.publish(outputs)
+        return await self.checkpoints.publish(0, self.log, outputs)
 
     async def send(self, *values):
         """Publish, until the broker has them or the owner has failed."""
@@ -37,13 +42,35 @@ class Owner:
         self.running.cancel()
         await self.checkpoints.stop()
 
+    async def charge(self, *offsets):
+        """Send what is said of charges, of a batch each."""
+        for offset in offsets:
+            outputs = [checkpoint(offset)]
+            sent = await self.checkpoints.publish(offset, self.log, outputs)
+            await asyncio.wait((sent, self.running), return_when=asyncio.FIRST_COMPLETED)
+            assert sent.done()
+
+    async def _is_in_log(self, offset, origin):
+        return origin == self.log
+
     async def _is_held(self):
         self.gate.passed.append("is it held?")
         return self.is_owner
 
 
+def checkpoint(offset, user=1):
+    value = OdometerCheckpoint(
+        dataset="d", user=user, partition=0, offset=offset, bound=[float(offset)]
+    )
+    return Output(Channel.ODOMETER, odometer_key("d", user), encode(value))
+
+
 def written(broker):
     return broker.outputs(Channel.ODOMETER, 0).values
+
+
+def offsets(broker):
+    return [decode(value, type=OdometerCheckpoint).offset for value in written(broker)]
 
 
 def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_anything_is_sent():
@@ -52,7 +79,7 @@ def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_an
         owner = Owner(broker)
         await owner.send(b"1")
         await owner.send(b"2")
-        first = [Effect.BEGIN, "is it held?"]
+        first = [Effect.BEGIN, "is it held?", Effect.READ]
         assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.HEAR]
         assert written(broker) == [b"1", b"2"]
         await owner.stop()
@@ -108,5 +135,85 @@ def test_too_many_that_wait_hold_up_the_next(monkeypatch):
         await (await held_up)
         assert written(broker) == [b"x" * 10, b"y"]
         await owner.stop()
+
+    asyncio.run(scenario())
+
+
+def test_after_redis_went_back_and_ahead_the_checkpoint_that_stays_is_the_newest():
+    """In between, an owner applies the log again and has not come far."""
+
+    async def scenario():
+        broker = MemoryBroker(1)
+        for applied in ((1, 2, 5, 9), (2, 5), (), (12,)):
+            owner = Owner(broker)
+            await owner.charge(*applied)
+            assert offsets(broker)[-1] == max(offsets(broker))
+            await owner.stop()
+        assert offsets(broker) == [1, 2, 5, 9, 12]
+
+    asyncio.run(scenario())
+
+
+def test_of_the_last_charge_on_the_topic_all_is_sent_again():
+    """It may have raised many odometers, in several transactions."""
+
+    async def scenario():
+        broker = MemoryBroker(1)
+        await Owner(broker).charge(3, 5)
+        owner = Owner(broker)
+        outputs = [checkpoint(3, user=7), checkpoint(5, user=7), checkpoint(5, user=8)]
+        await (await owner.checkpoints.publish(3, HERE, outputs))
+        assert offsets(broker) == [3, 5, 5, 5]
+        await owner.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
+    async def scenario():
+        broker = MemoryBroker(1)
+        older = Owner(broker)
+        await older.charge(1)
+        older.gate.hold(Effect.COMMIT)
+        await older.checkpoints.publish(2, HERE, [checkpoint(2), checkpoint(3)])
+        while not older.gate.waiting[Effect.COMMIT]:
+            await asyncio.sleep(0)
+        newer = Owner(broker)
+        await newer.charge(2, 3)
+        assert offsets(broker) == [1, 2, 3, 2, 3]
+        await older.stop()
+        await newer.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("log", [Origin(b"another 16 bytes", 4), Origin(HERE.topic, 5)])
+def test_what_another_log_led_to_keeps_nothing_back(log):
+    async def scenario():
+        broker = MemoryBroker(1)
+        await Owner(broker, log).charge(1, 8)
+        owner = Owner(broker)
+        await owner.charge(1, 2)
+        assert offsets(broker) == [1, 8, 1, 2]
+        await owner.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_no_worker_wrote_keeps_nothing_back():
+    async def scenario():
+        broker = MemoryBroker(1)
+        await Owner(broker).send(b"nonsense")
+        owner = Owner(broker)
+        await owner.charge(1)
+        broker.outputs(Channel.ODOMETER, 0).append(checkpoint(99).value)
+        later = Owner(broker)
+        await later.charge(1, 2)
+        assert [value for value in written(broker) if value != b"nonsense"][-2:] == [
+            checkpoint(1).value,
+            checkpoint(2).value,
+        ]
+        await owner.stop()
+        await later.stop()
 
     asyncio.run(scenario())

@@ -5,9 +5,11 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec import Raw
 
-from streams.ledger.ledger import Channel
-from streams.schemas import Rejected
+from streams.ledger.ledger import Changes, Channel
+from streams.schemas import Rejected, encode
+from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
 from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
@@ -56,7 +58,8 @@ class Worker:
         """Hand over what the log has, from where the claim said."""
         log = self.cluster.broker.norms(partition)
         for offset in range(self.positions[partition], log.end):
-            await self.partitions.arrive(partition, Record(offset, log.records[offset][1]))
+            value, leader_epoch = log.records[offset][1], log.leader_epochs[offset]
+            await self.partitions.arrive(partition, Record(offset, value, leader_epoch))
 
     async def decide(self):
         """Until all that is in the log is decided and answered."""
@@ -164,6 +167,14 @@ def write_the_log_anew(cluster):
     cluster.broker.norms(0).records[3] = None, b"another record"
 
 
+def write_the_log_anew_with_the_same_last_record(cluster):
+    """Who asked for what is lost asks again, and others have asked in between."""
+    log = cluster.broker.norms(0)
+    log.lose_from(1)
+    for value in (b"another record", b"yet another", b"record 3"):
+        log.append(value)
+
+
 def compact_the_last_record_away(cluster):
     cluster.broker.norms(0).remove(3, 4)
 
@@ -181,8 +192,23 @@ def let_another_release_write(cluster):
     cluster.store.contents(0).meta["layout"] = "1"
 
 
+def let_a_later_release_write_a_page(cluster):
+    kept, page = cluster.store.contents(0), pack_page(4, b"news")
+    kept.pages["invention:d"] = page
+    kept.meta |= {"pages": "1", "digest": hexadecimal(page_hash("invention:d", page))}
+
+
+def let_a_later_release_write_a_change(cluster):
+    kept = cluster.store.contents(0)
+    later = Changes({"invention:d": Raw(encode("news"))}, [])
+    kept.changes = pack_change(0, 4, encode(later))
+    kept.meta |= {"changes": "1", "since": "0"}
+
+
 STOPS = {
     let_another_release_write: StopReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_page: StopReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_change: StopReason.OTHER_LAYOUT,
     lose_changes: StopReason.DAMAGED,
     rename_a_parcel: StopReason.DAMAGED,
     create_the_topic_again: StopReason.OTHER_LOG,
@@ -191,6 +217,7 @@ STOPS = {
     lose_the_end: StopReason.LOG_ENDS_EARLY,
     delete_what_was_not_applied: StopReason.LOG_BEGINS_LATE,
     write_the_log_anew: StopReason.LOG_REWRITTEN,
+    write_the_log_anew_with_the_same_last_record: StopReason.LOG_REWRITTEN,
     compact_the_last_record_away: StopReason.LOG_REWRITTEN,
 }
 

@@ -12,7 +12,7 @@ from streams.worker.outbox import parcels_of
 from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
-from tests.unit.worker.processors import Record, bench
+from tests.unit.worker.processors import Ended, Record, bench
 
 
 class Writes(Ledger):
@@ -95,6 +95,112 @@ def test_a_hole_stops_the_partition_and_the_stop_is_kept():
     run(scenario)
 
 
+async def applied_under_leader_epoch_4(made):
+    """Records 0 to 2 of a log that ends there."""
+    log = made.broker.norms(0)
+    log.leader_epoch = 4
+    for offset in range(3):
+        await made.arrive(append(log, b"%d" % offset))
+    await made.until(lambda: made.processor.next == 3)
+    return log
+
+
+def append(log, value):
+    offset = log.append(value)
+    return Record(offset, value, log.leader_epochs[offset])
+
+
+def test_a_batch_ends_where_a_leader_epoch_ends():
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, offsets=0)
+        log = made.broker.norms(0)
+        records = [append(log, b"0"), append(log, b"1")]
+        log.leader_epoch = 3
+        records += [append(log, b"2")]
+        await made.arrive(*records)
+        made.processor.start()
+        await made.until(lambda: made.processor.next == 3)
+        written = [(commit.next, commit.leader_epoch) for commit in made.store.commits]
+        assert written == [(2, 0), (3, 3)]
+
+    run(scenario)
+
+
+def test_after_an_election_the_last_record_is_looked_for_and_records_are_applied_on():
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, offsets=0)
+        made.processor.start()
+        log = await applied_under_leader_epoch_4(made)
+        assert Effect.READ not in made.gate.passed
+        log.leader_epoch = 6
+        for value in (b"3", b"4"):
+            await made.arrive(append(log, value))
+        await made.until(lambda: made.processor.next == 5)
+        assert made.gate.passed.count(Effect.READ) == 2  # what came, and what was applied last
+        assert made.store.contents(0).meta["leader_epoch"] == "6"
+
+    run(scenario)
+
+
+LOST_AND_WRITTEN_ANEW = {
+    # what an election loses, what is written then, why it stops
+    "other records": (1, (b"x", b"y", b"z", b"3"), "another record"),
+    "the same record behind others": (1, (b"x", b"2", b"2", b"3"), "epoch 4 is one of 5 now"),
+    "the same records": (1, (b"1", b"2", b"3"), "epoch 4 is one of 5 now"),
+    "the last record alone": (2, (b"2", b"3"), "epoch 4 is one of 5 now"),
+}
+
+
+@pytest.mark.parametrize(
+    ("lost_from", "anew", "problem"),
+    LOST_AND_WRITTEN_ANEW.values(),
+    ids=LOST_AND_WRITTEN_ANEW.keys(),
+)
+def test_records_behind_a_log_that_was_written_anew_are_not_applied(lost_from, anew, problem):
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, offsets=0)
+        made.processor.start()
+        log = await applied_under_leader_epoch_4(made)
+        log.lose_from(lost_from)
+        for record in [append(log, value) for value in anew]:
+            await made.arrive(record)  # those that are applied are left out
+        await made.until(lambda: made.store.stop)
+        assert made.store.stop == StopReason.LOG_REWRITTEN
+        assert problem in made.store.contents(0).stopped["problem"]
+        assert made.processor.next == 3
+
+    run(scenario)
+
+
+def test_records_behind_deleted_ones_are_applied_whatever_these_were():
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, offsets=0)
+        made.processor.start()
+        log = await applied_under_leader_epoch_4(made)
+        log.leader_epoch = 6
+        log.delete_before(3)
+        await made.arrive(append(log, b"3"))
+        await made.until(lambda: made.processor.next == 4)
+        assert made.store.stop is None
+
+    run(scenario)
+
+
+def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, offsets=0)
+        made.processor.start()
+        log = await applied_under_leader_epoch_4(made)
+        record = append(log, b"3")
+        record.leader_epoch = 6  # and the leader that is asked has not heard of it
+        await made.arrive(record)
+        with pytest.raises(Ended, match="another log than is read"):
+            await made.until(lambda: made.processor.next == 4)
+        assert made.store.stop is None
+
+    run(scenario)
+
+
 def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
     class OfTwo(Ledger):
         def apply(self, offset, value):
@@ -146,27 +252,27 @@ OUTPUTS = [
 
 
 def test_answers_and_checkpoints_travel_apart_and_each_in_the_order_of_the_log():
-    answers, checkpoints = parcels_of(4, OUTPUTS)
+    answers, checkpoints = parcels_of(4, 2, OUTPUTS)
     assert (answers.name, checkpoints.name) == ("4/0", "4/1")
     assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
     assert [output.value for output in checkpoints.outputs] == [
         b"first checkpoint",
         b"second checkpoint",
     ]
-    assert parcels_of(4, []) == []
+    assert parcels_of(4, 2, []) == []
 
 
 def test_outputs_are_kept_in_parcels_of_a_size(monkeypatch):
     monkeypatch.setattr("streams.worker.outbox.PARCEL_BYTES", 100)
     many = [Output(Channel.HALTS, None, b"x" * 60) for _ in range(9)]
-    parcels = parcels_of(0, many)
+    parcels = parcels_of(0, 2, many)
     assert [len(parcel.outputs) for parcel in parcels] == [2, 2, 2, 2, 1]
     assert [output for parcel in parcels for output in parcel.outputs] == many
 
 
 def test_what_the_owner_before_kept_is_published_before_anything_newer():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
         made = bench(next_offset=9, outbox=kept)
         await made.arrive(Record(9))
         made.processor.start()
@@ -181,7 +287,7 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
 
 def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, OUTPUTS)]
+        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
         made = bench(next_offset=9, outbox=kept)
         made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()

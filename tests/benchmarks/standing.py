@@ -1,0 +1,119 @@
+"""Charges that stand: what a step takes in `accounting`, of users at orders of their own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from accounting import (
+    Account,
+    OwnOrderFilter,
+    PoissonGaussian,
+    Standing,
+    Terms,
+    ladder_for,
+    own_order,
+    tariff,
+)
+from tests.benchmarks.servers import spread
+
+_LEVELS = 100
+_CHANGES = 10_000
+_QUIET_STEPS = 2_000
+
+
+@dataclass
+class Times:
+    """Seconds of one number of users; `quiet` are single steps at which nobody is settled."""
+
+    users: int
+    placed: list[float] = field(default_factory=list)
+    quiet: list[float] = field(default_factory=list)
+    changed: list[float] = field(default_factory=list)
+    tariff: list[float] = field(default_factory=list)
+    dense: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Balances:
+    spent: np.ndarray
+    base: np.ndarray
+    rungs: np.ndarray
+    order: np.ndarray
+
+
+def measure(users: int, rounds: int) -> Times:
+    """DP-SGD at (8, 1e-5), rate 0.001, noise 1.1 C; who has spent what, and levels, at random."""
+    times = Times(users)
+    rng = np.random.default_rng(users)
+    rule = OwnOrderFilter(*ladder_for(8.0, 1e-5))
+    charges, others = (
+        tariff("renyi", PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
+        for noise in (1.1, 1.2)
+    )
+    increments = tuple(budget // 10 for budget in rule.budget_units)
+    levels = rng.integers(0, _LEVELS + 1, users).astype(np.uint8)
+    slots = [np.arange(users)]
+    for _ in range(rounds):
+        spent = rng.integers(0, 2**40, users)
+        order = own_order(charges, rule.budget_units)[levels]
+        balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
+        account = Account(Terms(rule.budget_units, increments, "own"), balances)
+
+        elapsed, standing = _timed(_put_in_place, account, slots, levels, charges)
+        times.placed.append(elapsed)
+        for _ in range(_QUIET_STEPS):
+            elapsed, outcome = _timed(standing.step)
+            if outcome.settled is not None and not outcome.settled.size:
+                times.quiet.append(elapsed)
+        for _ in range(20):
+            positions = rng.choice(users, min(_CHANGES, users), replace=False)
+            news = levels[positions[::-1]]
+            times.changed.append(_timed(standing.step, None, positions, news)[0])
+        times.tariff.append(_timed(standing.step, [others])[0])
+        times.dense.append(_timed(standing.step_once, [charges], levels[::-1].copy())[0])
+    return times
+
+
+def _timed(call: Callable, *arguments: object) -> tuple[float, Any]:
+    began = time.perf_counter()
+    result = call(*arguments)
+    return time.perf_counter() - began, result
+
+
+def _put_in_place(
+    account: Account, slots: list[np.ndarray], levels: np.ndarray, charges: np.ndarray
+) -> Standing:
+    standing = Standing([account], slots, levels, _LEVELS)
+    standing.step([charges])
+    return standing
+
+
+def lines(results: list[Times]) -> list[str]:
+    """Medians, smallest to largest."""
+    table = [
+        "## Charges that stand: Rényi, one's own order, one core",
+        "",
+        "In `accounting` alone; median (smallest to largest). Put in place: roster, first step and "
+        "calendar. Quiet: a step at which nothing happens to anybody, median and 99th percentile.",
+        "",
+        "| users | put in place, ms | quiet step, us | 99th | 10,000 other levels, ms "
+        "| another tariff, ms | explicit dense step, ms |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for times in results:
+        quiet = sorted(times.quiet)
+        cells = [
+            f"{times.users:,}",
+            spread([t * 1e3 for t in times.placed]),
+            f"{statistics.median(quiet) * 1e6:.1f}" if quiet else "none",
+            f"{quiet[len(quiet) * 99 // 100] * 1e6:.1f}" if quiet else "none",
+            *(spread([t * 1e3 for t in ts]) for ts in (times.changed, times.tariff, times.dense)),
+        ]
+        table.append(f"| {' | '.join(cells)} |")
+    return [*table, ""]

@@ -1,0 +1,111 @@
+"""Rosters on the real broker and Redis: what workers decide while they are killed is what one
+ledger decides to which nothing happens."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.errors import KafkaError
+
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
+from streams.sdk.rosters import Roster, RosterStep
+from streams.sdk.run import Run
+from tests.audit.auditor import state_of
+from tests.integration.service import Service, ServiceFactory, eventually
+
+USERS = list(range(300))
+STEPS, KILLS = 60, 5
+POLICIES: dict[str, dict[str, Any]] = {
+    "own": {"measure": "renyi", "epsilon": 3.0, "delta": 1e-5},
+    "orders": {"measure": "renyi", "orders": [8.0, 20.0], "epsilon": 3.0, "delta": 1e-5},
+    "clipped": {"measure": "zcdp", "budget": 1.0, "on_exhaustion": "clip"},
+}
+
+
+@pytest.fixture(scope="module")
+def service(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=2, partitions=3) as running:
+        yield running
+
+
+class Trainer:
+    """Charges a roster step by step, each as the number of the step says, whatever happens."""
+
+    def __init__(self, turnstile: Turnstile, dataset: str, sampled: bool) -> None:
+        self.turnstile, self.dataset, self.sampled = turnstile, dataset, sampled
+        self.told: list[tuple[Any, ...]] = []
+        self.reopened = -1
+        self.run, self.roster = self._opened()
+
+    def steps(self, count: int) -> None:
+        """Charge so many more steps, and keep what each of them decided."""
+        while len(self.told) < count:
+            try:
+                decided = self._charge(self.run.step)
+            except DecisionTimeout:
+                continue
+            except (TurnstileError, KafkaError):
+                self.run, self.roster = self._opened()
+                continue
+            self.told.append(
+                (
+                    decided.step,
+                    *(part.tolist() for part in (decided.halted, decided.readmitted)),
+                    *(part.tolist() for part in (decided.clip_norms, decided.exhausted)),
+                )
+            )
+
+    def _charge(self, step: int) -> RosterStep:
+        coins = np.random.default_rng(step)
+        if step % 7 == 3:
+            self.roster.set_norms(coins.random(len(USERS)))
+        else:
+            positions = coins.choice(len(USERS), 12, replace=False)
+            self.roster.observe(positions, coins.random(12))
+        noise = (1.0, 2.0)[step // 9 % 2]
+        rate = (0.05, 0.2)[step // 15 % 2] if self.sampled else 1.0
+        return self.roster.charge(noise_stddev=noise, sampling_rate=rate)
+
+    def _opened(self) -> tuple[Run, Roster]:
+        self.reopened += 1
+        while True:
+            try:
+                run = self.turnstile.run(self.dataset, "training", released=len(self.told) - 1)
+                return run, run.enrol(USERS, clip_norm=1.0, levels=20)
+            except (DecisionTimeout, ServiceUnavailable, KafkaError):
+                continue
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, policy: str) -> None:
+    sampled = POLICIES[policy]["measure"] == "renyi"
+    trainers = []
+    for turnstile in (service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)):
+        turnstile.create_dataset(policy, **POLICIES[policy])
+        trainers.append(Trainer(turnstile, policy, sampled))
+    real, reference = trainers
+    training = threading.Thread(target=real.steps, args=(STEPS,), daemon=True)
+    training.start()
+    dice = random.Random(policy)
+    for kill in range(KILLS):
+        reached = kill * STEPS // (KILLS + 1) + dice.randrange(STEPS // (KILLS + 1))
+        eventually(lambda reached=reached: len(real.told) >= reached or not training.is_alive())
+        victim = dice.randrange(2)
+        pid = service.stack.workers[victim].pid
+        service.stack.kill_worker(victim)
+        eventually(lambda victim=victim, pid=pid: service.stack.workers[victim].pid != pid)
+    training.join(120.0)
+    assert not training.is_alive()
+    reference.steps(STEPS)
+    assert real.told == reference.told
+    assert any(halted for _, halted, *_ in real.told)
+    ledgers = reference.turnstile._connection.ledgers  # type: ignore[attr-defined]
+    expected = {user: row for ledger in ledgers for user, row in state_of(ledger, policy).items()}
+    assert service.state(policy) == expected
+    service.audit()

@@ -1,0 +1,59 @@
+"""The README's examples of sampled training run as they stand there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from accounting.release.clipping import clip_factors
+from streams.sdk.client import Turnstile
+from tests.readme import blocks_of_sampled_training
+
+DIMENSION = 8
+
+
+def test_a_loop_over_a_roster_trains_and_goes_on_after_a_crash() -> None:
+    loop, _ = blocks_of_sampled_training()
+    random = np.random.default_rng(0)
+    data = random.normal(size=(500, DIMENSION)) / 4
+    released: list[int] = []
+
+    def release(model: Any, step: int, total: Any) -> Any:
+        if step == 12 and not crashed:
+            crashed.append(step)
+            raise ConnectionAbortedError
+        released.append(step)
+        return model + total / len(data)
+
+    crashed: list[int] = []
+    names = {
+        "t": Turnstile.in_memory(),
+        "np": np,
+        "clip_factors": clip_factors,
+        "users": list(range(500)),
+        "steps": 30,
+        "model": np.zeros(DIMENSION),
+        "last_released": lambda: released[-1] if released else -1,
+        "gradients_of": lambda model, batch: data[batch] - model,
+        "release": release,
+    }
+    try:
+        exec(loop, names)
+    except ConnectionAbortedError:
+        exec(loop, names)
+    assert released == list(range(30))
+    step: Any = names["d"]
+    assert step.admitted.all()
+    assert len(np.unique(step.clip_norms)) > 10  # levels followed what was seen
+
+
+def test_the_classifier_learns() -> None:
+    _, example = blocks_of_sampled_training()
+    random = np.random.default_rng(1)
+    features = random.normal(size=(1_000, 5)) / 3
+    y = np.where(features[:, 0] > 0, "right", "left")
+    names = {"X": features, "y": y}
+    exec(example, names)
+    model: Any = names["model"]
+    assert np.mean(model.predict(features) == y) > 0.8
