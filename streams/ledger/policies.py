@@ -101,6 +101,8 @@ def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
 
 def policy_as_of(policy: Policy, version: int) -> Policy:
     """A stored policy as an answer of this version can say it."""
+    if version < 3:
+        policy = msgspec.structs.replace(policy, own_order=UNSET)
     return policy if version >= 2 else _without_user_ids(policy)
 
 

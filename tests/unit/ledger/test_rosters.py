@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from accounting import Gaussian
 from accounting.costs.tariffs import norms_of
@@ -41,6 +42,16 @@ def test_members_keep_their_order_and_begin_at_the_highest_level():
 def test_nothing_is_owed_before_the_first_step_at_however_many_orders():
     log = begun(measure="renyi", orders=[1.5, 8.0], budget=[1.0, 4.0])
     assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_a_client_of_an_earlier_version_is_told_of_no_order_of_ones_own(v):
+    log = RosterLog()
+    log.create(**POLICIES["own order"])
+    opened = log.open(v=v)
+    assert opened.policy.own_order is UNSET
+    assert log.open(v=3).policy.own_order is True
+    log.audit()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
