@@ -51,7 +51,7 @@ def test_a_column_of_a_later_release_is_named_and_not_left_out():
     for columns in (later, toy):
         columns.reserve(3)
     with pytest.raises(UnknownState, match="'noise'"):
-        toy.put_back(later.write(np.arange(2), noise=np.arange(2)))
+        toy.put_back(later.write(np.arange(2), {"noise": np.arange(2)}))
     with pytest.raises(UnknownState, match="'noise'"):
         toy.load_page(0, later.take_page(0, 3))
 
