@@ -69,7 +69,7 @@ def _is_float(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**1024)
 
 
-NOT_GIVEN = object()
+NOT_GIVEN = msgspec.UNSET  # it remains itself where it is copied
 _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
 POLICY = {
     "dataset": _is_name,

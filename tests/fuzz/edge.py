@@ -14,8 +14,8 @@ from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import MAX_REQUEST_BYTES, Rejected
 from tests.fuzz.hostile import HOSTILE, hostile
 from tests.fuzz.records import Records, repeats_a_field
-from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import rebuilt
+from tests.unit.ledger.roster_logs import RosterLog
 
 LOG_RECORDS = 2_000
 """In one log, under one seed."""
@@ -82,7 +82,7 @@ class Watch:
         )
 
 
-class _WatchedLog(AuditedLog):
+class _WatchedLog(RosterLog):
     """Ledger and auditor, one of them watched."""
 
     watch: Watch | None = None  # until it is set up
@@ -101,17 +101,19 @@ class Fuzz:
         self.seed = seed
         self.watch = watch
         self._rng = random.Random(seed)
-        self.log = log = _WatchedLog(v=1 + seed % 2)
+        self.log = log = _WatchedLog(v=1 + seed % 3)
         log.create("a", budget=40.0, **log.any_ids)
         log.create("b", budget=3.0, on_exhaustion="clip", **log.any_ids)
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
+        log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", v=3, **orders)
         log.create("old", v=1)
-        for dataset in ("a", "b", "c", "old"):
+        for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r", v=2)
+        log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)
         self._aside = rebuilt(log.changes)
         log.watch = watch
-        self._records = Records(self._rng, log.ledger.runs)
+        self._records = Records(self._rng, log.ledger)
 
     def run(self, records: int) -> None:
         """Apply so many records, and compare everything at the end."""

@@ -3,23 +3,42 @@
 Each maker is given a size, and makes at most so many bytes and a thousand or so more.
 """
 
+from base64 import b64encode
 from collections.abc import Callable
+
+from tests.audit.auditor_rosters import tariff_digest
 
 _CHARGE = (
     b'{"v":2,"type":"charge","dataset":"a","run":"r","attempt":1,"step":STEP,'
     b'"users":%b,"norms":%b,"mechanism":"gaussian","scale":4.0}'
 )
+_ENROL = (
+    b'{"v":3,"type":"enrol","dataset":"a","run":"r","attempt":1,"request":"t","first":%d,'
+    b'"users":%b,"clip_norm":2.0,"levels":3}'
+)
+_STEP = (
+    b'{"v":3,"type":"charge-roster","dataset":"a","run":"r","attempt":1,"step":STEP,"members":3,'
+    b'"tariff":"%b","units":"%b","positions":"%b","levels":"%b","scale":4.0}'
+)
 _PACKED = b"\x84\xa4type\xa6charge\xa1v\x02\xa7dataset\xa1a\xa5users"
 
 
 def hostile(name: str, size: int, step: int) -> bytes:
-    """One of ``HOSTILE``; if it is a charge, of this step of run r of dataset a."""
+    """One of ``HOSTILE``; if it is a charge, of this step of run r of dataset a.
+
+    There three users are enrolled, at levels up to 3.
+    """
     return HOSTILE[name](size).replace(b"STEP", b"%d" % step)
 
 
 def _charge(users: bytes, norms: bytes = b"[]") -> bytes:
     """A charge in JSON, with these texts in it."""
     return _CHARGE % (users, norms)
+
+
+def _step(levels: bytes = b"", positions: bytes = b"", units: bytes = bytes(32)) -> bytes:
+    """A step of a roster in JSON, with these packed arrays in it."""
+    return _STEP % tuple(map(b64encode, (tariff_digest(units), units, positions, levels)))
 
 
 def _list(member: str, size: int, last: str | None = None) -> bytes:
@@ -74,4 +93,16 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "escaped names": lambda size: _charge(_list(_quoted(r"\u0061", 200), size)),
     "many norms": lambda size: _charge(b"[1]", _list("1", size)),
     "norms that are not numbers": lambda size: _charge(b"[1]", _list("1", size, "null")),
+    "many units": lambda size: _step(units=bytes(size // 32 * 24)),
+    "many levels": lambda size: _step(levels=bytes(size // 4 * 3)),
+    "many positions": lambda size: _step(bytes(size // 8), bytes(size // 8 * 4)),
+    "many positions beyond the roster": lambda size: _step(
+        bytes(size // 8), b"".join(i.to_bytes(4, "little") for i in range(size // 8))
+    ),
+    "many members": lambda size: _ENROL % (3, b'"' + b64encode(bytes(size // 32 * 24)) + b'"'),
+    "many members, sent again": lambda size: _ENROL % (0, _listed(size // 8)),
+    "many members by name, one twice": lambda size: (
+        _ENROL % (3, _listed(size // 20, '"é{}"')[:-1] + b',"same","same"]')
+    ),
+    "a member of many characters": lambda size: _ENROL % (3, b'["' + b"a" * size + b'"]'),
 }

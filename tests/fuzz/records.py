@@ -1,20 +1,31 @@
 """Records as bytes, most of them damaged, for a log whose state is known."""
 
 import random
-from collections.abc import Mapping
+import struct
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from streams.ledger.runs import RunState
-from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
+from streams.ledger.ledger import Ledger
+from tests.audit.auditor_rosters import tariff_digest
+from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
 
-DATASETS = ["a", "b", "c", "old", "nobody-created-this"]
+DATASETS = ["a", "b", "c", "own", "old", "nobody-created-this"]
 RUNS = ["r", "s", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
 INTEGERS = [0, 1, 2, 3, -1, 2**53, 2**63 - 1, -(2**63)]
 NORMS = [0.0, 0.25, 1.0, 3.0, 30.0, 1e-300, 1e300, -1.0, 2.5]
+KINDS = {
+    "create-dataset": 1,
+    "withdraw-dataset": 1,
+    "open-run": 3,
+    "close-run": 0.3,
+    "charge": 14,
+    "enrol": 4,
+    "charge-roster": 14,
+}
 DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 
 
@@ -23,12 +34,12 @@ class Records:
 
     Args:
         rng: where all chance comes from.
-        runs: of the log, so that some records get through.
+        ledger: of the log, so that some records get through.
     """
 
-    def __init__(self, rng: random.Random, runs: Mapping[tuple[str, ...], RunState]) -> None:
+    def __init__(self, rng: random.Random, ledger: Ledger) -> None:
         self._rng = rng
-        self._runs = runs
+        self._ledger = ledger
         self._last = b"{}"
 
     def next(self) -> bytes | None:
@@ -39,10 +50,11 @@ class Records:
 
     def _request(self) -> dict[str, Any]:
         rng = self._rng
-        kind = rng.choices(list(REQUESTS), [1, 1, 3, 0.3, 20])[0]
+        kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         dataset, run = rng.choice(DATASETS), rng.choice(RUNS)
-        state = self._runs.get((dataset, run))
-        record = {"type": kind, "v": rng.choice([1, 2, 2]), **REQUESTS[kind]}
+        state = self._ledger.runs.get((dataset, run))
+        versions = [3, 3, 3, 3, 3, 3, 3, 2, 1] if kind in SINCE and SINCE[kind] > 2 else [1, 2, 3]
+        record = {"type": kind, "v": rng.choice(versions), **REQUESTS[kind]}
         if kind == "create-dataset":
             kinds = rng.choice(["one-kind", "mixed"])
             record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
@@ -57,6 +69,10 @@ class Records:
             record["request"] = rng.choice("tu")
         if kind == "charge":
             record |= self._step(state.step if state else -1)
+        if kind == "enrol":
+            record |= self._enrolment(dataset, run)
+        if kind == "charge-roster":
+            record |= self._roster_step(dataset, run, state.step if state else -1)
         if rng.random() < 0.2:
             values = VALUES + IN_MSGPACK_ONLY
             record[rng.choice([*record, "unknown"])] = rng.choice(values)
@@ -76,6 +92,69 @@ class Records:
             "scale": rng.choice([4.0, 10.0, 1e-3, 1e12]),
             "clip_norm": rng.choice([None, None, 2.0, 1e308]),
         }
+
+    def _enrolment(self, dataset: str, run: str) -> dict[str, Any]:
+        rng, known = self._rng, self._members(dataset, run)
+        first = rng.choice([len(known), len(known), len(known) // 2, 0, len(known) + 1])
+        pool = rng.choice([INTEGERS, range(40), NAMES])
+        added = list(dict.fromkeys(rng.choice(pool) for _ in range(rng.choice([0, 1, 3, 9]))))
+        if rng.random() < 0.7:
+            added = [user for user in added if user not in known]
+        return {
+            "first": first,
+            "users": known[first:] + added,
+            "clip_norm": rng.choice([2.0] * 9 + [5e-324]),
+            "levels": rng.choice([3] * 9 + [255]),
+        }
+
+    def _roster_step(self, dataset: str, run: str, last: int) -> dict[str, Any]:
+        rng, count = self._rng, len(self._members(dataset, run))
+        terms = self._ledger.rosters.get((dataset, run))
+        units = b""
+        if terms is None or not terms.tariff or rng.random() < 0.5:
+            units = self._tariff(dataset, 3 if terms is None else terms.levels)
+        tariff = tariff_digest(units) if units or terms is None else terms.tariff
+        positions = sorted(rng.sample(range(count), rng.randint(0, count)))
+        if rng.random() < 0.1:
+            positions.append(rng.choice([0, count, 2**32 - 1]))
+        levels = bytes(rng.choice([0, 1, 2, 3, 3, 3]) for _ in positions)
+        if rng.random() < 0.05:
+            levels += rng.choice([b"\0", b"\4", b"\xff"])
+        if rng.random() < 0.2:
+            positions, levels = [], bytes(rng.choice([0, 1, 2, 3]) for _ in range(count))
+        return {
+            "step": last + rng.choice([1, 1, 1, 1, 1, 0, 2]),
+            "members": count + rng.choice([0] * 19 + [1]),
+            "tariff": rng.choice([tariff] * 19 + [bytes(16)]),
+            "units": units,
+            "positions": struct.pack(f"<{len(positions)}I", *positions),
+            "levels": levels,
+            "mechanism": rng.choice(["gaussian"] * 9 + ["poisson-gaussian", "laplace", "pure-dp"]),
+            "sampling_rate": rng.choice([1.0] * 19 + [0.5]),
+        }
+
+    def _tariff(self, dataset: str, levels: int) -> bytes:
+        """Prices of every level and order; now and then what is no tariff."""
+        rng = self._rng
+        accounts = self._ledger.datasets.get(dataset)
+        orders = 1 if accounts is None else len(accounts.policy.budget)
+        steps = [0, 1, 2**38, 2**42, 2**44, 2**60]
+        columns = [
+            list(accumulate([0] + [rng.choice(steps[: rng.randint(1, 6)]) for _ in range(levels)]))
+            for _ in range(orders)
+        ]
+        units = [min(price, 2**62) for row in zip(*columns, strict=True) for price in row]
+        if rng.random() < 0.05:
+            units[rng.randrange(len(units))] = rng.choice([-1, 5, 2**62 + 1, -(2**63)])
+        return struct.pack(f"<{len(units)}q", *units)
+
+    def _members(self, dataset: str, run: str) -> list[Any]:
+        """Of a roster, as the ledger has them."""
+        members = self._ledger.rosters.members.get((dataset, run))
+        if members is None:
+            return []
+        users = self._ledger.datasets[dataset].users_at(members.slots)
+        return users if isinstance(users, list) else users.tolist()
 
     def _encoded(self, record: dict[str, Any]) -> bytes:
         rng = self._rng

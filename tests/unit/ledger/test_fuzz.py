@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.edge import LOG_RECORDS, MOST_BYTES, MOST_BYTES_PER_BYTE, Fuzz, Watch
 from tests.fuzz.hostile import HOSTILE, hostile
-from tests.unit.ledger.ledgers import Log
+from tests.unit.ledger.roster_logs import RosterLog
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,10 @@ def test_no_record_ends_a_worker_and_the_auditor_agrees_about_each(seed):
 
 @pytest.fixture
 def ledger():
-    log = Log(v=2)
+    log = RosterLog()
     log.create("a", user_ids="mixed")
     log.open(dataset="a")
+    log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
     return log.ledger
 
 
