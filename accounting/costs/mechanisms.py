@@ -130,7 +130,7 @@ def gaussian_stddev(mechanism: Mechanism) -> float:
         raise InvalidInput(
             "mechanism",
             mechanism,
-            "Gaussian for the measure gdp, or pure DP by a tariff; else account pure DP steps in "
-            "zcdp, renyi, approx-dp or pure-dp, Poisson-sampled ones in renyi",
+            "Gaussian for the measure gdp; account such steps in zcdp, renyi, approx-dp or "
+            "pure-dp, or in gdp by a tariff; Poisson-sampled ones in renyi",
         )
     return gaussian.noise_stddev

@@ -74,7 +74,7 @@ def test_a_tariff_of_pure_dp_under_gdp_is_mu_squared_rounded_up() -> None:
         exact = exact_mu(level / 50) ** 2 * 2**44
         assert exact <= pure[level] <= exact * (1 + mpmath.mpf(2) ** -40) + 1
         assert 0 <= laplace[level] - pure[level] <= 2
-    with pytest.raises(InvalidInput, match="tariff"):
+    with pytest.raises(InvalidInput, match="by a tariff"):
         charge_units("gdp", Laplace(2.0), [1.0])
 
 
