@@ -6,11 +6,11 @@ order a above 1, both ways (Bun and Steinke 2016, Def. 8.1). Truncated noise, pr
 and whatever is (eps, delta)-DP, which is delta-approximate (eps^2 / 2)-zCDP, are of this kind.
 
 J. Whitehouse, A. Ramdas, R. Rogers, Z. S. Wu, "Fully-Adaptive Composition in Differential Privacy",
-ICML 2023 (arXiv 2203.05481), Thm 1: if steps are admitted while the sum of rho, this step's
-included, is at most rho*, and the sum of delta at most delta*, all of them together are
-delta*-approximate rho*-zCDP, whatever rho and delta of later steps depend on. Run for every user
-(FZ Alg. 3), the step goes on without whoever does not fit. Neighbouring datasets differ by adding
-or removing one user.
+ICML 2023 (arXiv 2203.05481), the filter for approximate zCDP: if steps are admitted while the sum
+of rho, this step's included, is at most rho*, and the sum of delta at most delta*, all of them
+together are delta*-approximate rho*-zCDP, whatever rho and delta of later steps depend on. Run for
+every user (FZ Alg. 3), the step goes on without whoever does not fit. Neighbouring datasets differ
+by adding or removing one user.
 """
 
 from __future__ import annotations
