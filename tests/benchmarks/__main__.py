@@ -10,10 +10,10 @@ from pathlib import Path
 
 from accounting import PoissonGaussian
 from streams.local import LocalStack
-from tests.benchmarks import filters, latency, peers, soak, standing, throughput
+from tests.benchmarks import filters, latency, peers, rosters, soak, standing, throughput
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
-_SERVICE = ("throughput", "latency")
+_SERVICE = ("throughput", "latency", "rosters")
 _LIBRARY = ("filters", "standing", "reports")
 
 
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
+    parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000])
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
     parser.add_argument(
         "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
-    rates, latencies, memory = [], [], None
+    rates, latencies, costs, memory = [], [], [], None
     with LocalStack(workers=0, progress=_say) as stack:
         if "throughput" in parts:
             _say("Measuring throughput")
@@ -49,9 +50,13 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         if "latency" in parts:
             _say("Measuring latency")
             latencies = [latency.measure(stack, p, options.steps) for p in options.partitions]
+        if "rosters" in parts:
+            _say("Measuring rosters")
+            costs = [rosters.measure(stack, users, options.steps // 2) for users in options.members]
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)
-    return throughput_lines(rates) + latency_lines(latencies) + soak_lines(memory)
+    served = throughput_lines(rates) + latency_lines(latencies) + rosters.lines(costs)
+    return served + soak_lines(memory)
 
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:

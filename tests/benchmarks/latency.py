@@ -159,12 +159,13 @@ def _in_turns(turnstile: Turnstile, echo: Echo, partitions: int, steps: int) -> 
         echo.step()
     latency = Latency(partitions)
     while len(latency.echo) < steps:
-        latency.turnstile += [_milliseconds(charge) for _ in range(_BLOCK)]
-        latency.echo += [_milliseconds(echo.step) for _ in range(_BLOCK)]
+        latency.turnstile += [milliseconds(charge) for _ in range(_BLOCK)]
+        latency.echo += [milliseconds(echo.step) for _ in range(_BLOCK)]
     return latency
 
 
-def _milliseconds(work: Callable[[], None]) -> float:
+def milliseconds(work: Callable[[], None]) -> float:
+    """How long it takes."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000

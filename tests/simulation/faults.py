@@ -32,6 +32,7 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.trim_every, trim),
         (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
         (temper.evict_every, _evict),
+        (temper.race_every, _race),
     ):
         if every:
             yield _again(world, every, fault, simulation)
@@ -65,6 +66,23 @@ def restore(world: World, partition: int) -> None:
     newest = world.store.newest_whole(partition, world.floor)
     if world.temper.jumps and world.store.is_ahead(partition, newest):
         _put_back(world, {partition: newest})
+
+
+def _race(world: World, simulation: Simulation) -> None:
+    """Redis loses its last write, and the owner its place in the group: who claims the partition
+    moves the version to where that owner believes it to be, which goes on for a while.
+    """
+    partition, history = world.rng.randrange(world.broker.partitions), world.store.history
+    kept = history[-1].get(partition)
+    before = next((c for copy in reversed(history) if (c := copy.get(partition)) is not kept), None)
+    owner = kept.meta.get("owner") if kept else None
+    for member in simulation.group.members:
+        if before and member.name == owner == before.meta.get("owner") and world.floor == 0:
+            world.rewound.add(partition)
+            world.store.put_back({partition: before})
+            world.note("redis", f"loses the last write of {partition}")
+            simulation.group.evict(member)
+            return
 
 
 def _put_back(world: World, copies: dict[int, Contents]) -> None:

@@ -37,6 +37,7 @@ class Temper:
     rebalance_every: float  # for no reason
     evict_every: float  # a worker that is alive leaves the group
     rewind_every: float  # Redis goes back
+    race_every: float  # it goes back by one write, and its owner leaves the group
     jumps: bool  # and ahead again, to a copy of before it went back
     damage_every: float  # Redis loses a key of a partition
     marker_every: float  # a transaction ends in the log
@@ -75,6 +76,7 @@ class Temper:
             rebalance_every=rate(2.0, 20.0, 0.3),
             evict_every=rate(2.0, 20.0, 0.3),
             rewind_every=rate(0.5, 10.0),
+            race_every=rate(0.5, 5.0, 0.15),
             jumps=rng.random() < 0.5,
             damage_every=rate(2.0, 20.0, 0.2),
             marker_every=rate(0.2, 5.0, 0.3),
@@ -153,6 +155,7 @@ _RATES = (
     "rebalance_every",
     "evict_every",
     "rewind_every",
+    "race_every",
     "damage_every",
     "marker_every",
     "election_every",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import aiokafka
@@ -80,10 +81,25 @@ class KafkaFencedProducer:
         """Disconnect; nothing happens if it was never started."""
         if self._producer is not None:
             await self._producer.stop()
+            _hush(self._producer)
 
     def _not_sent(self, error: KafkaError) -> NotSent:
         self._failed = True
+        _hush(self._producer)
         return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
+
+
+def _hush(producer: Any) -> None:
+    """Take note of the errors that aiokafka keeps in a producer that was fenced, for nobody.
+
+    Python would report each with a traceback, whenever it happens to be collected.
+    """
+    accumulator = producer._message_accumulator
+    batches = [*accumulator._pending_batches, *chain(*accumulator._batches.values())]
+    waiters = [producer._txn_manager._transaction_waiter, *(b._drain_waiter for b in batches)]
+    for waiter in waiters:
+        if waiter is not None and waiter.done() and not waiter.cancelled():
+            waiter.exception()
 
 
 async def send_in_batches(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -70,6 +69,3 @@ def on_kafka(address: str, scenario: Scenario) -> None:
     with Topics(config) as topics:
         topics.ensure()
         asyncio.run(connected())
-    # aiokafka leaves futures behind in a producer that was fenced. Python 3.11 tells of them with
-    # tracebacks, for which it parses source, and fails if it is parsing something else just then.
-    gc.collect()

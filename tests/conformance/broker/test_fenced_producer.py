@@ -1,5 +1,8 @@
 """Of the producers of one partition's checkpoints, only the one that began last can send."""
 
+import asyncio
+import gc
+
 import pytest
 
 from streams.ledger.ledger import Channel, Output
@@ -50,6 +53,26 @@ def test_an_epoch_shuts_out_every_earlier_one(run):
         await newer.send(origin([checkpoint(b"newer")]))
         await newer.stop()
         assert await written(bench) == [b"old", b"new", b"newer"]
+
+    run(scenario)
+
+
+def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(run):
+    """Python would tell of it when it is collected: amid a test that has nothing to do with it."""
+
+    async def scenario(bench):
+        unseen = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unseen.append(context))
+        older, newer = await begun(bench), await begun(bench)
+        with pytest.raises(NotSent):
+            await older.send(origin([checkpoint(b"late")] * 3))
+        await older.stop()
+        await newer.stop()
+        del older, newer
+        gc.collect()
+        await asyncio.sleep(0)
+        assert unseen == []
 
     run(scenario)
 

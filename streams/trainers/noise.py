@@ -1,0 +1,58 @@
+"""How much noise a filter needs, so that nobody runs out before a number of steps.
+
+Accountants of a fixed number of steps (``accounting.noise_for_epsilon``) find a little less noise
+than a filter, which decides step by step, can grant. With theirs, whoever always has the largest
+norm would drop out before the end, and the last steps would be noise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from accounting import InvalidInput, PoissonGaussian, charge_units, ladder_for
+from accounting.rules.own_order import OwnOrderFilter
+from streams.sdk.errors import InvalidRequest
+
+_ACCURACY: Final = 1e-4
+_LARGEST: Final = 1e9
+
+
+def noise_for_steps(
+    epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0, clip_norm: float = 1.0
+) -> float:
+    """Return the noise with which a user of the largest norm is admitted to so many steps.
+
+    In a dataset that was created with measure="renyi", epsilon and delta. Shorter norms are
+    admitted to more. Rounded up by at most 1e-4 of itself.
+
+    Raises:
+        InvalidRequest: arguments that cannot be used.
+    """
+    if steps < 1:
+        raise InvalidRequest(f"steps is {steps}; it must be at least 1")
+    try:
+        ladder = ladder_for(epsilon, delta)
+        rule = OwnOrderFilter(ladder.orders, ladder.budgets)
+        budgets = np.array(rule.budget_units)
+
+        def lasts(ratio: float) -> bool:
+            mechanism = PoissonGaussian(ratio * clip_norm, sampling_rate)
+            units = charge_units("renyi", mechanism, [clip_norm], orders=rule.orders)[0]
+            return bool((budgets // np.maximum(units, 1) >= steps).any())
+
+        high = 1.0
+        while not lasts(high):
+            high *= 2.0
+            if high > _LARGEST:
+                raise InvalidRequest(f"no noise lasts for {steps} steps at epsilon {epsilon}")
+        low = high / 2.0
+        while lasts(low) and low > 1.0 / _LARGEST:
+            low, high = low / 2.0, low
+        while high - low > _ACCURACY * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if lasts(middle) else (middle, high)
+    except InvalidInput as error:
+        raise InvalidRequest(str(error)) from error
+    return high * clip_norm
