@@ -28,6 +28,7 @@ from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_g
 from accounting.conversions.ladders import Ladder, ladder_for
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.pure import pure_to_gdp
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.costs.tariffs import MAX_LEVELS, checked_tariff, levels_of, norms_of
@@ -56,7 +57,13 @@ from accounting.release import (
 )
 from accounting.rules.accounts import Account
 from accounting.rules.budget_filter import BudgetFilter
-from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.rules.filters import (
+    ApproxDPFilter,
+    GdpFilter,
+    PureDPFilter,
+    RenyiFilter,
+    ZcdpFilter,
+)
 from accounting.rules.lecuyer import LecuyerOdometer
 from accounting.rules.local_filter import LocalFilter
 from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
@@ -100,6 +107,7 @@ __all__ = [
     "OwnOrderFilter",
     "PoissonGaussian",
     "PureDP",
+    "PureDPFilter",
     "QuantilesRelease",
     "Raised",
     "RenyiFilter",
@@ -135,6 +143,7 @@ __all__ = [
     "norms_of",
     "own_order",
     "poisson_gaussian_divergence",
+    "pure_to_gdp",
     "quantile_norms",
     "release_mean",
     "release_quantiles",

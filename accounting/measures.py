@@ -3,14 +3,20 @@
     name        a budget is      counted in     steps it covers             guarantee
     renyi       nats per order   nats           all                         FZ Thm 4.3, 4.5, Rem 4.4
     zcdp        rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Remark 4.4
-    gdp         mu               mu squared     Gaussian                    K Thm 11, 12
+    gdp         mu               mu squared     Gaussian (and see below)    K Thm 11, 12
     approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
+    pure-dp     epsilon          epsilon        Laplace, PureDP             FZ Thm 4.3
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
 
 A row knows all in which measures differ: whoever keeps accounts asks the row, and never for its
 name. Costs are rounded up, budgets down, and what is said of a spend up.
+
+Most charges are rational numbers, the same on every machine, and may be computed wherever they are
+needed. Those of Poisson-sampled steps, and of pure DP steps under gdp, need exp, log or the normal
+quantile, whose last digits differ: `Measure.needs_tariff` says so. Who keeps a log has them
+computed once, as a `tariff`, and records the integers.
 """
 
 from __future__ import annotations
@@ -25,7 +31,15 @@ import numpy.typing as npt
 
 from accounting.conversions import gdp_budget, renyi_budgets, zcdp_budget
 from accounting.costs.costs import renyi_units
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+    simplified,
+)
+from accounting.costs.pure import PURE, gdp_units_of_pure
 from accounting.costs.quadratic import GDP, ZCDP
 from accounting.costs.tariffs import MAX_LEVELS, grid_norms, rising
 from accounting.exact.errors import InvalidInput
@@ -35,12 +49,20 @@ from accounting.exact.validation import (
     IntArray,
     Number,
     exact_number,
+    nonnegative_finite,
+    probability,
     whole_number,
 )
 from accounting.rules.budget_filter import BudgetFilter
-from accounting.rules.filters import ApproxDPFilter, GdpFilter, RenyiFilter, ZcdpFilter
+from accounting.rules.filters import (
+    ApproxDPFilter,
+    GdpFilter,
+    PureDPFilter,
+    RenyiFilter,
+    ZcdpFilter,
+)
 
-MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
+MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +72,12 @@ class Measure:
     Attributes:
         name: as users and records write it.
         unit: what a budget is a number of, in words.
-        mechanisms: the kinds of step that the measure can charge.
+        mechanisms: the kinds of step that `charge_units` can charge.
+        inexact: those whose charges are not the same on every machine: to be charged by tariffs.
         per_order: whether there is one budget, and one column of state, per Rényi order.
         power: of `unit`, in which budgets and costs are counted: 2 for mu, else 1.
         cost: units of a step, from a mechanism and norms (and orders).
+        inexact_cost: the same for those of `inexact`.
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
     """
@@ -66,16 +90,39 @@ class Measure:
     cost: Callable[..., IntArray]
     rule: Callable[..., BudgetFilter]
     largest: Callable[..., FloatArray | float]
+    inexact: tuple[type[Mechanism], ...] = ()
+    inexact_cost: Callable[..., IntArray] | None = None
 
     def covers(self, mechanism: Mechanism) -> bool:
-        """Return whether the measure can charge such a step."""
+        """Return whether `charge_units` can charge such a step."""
         return isinstance(mechanism, self.mechanisms)
+
+    def covers_by_tariff(self, mechanism: Mechanism) -> bool:
+        """Return whether `tariff` can charge such a step, as it can whatever the measure covers."""
+        return self.covers(simplified(mechanism)) or self.needs_tariff(mechanism)
+
+    def needs_tariff(self, mechanism: Mechanism) -> bool:
+        """Return whether machines differ about the charges, so that a log must hold them."""
+        return isinstance(simplified(mechanism), self.inexact)
 
     def charge_units(
         self, mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike | None = None
     ) -> IntArray:
         """Return what a step charges each user; see the function of this name."""
         return self.cost(mechanism, norms, *self._checked(orders))
+
+    def tariff(
+        self,
+        mechanism: Mechanism,
+        clip_norm: float,
+        levels: int,
+        orders: npt.ArrayLike | None = None,
+    ) -> IntArray:
+        """Return what a step charges at every level; see the function of this name."""
+        count = whole_number("levels", levels, 1, MAX_LEVELS)
+        norms, step = grid_norms(clip_norm, count), simplified(mechanism)
+        inexact = self.inexact_cost if self.needs_tariff(step) else None
+        return rising((inexact or self.cost)(step, norms, *self._checked(orders)))
 
     def filter_of(
         self, budgets: Sequence[int], orders: npt.ArrayLike | None = None
@@ -143,12 +190,19 @@ class Measure:
         return () if orders is None else (orders,)
 
 
+def _pure_budget(epsilon: float, delta: float) -> float:
+    """Return epsilon, which implies itself at every delta."""
+    probability("delta", delta)
+    return nonnegative_finite("epsilon", epsilon)
+
+
 _UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
 _ROWS: Final = (
     Measure(
         name="renyi",
         unit="nats per order",
         mechanisms=(*_UNSAMPLED, PoissonGaussian),
+        inexact=(PoissonGaussian,),
         per_order=True,
         power=1,
         cost=renyi_units,
@@ -169,6 +223,8 @@ _ROWS: Final = (
         name="gdp",
         unit="mu",
         mechanisms=(Gaussian,),
+        inexact=(Laplace, PureDP),
+        inexact_cost=gdp_units_of_pure,
         per_order=False,
         power=2,
         cost=GDP.units,
@@ -185,6 +241,16 @@ _ROWS: Final = (
         rule=ApproxDPFilter.from_units,
         largest=zcdp_budget,
     ),
+    Measure(
+        name="pure-dp",
+        unit="epsilon",
+        mechanisms=(Laplace, PureDP),
+        per_order=False,
+        power=1,
+        cost=PURE.units,
+        rule=PureDPFilter.from_units,
+        largest=_pure_budget,
+    ),
 )
 MEASURES: Final[Mapping[MeasureName, Measure]] = MappingProxyType({row.name: row for row in _ROWS})
 
@@ -200,6 +266,7 @@ def charge_units(
     - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44). An (epsilon, delta) budget is spent in zCDP
       (Feldman and Zrnic Thm 4.9).
     - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
+    - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
     - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a. For `PoissonGaussian`, at rates
       below 1, `renyi_cost` in units, rounded up.
 
@@ -233,7 +300,9 @@ def tariff(
 
     Level l is charged as the norm l clip_norm / levels, rounded up to float64
     (`accounting.costs.tariffs`): `charge_units` of that norm, or of the level below if that is more
-    by a rounding of sampled steps. So it is 0 at level 0 and never falls.
+    by a rounding of sampled steps. So it is 0 at level 0 and never falls. Besides what
+    `charge_units` takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every
+    measure that takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
 
     Args:
         measure: a key of `MEASURES`.
@@ -249,8 +318,7 @@ def tariff(
     Raises:
         InvalidInput: for other arguments, or a mechanism that the measure does not cover.
     """
-    row, count = _row(measure), whole_number("levels", levels, 1, MAX_LEVELS)
-    return rising(row.charge_units(mechanism, grid_norms(clip_norm, count), orders))
+    return _row(measure).tariff(mechanism, clip_norm, levels, orders)
 
 
 def _row(measure: MeasureName) -> Measure:

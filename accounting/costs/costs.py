@@ -24,12 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import (
-    Gaussian,
     Mechanism,
     PoissonGaussian,
     gaussian_stddev,
-    known,
     noise_scale,
+    simplified,
 )
 from accounting.costs.order_units import units_at_orders
 from accounting.costs.quadratic import ZCDP
@@ -93,7 +92,7 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
         InvalidInput: for other norms, orders or mechanisms.
     """
     alphas = renyi_orders("orders", orders)
-    mechanism = _simplified(known(mechanism))
+    mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):
         return poisson_gaussian_divergence(mechanism, norms, alphas)
     rho = zcdp_cost(mechanism, norms)
@@ -119,18 +118,11 @@ def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLik
     Raises:
         InvalidInput: for other norms, orders or mechanisms.
     """
-    mechanism = _simplified(known(mechanism))
+    mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):
         return cost_units(renyi_cost(mechanism, norms, orders))
     charges = ZCDP.units(mechanism, norms)
     return units_at_orders(charges, renyi_orders("orders", orders))
-
-
-def _simplified(mechanism: Mechanism) -> Mechanism:
-    """Return `Gaussian` for a sample of everybody, else the mechanism itself."""
-    if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
-        return Gaussian(mechanism.noise_stddev)
-    return mechanism
 
 
 def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:

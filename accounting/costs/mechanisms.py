@@ -93,6 +93,14 @@ def known(mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
+def simplified(mechanism: Mechanism) -> Mechanism:
+    """Return `Gaussian` for a sample of everybody, else the mechanism, if it is one of these."""
+    match known(mechanism):
+        case PoissonGaussian(noise_stddev, 1.0):
+            return Gaussian(noise_stddev)
+    return mechanism
+
+
 def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
@@ -122,7 +130,7 @@ def gaussian_stddev(mechanism: Mechanism) -> float:
         raise InvalidInput(
             "mechanism",
             mechanism,
-            "Gaussian for the measure gdp: pure DP does not imply Gaussian DP tightly; "
-            "account such steps in zcdp, renyi or approx-dp, Poisson-sampled ones in renyi",
+            "Gaussian for the measure gdp; account such steps in zcdp, renyi, approx-dp or "
+            "pure-dp, or in gdp by a tariff; Poisson-sampled ones in renyi",
         )
     return gaussian.noise_stddev

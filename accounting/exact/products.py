@@ -1,4 +1,4 @@
-"""Squares of ratios, and products, rounded up to the next float64 or whole number, exactly.
+"""Ratios, their squares, and products, rounded up to the next float64 or whole number, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
 are the same on every machine. A product is its rounded value and its rounding error
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from accounting.exact.error_free import (
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, UP, moved
 from accounting.exact.validation import (
+    BoolArray,
     FloatArray,
     IntArray,
     nonnegative_array,
@@ -84,27 +86,45 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     ratio = _power_over_square(scale, bits)
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
         return _in_blocks(values, ceilings, np.int64)
-    # Four roundings are within a relative 2**-51. Where both ends of an interval that is wider
-    # than that, and than their own roundings, have one ceiling, it is the exact one.
     with np.errstate(over="ignore", under="ignore"):
         square = values * values
-        tiny = square < _SQUARE_LIMITS[0]
-        low = square * ratio
-        high = low * (1.0 + _INTERVAL)
-        low *= 1.0 - _INTERVAL
-    for end in (low, high):
-        np.minimum(end, float(limit), out=end)
-        np.ceil(end, out=end)
-    whole: IntArray = low.astype(np.int64)
-    unsure = low != high
-    unsure |= tiny
-    if unsure.any():
-        left = values[unsure]
-        if left.size <= _FEW:
-            whole[unsure] = [_one_ceiling(value, scale, bits, limit) for value in left.tolist()]
-        else:
-            whole[unsure] = _in_blocks(left, ceilings, np.int64)
-    return whole
+        estimate = square * ratio
+
+    def one_by_one(few: list[float]) -> list[int]:
+        return [_one_ceiling(value, scale, bits, limit) for value in few]
+
+    return _rounded_up(estimate, square < _SQUARE_LIMITS[0], limit, values, ceilings, one_by_one)
+
+
+def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
+    """Return min(ceil(c / s * 2**bits), limit) in exact arithmetic, as int64.
+
+    Args:
+        c: finite, >= 0, any shape.
+        s: finite, > 0.
+        bits: the exponent, 0 to 60.
+        limit: a power of two from 2**53 to 2**62.
+
+    Raises:
+        InvalidInput: outside these ranges.
+    """
+    scale = positive_finite("s", s, DOWN)
+    values = _finite_values("c", c)
+
+    def ceilings(block: FloatArray) -> IntArray:
+        return _ratio_block(block, scale, bits, limit)
+
+    def one_by_one(few: list[float]) -> list[int]:
+        unit = Fraction(2**bits) / Fraction(scale)
+        return [min(math.ceil(value * unit), limit) for value in map(Fraction, few)]
+
+    with np.errstate(over="ignore", under="ignore"):
+        factor = math.ldexp(1.0, bits) / scale
+        if not _RATIO_LIMITS[0] < factor < _RATIO_LIMITS[1]:
+            return _in_blocks(values, ceilings, np.int64)
+        estimate = values * factor
+    small = values < _SQUARE_LIMITS[0]
+    return _rounded_up(estimate, small, limit, values, ceilings, one_by_one)
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
@@ -120,6 +140,60 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)
     return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
+
+
+def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+    """Return `ratio_ceil` for one flat block."""
+    tops, exponents = mantissas(c)
+    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
+    shift = exponents - divisor_exponents + bits
+    # A quotient of mantissas lies between 1/2 and 2: what is below 1 unit, or beyond the limit, is
+    # known from its size.
+    result = np.where(shift < 0, 1, limit)
+    result[c == 0.0] = 0
+    # Within a relative 2**-52, so that those not far above the limit are still decided exactly.
+    near = np.ldexp(tops / bottoms, np.clip(shift, 0, MANTISSA_BITS + limit.bit_length()))
+    inside = np.flatnonzero((shift >= 0) & (near <= limit * (1.0 + _INTERVAL)) & (c > 0.0))
+    top, bottom, by = tops[inside], bottoms[inside], shift[inside]
+    estimate = near[inside].astype(np.int64)
+    nothing = np.zeros_like(top)
+    whole = wide.quotient_up(
+        wide.shifted_left(wide.Wide(nothing, top), by.astype(np.uint64)),
+        wide.Wide(nothing, bottom),
+        estimate,
+    )
+    result[inside] = np.minimum(whole, limit)
+    return result
+
+
+def _rounded_up(
+    estimate: FloatArray,
+    unsure: BoolArray,
+    limit: int,
+    values: FloatArray,
+    exact: Callable[[FloatArray], IntArray],
+    one_by_one: Callable[[list[float]], list[int]],
+) -> IntArray:
+    """Return the ceiling of what `estimate`, which is overwritten, is of; exact where not sure.
+
+    Four roundings are within a relative 2**-51. Where both ends of an interval that is wider than
+    that, and than their own roundings, have one ceiling, it is the exact one.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        low, high = estimate, np.asarray(estimate * (1.0 + _INTERVAL))
+        np.multiply(low, 1.0 - _INTERVAL, out=low)
+    for end in (low, high):
+        np.minimum(end, float(limit), out=end)
+        np.ceil(end, out=end)
+    whole: IntArray = low.astype(np.int64)
+    unsure = unsure | (low != high)
+    if unsure.any():
+        left = values[unsure]
+        if left.size <= _FEW:
+            whole[unsure] = one_by_one(left.tolist())
+        else:
+            whole[unsure] = _in_blocks(left, exact, np.int64)
+    return whole
 
 
 def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:

@@ -13,6 +13,8 @@ cost nothing. Neighbouring datasets differ by adding or removing one user.
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
+    PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
+    OwnOrderFilter  nats per order    at the user's own order; in `accounting.rules.own_order`
     RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rules.rogers`
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
@@ -35,6 +37,7 @@ from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
+from accounting.costs.pure import PURE, PureCost
 from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected_floats
@@ -56,7 +59,7 @@ _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 class _OneBudgetFilter(BudgetFilter):
     """A filter whose state has shape (n,), and whose costs are those of `cost`."""
 
-    cost: ClassVar[QuadraticCost]
+    cost: ClassVar[QuadraticCost | PureCost]
 
     @classmethod
     def from_units(cls, budget: int) -> Self:
@@ -123,6 +126,21 @@ class ApproxDPFilter(_OneBudgetFilter):
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
+
+
+class PureDPFilter(_OneBudgetFilter):
+    """Admit while the sum of epsilons is at most the budget: epsilon-DP.
+
+    The Rényi filter at order infinity (FZ Thm 4.3), which needs no more than the product of
+    likelihood ratios (`accounting.costs.pure`); basic composition with adaptive parameters (Rogers
+    et al. 2016, Thm 3.6). Laplace and pure DP steps only. Costs and what remains are epsilons.
+    """
+
+    measure = "pure-dp"
+    cost = PURE
+
+    def __init__(self, epsilon: float) -> None:
+        self._set_budget(*split_budget("epsilon", epsilon))
 
 
 @dataclass(frozen=True, init=False)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,15 @@ from tests.integration.service import Service, eventually
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with LocalStack(workers=1, partitions=1) as stack:
+    with LocalStack(workers=1, partitions=2) as stack:
         yield Service(stack)
         stack.broker.kill()
 
 
-def lose(broker: KafkaBroker, topic: str, batches: int) -> None:
+def lose(broker: KafkaBroker, place: str, batches: int) -> None:
     """Kill the broker, as a machine that loses its power does, and let the last batches be gone."""
     broker.kill()
-    (segment,) = (broker.directory / "kafka" / "log" / f"{topic}-0").glob("*.log")
+    (segment,) = (broker.directory / "kafka" / "log" / place).glob("*.log")
     ends = ends_of_batches(segment)
     with segment.open("r+b") as file:
         file.truncate(ends[-1 - batches])
@@ -40,30 +39,29 @@ def ends_of_batches(segment: Path) -> list[int]:
     return ends
 
 
-def stopped(service: Service) -> AbstractContextManager[None]:
-    service.stack.stop_worker(0)
-    return nullcontext()
-
-
-def paused(service: Service) -> AbstractContextManager[object]:
-    return service.paused_worker()
-
-
-@pytest.mark.parametrize("meanwhile", [stopped, paused])
-def test_a_log_that_was_written_anew_with_the_same_last_record_stops_the_partition(
-    service: Service, meanwhile: Callable[[Service], AbstractContextManager[object]]
-) -> None:
-    for value in (b"first", b"second", b"third", b"last"):
-        service.publish(0, value)
-    service.settle()
-    service.close()  # its producer would find out
-    with meanwhile(service):
-        lose(service.stack.broker, service.config.topic("norms"), batches=3)
-        later = Service(service.stack)
-        for offset, value in enumerate((b"x", b"y", b"last", b"more"), start=1):
-            assert later.publish(0, value) == offset
-    if meanwhile is stopped:
-        service.stack.start_worker()
-    eventually(lambda: "leader epoch" in later.problems()[0])
-    assert later.kept()[0].next == 4
+def lose_and_write_anew(service: Service, partition: int) -> None:
+    topic = service.config.topic("norms")
+    lose(service.stack.broker, f"{topic}-{partition}", batches=3)
+    later = Service(service.stack)  # the producer of the other one would find out
+    for offset, value in enumerate((b"x", b"y", b"last", b"more"), start=1):
+        assert later.publish(partition, value) == offset
     later.close()
+
+
+def test_a_log_that_was_written_anew_with_the_same_last_record_stops_the_partition(
+    service: Service,
+) -> None:
+    for partition in range(2):
+        for value in (b"first", b"second", b"third", b"last"):
+            service.publish(partition, value)
+    service.settle()
+    service.close()
+    with service.paused_worker():
+        lose_and_write_anew(service, 0)
+    eventually(lambda: "leader epoch" in service.problems()[0])
+    assert "stopped" not in service.problems()[1]
+    service.stack.stop_worker(0)
+    lose_and_write_anew(service, 1)
+    service.stack.start_worker()
+    eventually(lambda: all("leader epoch" in problem for problem in service.problems()))
+    assert [service.kept()[partition].next for partition in range(2)] == [4, 4]

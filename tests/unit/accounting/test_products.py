@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from accounting import InvalidInput, cost_units
 from accounting.costs.order_units import units_at_orders, units_within_orders
 from accounting.exact import products
-from accounting.exact.products import product_up, square_ratio_ceil, square_ratio_up
+from accounting.exact.products import product_up, ratio_ceil, square_ratio_ceil, square_ratio_up
 from tests.unit.accounting import rational_model as exact
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
@@ -49,6 +49,32 @@ def test_square_ratio_of_exact_squares_is_exact(k: int, m: int, shift: int) -> N
     # (k m / m)^2 is a float64 exactly whenever k^2 is.
     result = square_ratio_up(np.array([math.ldexp(float(k * m), shift)]), math.ldexp(m, shift))
     assert result.tolist() == [float(k) ** 2]
+
+
+def check_ratio_ceilings(c: list[float], s: float) -> None:
+    unit = Fraction(2**44) / Fraction(s)
+    expected = [min(math.ceil(Fraction(value) * unit), 2**62) for value in c]
+    assert ratio_ceil(c, s, 44, 2**62).tolist() == expected
+    # More of them are decided together.
+    assert ratio_ceil(c * 130, s, 44, 2**62).tolist() == expected * 130
+
+
+@pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])
+def test_ceiling_of_a_ratio_is_exact_for_adversarial_values(s: float) -> None:
+    factors = (0.5, 1.0, 3.0, 2.0**-44, 1.5 * 2.0**-44, 2.0**-45, 2.0**18, 2.0**17.5)
+    multiples = [s * k for k in factors if s * k < math.inf]
+    beside = [math.nextafter(m, end) for m in multiples for end in (0.0, math.inf)]
+    check_ratio_ceilings([v for v in ADVERSARIAL + multiples + beside if v < math.inf], s)
+
+
+@given(st.lists(exact.any_norm, max_size=5), exact.any_scale)
+def test_ceiling_of_a_ratio_is_exact_for_any_float(c: list[float], s: float) -> None:
+    check_ratio_ceilings(c, s)
+
+
+@given(st.lists(exact.usual_norm, max_size=5), exact.usual_scale)
+def test_ceiling_of_a_ratio_is_exact_for_usual_norms(c: list[float], s: float) -> None:
+    check_ratio_ceilings([*c, s], s)
 
 
 def convergents_of_root(n: int) -> list[tuple[int, int]]:

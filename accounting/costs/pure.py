@@ -1,0 +1,135 @@
+"""The epsilon of a step: what it costs in pure DP, and what that comes to in Gaussian DP.
+
+    mechanism   epsilon of a user with norm c
+    Laplace     c / scale, c an L1 norm
+    PureDP      c itself
+
+In pure DP epsilons add up, whatever the steps depend on: given what was released before, every
+outcome of a step is at most e^eps times as likely with a user as without, and the other way round,
+so that whole histories are at most e^(sum of eps) times as likely. This holds on every path, so the
+running sum is a bound at every time. What a step charges is exact: a rational number, rounded up.
+
+In Gaussian DP an epsilon-DP step is mu-GDP with
+
+    mu = 2 Phi^-1(e^eps / (1 + e^eps)) = 2 sqrt(2) erfinv(tanh(eps / 2)),
+
+and for no smaller mu if nothing but epsilon is known (Liu, Sun, Xie et al., arXiv 2210.09269). For
+let f be the trade-off of randomised response, which every eps-DP step is at least as hard as: two
+lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off G of mu-GDP is
+convex, and G(0) = 1, G(1) = 0, so that it lies below f everywhere if it does at the kink; and
+G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). The functions in it differ
+from machine to machine in the last digits: it may be charged by a tariff, which travels as
+integers, and in no other way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from accounting.costs.mechanisms import Laplace, Mechanism, PureDP, known
+from accounting.exact.errors import InvalidInput
+from accounting.exact.products import ratio_ceil
+from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, cost_units
+from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, norm_vector
+
+_SHAVE: Final = 1.0 - 2.0**-50  # two roundings, each within a relative 2**-53
+_SMALLEST_NORM: Final = 2.0**-1000
+# From here on the bound 8 log((1 + e^eps) / 2) of mu squared, as Phi(-x) <= e^(-x^2 / 2) / 2.
+_LARGEST_EPSILON: Final = 600.0
+_SLACK: Final = 2.0**-44  # far above the relative error of erfinv, erfcinv, tanh and exp
+_SMALL: Final = 2.0**-500  # whose square does not vanish
+
+
+@dataclass(frozen=True)
+class PureCost:
+    """A cost of c / scale units of 2**-44."""
+
+    def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
+        """Return ceil(eps 2**44) of each norm, exactly; shape (n,), saturates at `MAX_COST_UNITS`.
+
+        Args:
+            mechanism: `Laplace` or `PureDP`.
+            norms: shape (n,), finite, >= 0.
+
+        Raises:
+            InvalidInput: for other norms, or another mechanism.
+        """
+        vector = norm_vector("norms", norms)
+        return ratio_ceil(vector, pure_scale(mechanism), UNIT_BITS, MAX_COST_UNITS)
+
+    def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
+        """Return what `units` is the ceiling of, as far as it does not saturate."""
+        return Fraction(norm) / Fraction(pure_scale(mechanism)) * Fraction(2**UNIT_BITS)
+
+    def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
+        """Return norms, shape (n,), that cost at most `units` in exact arithmetic, and little less.
+
+        Below by at most a relative 2**-49; the same bits on every machine.
+        """
+        norms = units.astype(np.float64) * 2.0**-UNIT_BITS * _SHAVE * pure_scale(mechanism)
+        norms[norms < _SMALLEST_NORM] = 0.0
+        return np.asarray(norms)
+
+
+PURE: Final = PureCost()
+
+
+def pure_scale(mechanism: Mechanism) -> float:
+    """Return s such that a user of norm c has eps = c / s: the scale of `Laplace`, 1 for `PureDP`.
+
+    Raises:
+        InvalidInput: for a mechanism that is not pure DP.
+    """
+    match known(mechanism):
+        case Laplace(scale):
+            return scale
+        case PureDP():
+            return 1.0
+    allowed = "Laplace or PureDP: no epsilon bounds what Gaussian noise may lose"
+    raise InvalidInput("mechanism", mechanism, allowed)
+
+
+def pure_to_gdp(epsilon: npt.ArrayLike) -> FloatArray:
+    """Return the least mu such that every epsilon-DP step is mu-GDP, of the shape of `epsilon`.
+
+    Rounded up, by at most a relative 2**-43, above 600 nats by at most 1%; epsilons
+    from 0 to 2**-500 count as that.
+
+    Args:
+        epsilon: nats, >= 0, any shape; infinity gives infinity.
+    """
+    return np.asarray(np.sqrt(_mu_squared(nonnegative_array("epsilon", epsilon))))[()]
+
+
+def gdp_units_of_pure(mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
+    """Return mu squared of each norm in units, rounded up, shape (n,): for tariffs alone.
+
+    Args:
+        mechanism: `Laplace` or `PureDP`.
+        norms: shape (n,), finite, >= 0.
+    """
+    vector, scale = norm_vector("norms", norms), pure_scale(mechanism)
+    with np.errstate(over="ignore", under="ignore"):
+        quotients = vector / scale
+    epsilons = np.where(vector > 0.0, np.nextafter(quotients, np.inf), 0.0)
+    return cost_units(_mu_squared(epsilons))
+
+
+def _mu_squared(epsilons: FloatArray) -> FloatArray:
+    """Return mu squared, rounded up."""
+    with np.errstate(over="ignore", under="ignore"):
+        eps = np.clip(epsilons, _SMALL, _LARGEST_EPSILON)
+        near = scipy.special.erfinv(np.tanh(0.5 * np.minimum(eps, 1.0)))
+        far = scipy.special.erfcinv(2.0 / (1.0 + np.exp(np.maximum(eps, 1.0))))
+        root = np.where(eps <= 1.0, near, far)
+        exact = 8.0 * root * root
+        # The bound, a little more than that: log((1 + e^eps) / 2) is below eps.
+        large = 8.0 * epsilons
+        square = np.where(epsilons > _LARGEST_EPSILON, large, exact) * (1.0 + _SLACK)
+    return np.where(epsilons > 0.0, square, 0.0)
