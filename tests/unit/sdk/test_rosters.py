@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
-from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_request
+from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_answer, decode_request
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -238,4 +238,16 @@ def test_a_decision_that_no_worker_made_ends_the_run(changes: dict[str, Any]) ->
         [replace(decision, **changes)] if isinstance(decision, RosterDecision) else [decision]
     )
     with pytest.raises(ConflictingDecisions):
+        roster.charge(noise_stddev=4.0)
+
+
+def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
+    service, _, roster = begun()
+    roster.charge(noise_stddev=4.0)
+    stored = decode_answer(service.ledgers[0].runs["d", "r"].decision)
+    service.hear(stored)
+    roster.charge(noise_stddev=4.0)
+    assert isinstance(stored, RosterDecision)
+    service.hear(replace(stored, halted=pack_positions(np.array([0]), stored.members)))
+    with pytest.raises(ConflictingDecisions, match="in two ways"):
         roster.charge(noise_stddev=4.0)
