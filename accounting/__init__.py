@@ -26,7 +26,9 @@ from accounting.conversions import (
 )
 from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
 from accounting.conversions.ladders import Ladder, ladder_for
+from accounting.costs.banded import banded_step
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
+from accounting.costs.events import mechanism_from
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.pure import pure_to_gdp
 from accounting.costs.quadratic import noise_for_norm_budget
@@ -56,6 +58,7 @@ from accounting.release import (
     release_quantiles,
 )
 from accounting.rules.accounts import Account
+from accounting.rules.approx_zcdp import ApproxZcdpFilter
 from accounting.rules.budget_filter import BudgetFilter
 from accounting.rules.filters import (
     ApproxDPFilter,
@@ -71,6 +74,7 @@ from accounting.rules.outcomes import Raised, StepOutcome
 from accounting.rules.own_order import OwnOrderFilter, own_order
 from accounting.rules.rogers import RogersFilter
 from accounting.rules.roster import RosterColumns
+from accounting.rules.separation import SeparationFilter, SeparationState
 from accounting.rules.standing import Standing
 from accounting.rules.terms import Balances, Terms
 
@@ -87,6 +91,7 @@ __all__ = [
     "UNIT_BITS",
     "Account",
     "ApproxDPFilter",
+    "ApproxZcdpFilter",
     "Balances",
     "Bounds",
     "BudgetFilter",
@@ -115,6 +120,8 @@ __all__ = [
     "ReportAccountant",
     "RogersFilter",
     "RosterColumns",
+    "SeparationFilter",
+    "SeparationState",
     "SparseVector",
     "Standing",
     "StatedCost",
@@ -123,6 +130,7 @@ __all__ = [
     "ZcdpFilter",
     "advance_units",
     "approximate_mu",
+    "banded_step",
     "budget_units",
     "charge_units",
     "checked_tariff",
@@ -138,6 +146,7 @@ __all__ = [
     "ladder_for",
     "levels_of",
     "mean_norms",
+    "mechanism_from",
     "noise_for_epsilon",
     "noise_for_norm_budget",
     "norms_of",

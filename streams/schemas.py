@@ -17,7 +17,8 @@ request.
     SHA-256 of its content. What a charge may make a worker write is limited more tightly. The
     lengths of packed arrays are checked before anything else (in version 1 after the attempt), and
     what is refused for its content names its sender.
-3   A policy may bind each user to an order of its own (``own_order``).
+3   A policy may bind each user to an order of its own (``own_order``), and may be of measure
+    pure-dp.
     A roster: the users of a run are enrolled once (``enrol``) and charged by their levels, one byte
     each, at the prices of a tariff (``charge-roster``). So sampled steps can be charged: what
     computing their cost needs besides rational arithmetic has been done before the log.
@@ -60,7 +61,7 @@ Users: TypeAlias = list[IntegerUser | StringUser] | bytes
 Norms: TypeAlias = list[float] | bytes
 """One norm per user, or packed little-endian float64 (the fast path)."""
 
-Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp"]
+Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
 MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
 RosterMechanism: TypeAlias = MechanismName | Literal["poisson-gaussian"]
 OnExhaustion: TypeAlias = Literal["halt", "clip"]
@@ -498,6 +499,8 @@ def _check_rosters(request: Request) -> None:
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
             feature = "own_order"
+        case CreateDataset(policy=policy) if policy.measure == "pure-dp":
+            feature = "measure pure-dp"
         case _:
             return
     raise Rejection(Reason.MALFORMED, f"{feature} needs version 3, not {request.v}")

@@ -33,7 +33,7 @@ def ladder_for(epsilon: float, delta: float) -> Ladder:
     Beyond, no order is better: Gaussian steps cost in proportion to the order, sampled ones more
     than that. Budgets are about e - log(1/delta) / (order - 1), so the distances from 1 are spaced
     evenly in their inverse, which spaces the budgets evenly. For steps of the sampled Gaussian with
-    noise of half the clip bound or more, the best rung admits within 1% of what the best of all
+    noise of half the clip bound or more, the best rung admits within 2% of what the best of all
     real orders does, if that is 50 steps or more.
 
     One filter of one of these orders implies (epsilon, delta) for its user

@@ -13,12 +13,12 @@ In Gaussian DP an epsilon-DP step is mu-GDP with
 
     mu = 2 Phi^-1(e^eps / (1 + e^eps)) = 2 sqrt(2) erfinv(tanh(eps / 2)),
 
-and for no smaller mu if nothing but epsilon is known (Liu, Sun, Xie et al., arXiv 2210.09269). For
-let f be the trade-off of randomised response, which every eps-DP step is at least as hard as: two
-lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off G of mu-GDP is
-convex, and G(0) = 1, G(1) = 0, so that it lies below f everywhere if it does at the kink; and
-G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). The functions in it differ
-from machine to machine in the last digits: it may be charged by a tariff, which travels as
+and for no smaller mu if nothing but epsilon is known (Liu, Sun, Kong and Jiang 2022, arXiv
+2210.09269). For let f be the trade-off of randomised response, which every eps-DP step is at least
+as hard as: two lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off
+G of mu-GDP is convex, and G(0) = 1, G(1) = 0, so that it lies below f everywhere if it does at the
+kink; and G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). The functions in it
+differ from machine to machine in the last digits: it may be charged by a tariff, which travels as
 integers, and in no other way.
 """
 

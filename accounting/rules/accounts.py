@@ -31,19 +31,30 @@ class Account:
         self.balances = balances
         self.standings: list[Standing] = []
 
-    def settle(self, slots: IntArray) -> None:
+    def settle(self, slots: Rows) -> None:
         """Bring the balances of these rows up to date; they may be repeated."""
-        for standing in self.standings:
-            standing.settle(standing.positions_of(self, slots))
+        if self.standings:
+            rows = _listed(slots)
+            for standing in self.standings:
+                standing.settle(standing.positions_of(self, rows))
 
     def take(self, slots: Rows, but: Standing | None = None) -> None:
-        """Bring the balances of these rows up to date, to be written: rosters look at them anew."""
+        """Bring the balances of these rows up to date, to be written: rosters look at them anew.
+
+        Args:
+            slots: whose balances are about to be read and written.
+            but: a roster that needs not look.
+        """
         others = [standing for standing in self.standings if standing is not but]
         if others:
-            rows = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+            rows = _listed(slots)
             for standing in others:
                 standing.review(standing.positions_of(self, rows))
 
     def order(self, rows: Rows) -> OrderArray | None:
         """Return the orders that these users are bound to, if they are bound to any."""
         return self.balances.order[rows] if self.terms.orders == "own" else None
+
+
+def _listed(slots: Rows) -> IntArray:
+    return np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots

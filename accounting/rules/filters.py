@@ -132,8 +132,8 @@ class PureDPFilter(_OneBudgetFilter):
     """Admit while the sum of epsilons is at most the budget: epsilon-DP.
 
     The Rényi filter at order infinity (FZ Thm 4.3), which needs no more than the product of
-    likelihood ratios (`accounting.costs.pure`); basic composition with adaptive parameters (Rogers
-    et al. 2016, Thm 3.6). Laplace and pure DP steps only. Costs and what remains are epsilons.
+    likelihood ratios (`accounting.costs.pure`). Laplace and pure DP steps only. Costs and what
+    remains are epsilons.
     """
 
     measure = "pure-dp"

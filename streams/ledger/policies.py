@@ -58,6 +58,10 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must increase strictly, not {policy.orders}"
     elif has_own_orders(policy) and not per_order:
         complaint = f"own_order belongs to measure renyi, not to {measure}"
+    elif policy.on_exhaustion == "clip" and not measure_of(policy).covers(Gaussian(1.0)):
+        complaint = (
+            f"on_exhaustion=clip grants norms of gaussian steps, which {measure} has none of"
+        )
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -133,7 +137,7 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
         mechanism = MECHANISMS[name](scale)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, name, policy)
+    _check_covered(mechanism, name, policy, measure_of(policy).covers(mechanism))
     return mechanism
 
 
@@ -143,25 +147,27 @@ def check_roster_mechanism(charge: ChargeRoster, policy: Policy) -> None:
     Raises:
         Rejection: INVALID_MECHANISM.
     """
-    if charge.mechanism != "poisson-gaussian":
-        if charge.sampling_rate != 1.0:
-            detail = (
-                f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
-                "sampled: those of poisson-gaussian are"
-            )
-            raise Rejection(Reason.INVALID_MECHANISM, detail)
-        mechanism_of(charge.mechanism, charge.scale, policy)
-        return
+    if charge.mechanism != "poisson-gaussian" and charge.sampling_rate != 1.0:
+        detail = (
+            f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
+            "sampled: those of poisson-gaussian are"
+        )
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
     try:
-        mechanism = PoissonGaussian(charge.scale, charge.sampling_rate)
+        mechanism = (
+            PoissonGaussian(charge.scale, charge.sampling_rate)
+            if charge.mechanism == "poisson-gaussian"
+            else MECHANISMS[charge.mechanism](charge.scale)
+        )
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, charge.mechanism, policy)
+    covered = measure_of(policy).covers_by_tariff(mechanism)
+    _check_covered(mechanism, charge.mechanism, policy, covered)
 
 
-def _check_covered(mechanism: Mechanism, name: str, policy: Policy) -> None:
+def _check_covered(mechanism: Mechanism, name: str, policy: Policy, is_covered: bool) -> None:
     measure = measure_of(policy)
-    if not measure.covers(mechanism):
+    if not is_covered:
         covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
         other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
         detail = (

@@ -47,6 +47,7 @@ _SETTINGS: Mapping[str, str] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
     # After kill -9 the controller lets the broker register again when this session is over.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",

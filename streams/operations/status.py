@@ -66,7 +66,8 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    topics, log = _topics(config), _log(config)
+    topics = _topics(config)
+    log = _log(config, topics.partitions)
     glances = _glances(config, len(log))
     return [
         _status(partition, extent, glance, topics)
@@ -80,7 +81,7 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
-    count = len(_log(config))
+    count = _topics(config).partitions
     datasets: dict[str, DatasetStatus] = {}
     for inventory in _summaries(config, count):
         for name, found in inventory.summary.datasets.items():
@@ -213,27 +214,25 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
 def _topics(config: Config) -> TopicsSeen:
     try:
         with Topics(config) as topics:
-            return topics.look()
+            seen = topics.look()
     except TopicsUnavailable as error:
         raise Unavailable(str(error)) from error
+    if not seen.partitions:
+        raise Unavailable(
+            f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
+            "was one, it was deleted: restore it from a copy of Kafka's data, or what was spent is "
+            "lost"
+        )
+    return seen
 
 
-def _log(config: Config) -> list[tuple[int, int]]:
+def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
     try:
         consumer = new_reader(config)
     except KafkaError as error:
         raise Unavailable(f"no Kafka broker at {config.kafka}: {error}") from error
     try:
-        topic = config.topic(NORMS)
-        places = [
-            TopicPartition(topic, partition)
-            for partition in sorted(consumer.partitions_for_topic(topic) or ())
-        ]
-        if not places:
-            raise Unavailable(
-                f"topic {topic} does not exist. The first worker creates it; if there was one, it "
-                "was deleted: restore it from a copy of Kafka's data, or what was spent is lost"
-            )
+        places = [TopicPartition(config.topic(NORMS), p) for p in range(partitions)]
         starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
         return [(starts[place], ends[place]) for place in places]
     except KafkaError as error:

@@ -112,7 +112,7 @@ class Turnstile:
 
         Args:
             name: letters, digits, dots, dashes and underscores.
-            measure: how losses add up: "zcdp", "gdp", "renyi" or "approx-dp".
+            measure: how losses add up: "zcdp", "gdp", "renyi", "approx-dp" or "pure-dp".
             epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
                 at each of the orders.
             delta: see epsilon.

@@ -32,7 +32,8 @@ from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, partition_count
 
 _TOPICS_POLL = 0.2
-_REPLIES_POLL_MS = 500
+_REPLIES_POLL_MS = 50  # as long as closing may have to wait for it
+_REPLIES_WAIT_MS = 500  # that a broker without any keeps the question
 _READING_POLL_MS = 200
 
 
@@ -51,7 +52,7 @@ class KafkaConnection(Connection):
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
         }
         with reaching_kafka(config), ExitStack() as opened:
-            self._consumer = new_reader(config, fetch_max_wait_ms=_REPLIES_POLL_MS)
+            self._consumer = new_reader(config, fetch_max_wait_ms=_REPLIES_WAIT_MS)
             opened.callback(self._consumer.close)
             places = [
                 TopicPartition(topic, partition)

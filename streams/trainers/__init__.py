@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from streams.trainers.classifier import IndividualDPClassifier
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
+    from streams.trainers.noise import noise_for_steps
+    from streams.trainers.pacing import Pace
     from streams.trainers.steps import OpenStep, PrivateSteps
 
 _HOMES = {
@@ -23,8 +25,10 @@ _HOMES = {
     "ExamplesByUser": "examples",
     "IndividualDPClassifier": "classifier",
     "OpenStep": "steps",
+    "Pace": "pacing",
     "PrivateSteps": "steps",
     "PrivateTrainer": "loop",
+    "noise_for_steps": "noise",
 }
 
 __all__ = [
@@ -33,8 +37,10 @@ __all__ = [
     "ExamplesByUser",
     "IndividualDPClassifier",
     "OpenStep",
+    "Pace",
     "PrivateSteps",
     "PrivateTrainer",
+    "noise_for_steps",
 ]
 
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import InvalidInput, noise_for_epsilon
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.estimators import ClassifierBase
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.loop import Descent, Floats, PrivateTrainer
+from streams.trainers.noise import noise_for_steps
+from streams.trainers.pacing import Pace
 from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import PrivateSteps
 
@@ -37,9 +38,8 @@ class IndividualDPClassifier(ClassifierBase):
     """Multinomial logistic regression, (epsilon, delta)-private for every user.
 
     Neighbouring datasets differ by adding or removing one user. A user whose gradients are short
-    takes part in more steps than the worst case could. Whoever has nothing left drops out, and
-    steps that are left to few users are mostly noise: with steps far above ``worst_case_steps``
-    a model gets worse again.
+    takes part in more steps than the worst case could: with ``worst_case_steps`` below ``steps``
+    there is less noise than the worst case needs.
 
     Args:
         epsilon: with delta, the budget of a dataset in this process, and what the noise is made
@@ -54,6 +54,8 @@ class IndividualDPClassifier(ClassifierBase):
         clip_norm: of a user's gradient, the sum over its examples.
         learning_rate: of the descent.
         momentum: of the descent.
+        paced: whether nobody is left out before the end: who cannot pay for its whole gradient in
+            every step that is left is clipped to what it can pay for (``streams.trainers.pacing``).
         classes: all labels there may be; by default those in y, which are taken to be public.
         population: a public number of users, times ``sampling_rate`` the denominator; by default
             the number of users in the data, which is taken to be public.
@@ -85,6 +87,7 @@ class IndividualDPClassifier(ClassifierBase):
         clip_norm: float = 1.0,
         learning_rate: float = 4.0,
         momentum: float = 0.0,
+        paced: bool = True,
         classes: ArrayLike | None = None,
         population: float | None = None,
         levels: int = 100,
@@ -102,6 +105,7 @@ class IndividualDPClassifier(ClassifierBase):
         self.clip_norm = clip_norm
         self.learning_rate = learning_rate
         self.momentum = momentum
+        self.paced = paced
         self.classes = classes
         self.population = population
         self.levels = levels
@@ -159,6 +163,7 @@ class IndividualDPClassifier(ClassifierBase):
             sampling_rate=self.sampling_rate,
             expected_batch=self.sampling_rate * population,
             levels=self.levels,
+            pace=Pace(self.epsilon, self.delta, self.steps) if self.paced else None,
             not_private_generator=None if seed is None else np.random.default_rng(seed),
         )
         trainer = PrivateTrainer(
@@ -206,17 +211,13 @@ class IndividualDPClassifier(ClassifierBase):
     def _noise(self) -> float:
         if self.noise_stddev is not None:
             return float(self.noise_stddev)
-        steps = self.worst_case_steps
-        try:
-            return noise_for_epsilon(
-                self.epsilon,
-                self.delta,
-                steps=self.steps if steps is None else steps,
-                sampling_rate=self.sampling_rate,
-                clip_norm=self.clip_norm,
-            )
-        except InvalidInput as error:
-            raise InvalidRequest(str(error)) from error
+        return noise_for_steps(
+            self.epsilon,
+            self.delta,
+            self.steps if self.worst_case_steps is None else self.worst_case_steps,
+            sampling_rate=self.sampling_rate,
+            clip_norm=self.clip_norm,
+        )
 
     def _own_run(self) -> TrainingRun:
         from streams.sdk.client import Turnstile

@@ -7,6 +7,7 @@ norm would drop out before the end, and the last steps would be noise.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,10 @@ def noise_for_steps(
     """
     if steps < 1:
         raise InvalidRequest(f"steps is {steps}; it must be at least 1")
+    if not 0.0 < sampling_rate <= 1.0:
+        raise InvalidRequest(f"sampling_rate is {sampling_rate}; it must be above 0, at most 1")
+    if not 0.0 < clip_norm < math.inf:
+        raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
     try:
         ladder = ladder_for(epsilon, delta)
         rule = OwnOrderFilter(ladder.orders, ladder.budgets)

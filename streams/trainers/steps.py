@@ -35,6 +35,7 @@ from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
 from streams.sdk.sampling import poisson_sample
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
+from streams.trainers.pacing import Pace
 from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
 from streams.trainers.sums import ClippedSum, Rows
 
@@ -70,6 +71,7 @@ class PrivateSteps:
         levels: of norms up to ``clip_norm``.
         own_coins: whether norms of users who were drawn become their levels. Reports on realised
             histories do not hold for such a run; the budget does.
+        pace: keeps levels to what lasts until the end; needs ``own_coins``.
         sampling: 'poisson'; other ways to draw are refused, with the reason.
         not_private_generator: draws coins and noise, for tests and for figures that must be
             repeated. Whoever knows its seed knows the noise: nothing is private then.
@@ -89,6 +91,7 @@ class PrivateSteps:
         expected_batch: float,
         levels: int = 100,
         own_coins: bool = True,
+        pace: Pace | None = None,
         sampling: str = "poisson",
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
@@ -99,15 +102,20 @@ class PrivateSteps:
         self._run = run
         self._noise_stddev, self._sampling_rate = noise_stddev, sampling_rate
         self._expected_batch = float(expected_batch)
-        self._own_coins = own_coins
+        if pace is not None and not own_coins:
+            raise InvalidRequest("a pace follows the norms that were seen: it needs own_coins")
+        self._own_coins, self._pace = own_coins, pace
         self._generator = not_private_generator
         self._normals = ExactNormals(not_private_generator)
         self._users = len(users)  # type: ignore[arg-type]
         self._open: OpenStep | None = None
         self._released = -1
         self._name = run.dataset, run.name
-        self._settings(run.step, clip_norm)
+        mechanism, _ = self._settings(run.step, clip_norm)
         self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
+        if pace is not None:
+            first = pace.begin(self._users, run.step, mechanism, clip_norm, levels)
+            self.roster.set_norms(np.full(self._users, first))
 
     @property
     def step(self) -> int:
@@ -158,6 +166,8 @@ class PrivateSteps:
         )
         if decision.step <= self._released:
             raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
+        if self._pace is not None:
+            self._pace.charged(decision.step, mechanism)
         # Step 3.
         self._open = OpenStep(self, decision, self._draw(decision, mechanism), mechanism, exponent)
         return self._open
@@ -196,6 +206,8 @@ class PrivateSteps:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
         if self._own_coins and len(norms):
             seen = np.minimum(norms, self.roster.clip_norm)
+            if self._pace is not None:
+                seen = self._pace.limited(step.step, step.positions, seen)
             self.roster.observe(step.positions, seen)
         self._open, self._released = None, step.step
         stddev = Fraction(step.noise_stddev) / Fraction(2) ** step.exponent

@@ -41,6 +41,7 @@ from streams.sdk.errors import InvalidRequest
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser, Selection
+from streams.trainers.pacing import Pace
 from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
 
@@ -61,6 +62,7 @@ def make_private(
     steps: int | None = None,
     levels: int = 100,
     own_coins: bool = True,
+    pace: Pace | None = None,
     max_physical_batch_size: int | None = None,
     collate_fn: Callable[[list[Any]], Any] = default_collate,
     batch_first: bool = True,
@@ -88,6 +90,7 @@ def make_private(
             over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
         levels: of norms up to ``max_grad_norm``.
         own_coins: whether norms that were seen become levels.
+        pace: keeps levels to what lasts until the end.
         max_physical_batch_size: how many examples the loader gives at a time, users kept together;
             the optimizer moves when the step is complete.
         collate_fn: makes a batch of examples.
@@ -130,6 +133,7 @@ def make_private(
         expected_batch=expected,
         levels=levels,
         own_coins=own_coins,
+        pace=pace,
         not_private_generator=not_private_generator,
     )
     loader = IndividualDPLoader(

@@ -6,6 +6,7 @@ record is done when its batch is in Redis. All that is unexpected ends the worke
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -29,7 +30,7 @@ from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
-from streams.worker.kafka.transport import TurnstileApp
+from streams.worker.kafka.transport import NoTables, TurnstileApp
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
 
@@ -52,6 +53,13 @@ class _Record:
 
     def done(self) -> None:
         self._event.ack()
+
+
+class _Worker(Worker):
+    """Faust's, which sleeps for a second when all that it ran has ended."""
+
+    async def _sentinel_task(self) -> None:
+        await asyncio.sleep(0)
 
 
 def create_app(config: Config, topics: Topics) -> TurnstileApp:
@@ -96,6 +104,7 @@ def _faust_app(config: Config) -> TurnstileApp:
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
         store="memory://",
+        TableManager=NoTables,
         web_enabled=False,
         topic_disable_leader=True,
         table_standby_replicas=0,  # else Faust's own assignor leaves some of many workers idle
@@ -167,6 +176,6 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
-    worker = Worker(app, loglevel=log_level, quiet=True, override_logging=False)
+    worker = _Worker(app, loglevel=log_level, quiet=True, override_logging=False)
     worker.spinner = None  # it writes control characters between the lines
     worker.execute_from_commandline()

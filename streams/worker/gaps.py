@@ -2,7 +2,8 @@
 
 What always holds: the intake goes on behind a gap only if the log proves that there is nothing to
 apply in it, control records of transactions for example. Records that the log has and that did not
-come end the worker: fetching begins anew. What the log does not have is a hole, and a stop.
+come end the worker (at the end of the log, after a while): fetching begins anew. What the log does
+not have is a hole, and a stop.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from streams.worker.ports import End, Missing
 from streams.worker.stops import Stop, Stops
 
 logger = logging.getLogger("turnstile.worker")
+
+OVERDUE_AFTER = 30.0
+"""Seconds that the last records of the log may be on their way while nothing comes."""
 
 Proof = Callable[[int, int], Awaitable[Missing]]
 """What the log has at offsets, first and end, at which nothing came."""
@@ -40,12 +44,22 @@ class Gaps:
         self._pass_to(found)
         return None
 
-    async def at_the_end(self, end: int) -> bool:
-        """Pass over what is left up to the end of the log, if nothing waits; whether it did."""
+    async def at_the_end(self, end: int, waited: float) -> bool:
+        """Pass over what is left up to the end of the log, if nothing waits; whether it did.
+
+        Args:
+            end: of the log.
+            waited: for how many seconds nothing has come.
+        """
         first = self._intake.position
         if len(self._intake) or first >= end:
             return False
-        if await self._proof(first, end) is not Missing.NOTHING_TO_APPLY or len(self._intake):
+        missing = await self._proof(first, end)
+        if len(self._intake):
+            return False
+        if missing is Missing.RECORDS and waited >= OVERDUE_AFTER:
+            self._end(f"partition {self._stops.partition}: {first} does not come from the log")
+        if missing is not Missing.NOTHING_TO_APPLY:
             return False
         self._pass_to(end)
         return True

@@ -46,7 +46,7 @@ class Heartbeat:
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
-            await processor.pass_tail(end)
+            await processor.pass_tail(end, waiting)
 
     def _summary(self, now: float) -> bytes:
         """What the state holds; empty if it was shown already, or too recently."""

@@ -189,13 +189,13 @@ class Processor:
         """Write what changed as pages."""
         await self.compaction.run(lambda: self.next)
 
-    async def pass_tail(self, end: int) -> None:
-        """Go on to the end of the log, if nothing came from there and it holds nothing to apply."""
+    async def pass_tail(self, end: int, waited: float) -> None:
+        """Go on to the end of the log, if nothing came for a while and it has nothing to apply."""
         if self._lock.locked():
             return  # it is at work
         async with self._lock:
             first = self.intake.position
-            if self.state is State.RUNNING and await self._gaps.at_the_end(end):
+            if self.state is State.RUNNING and await self._gaps.at_the_end(end, waited):
                 changes = encode(self.ledger.take_changes())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
                 await self._commit(Batch(first, end, chain, leader_epoch, [], [], changes))

@@ -147,8 +147,10 @@ class Stopped(Exception):
 def _exact_cost(measure: str, mechanism: str, scale: float, norm: float) -> Fraction:
     """What a norm costs, in units, before rounding; of renyi at the order 1."""
     divisor = Fraction(1) if mechanism == "pure-dp" else Fraction(scale)
-    ratio = (Fraction(norm) / divisor) ** 2
-    return (ratio if measure == "gdp" else ratio / 2) * _UNIT
+    ratio = Fraction(norm) / divisor
+    if measure == "pure-dp":
+        return ratio * _UNIT
+    return (ratio**2 if measure == "gdp" else ratio**2 / 2) * _UNIT
 
 
 @lru_cache(maxsize=1 << 18)
@@ -351,6 +353,7 @@ class Auditor:
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["own_order"] is True and policy["measure"] != "renyi")
+            or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -690,10 +693,17 @@ def _decided_before(
 
 def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
     """Whether the measure charges it; sampled steps are charged by tariffs alone."""
-    gaussian_only = dataset.measure == "gdp" or dataset.policy["on_exhaustion"] == "clip"
+    if dataset.measure == "gdp" and charge["mechanism"] != "gaussian":
+        raise Rejection("invalid-mechanism")
+    _check_unsampled(dataset, charge)
+
+
+def _check_unsampled(dataset: Dataset, charge: Mapping[str, Any]) -> None:
     if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
         raise Rejection("invalid-mechanism")
-    if gaussian_only and charge["mechanism"] != "gaussian":
+    if dataset.policy["on_exhaustion"] == "clip" and charge["mechanism"] != "gaussian":
+        raise Rejection("invalid-mechanism")
+    if dataset.measure == "pure-dp" and charge["mechanism"] == "gaussian":
         raise Rejection("invalid-mechanism")
 
 
@@ -701,7 +711,9 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
     if charge["mechanism"] != "poisson-gaussian":
         if charge["sampling_rate"] != 1:
             raise Rejection("invalid-mechanism")
-        _check_mechanism(dataset, charge)
+        _check_unsampled(dataset, charge)
+    elif charge["sampling_rate"] == 1:  # everybody is drawn
+        _check_unsampled(dataset, {**charge, "mechanism": "gaussian"})
     elif dataset.measure != "renyi" or not 0 < charge["scale"] < math.inf:
         raise Rejection("invalid-mechanism")
 

@@ -74,7 +74,7 @@ _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
 POLICY = {
     "dataset": _is_name,
     "partitions": _is_integer(1, 100_000),
-    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp"),
+    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp", "pure-dp"),
     "budget": _BUDGETS,
     "odometer_step": _BUDGETS,
     "orders": _is_list(lambda value: _is_number(value) and value > 1, 0, 256),
@@ -95,6 +95,8 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
         if version < since
     }
     policy = {**POLICY, **unknown}
+    if version < 3:
+        policy["measure"] = lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp")
     shared = {"v": lambda value: value == version}
     run = {**shared, "dataset": _is_name, "run": _is_name}
     attempt = _is_integer(1, _LAST_ATTEMPT[version])

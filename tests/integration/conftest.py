@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from streams.local import LocalStack
-from tests.integration.service import Service, ServiceFactory
+from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -43,7 +43,7 @@ def start_service(servers: LocalStack) -> ServiceFactory:
             prefix=prefix,
             workers=workers,
             partitions=partitions,
-            **options,
+            **{"worker_command": IMPATIENT_WORKER, **options},
         ) as stack:
             service = Service(stack)
             try:

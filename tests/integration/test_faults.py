@@ -22,7 +22,7 @@ from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileErr
 from streams.sdk.run import Run, StepDecision
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from tests.integration.service import Service, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
 ROUNDS = [3, 3, 2, 3, 3, 3, 3]
 """How many workers are killed before all that is charged is decided again."""
@@ -193,7 +193,9 @@ class Chaos:
 
 @pytest.fixture
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(workers=2, partitions=4, prefix="faults.") as running:
+    with LocalStack(
+        workers=2, partitions=4, prefix="faults.", worker_command=IMPATIENT_WORKER
+    ) as running:
         yield running
 
 

@@ -14,14 +14,20 @@ import pytest
 import redis
 
 from streams.cli.output import Exit
-from streams.local.stack import WORKER_COMMAND
+from streams.operations import status as operations
 from streams.operations.status import read_datasets, read_owners, read_partitions
 from streams.topics.topics import ensure_topics
 from tests.integration.command import Done, turnstile
-from tests.integration.service import Service, ServiceFactory, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
 
 USERS = np.arange(50)
 NORMS = np.full(50, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def who_is_silent_is_soon_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "SILENT_AFTER", 3)
+    monkeypatch.setattr(operations, "STALLED_AFTER", 3.0)
 
 
 def charge(service: Service, steps: int) -> None:
@@ -47,7 +53,7 @@ def unsupervised_worker(service: Service) -> Iterator[subprocess.Popen[bytes]]:
         "TURNSTILE_PARTITIONS": str(service.partitions),
     }
     with subprocess.Popen(
-        WORKER_COMMAND, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        IMPATIENT_WORKER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
             yield process

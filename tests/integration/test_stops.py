@@ -170,9 +170,10 @@ def test_another_log_under_the_same_name_stops_a_service_that_runs(
 ) -> None:
     charge(service, 3)
     ends = {p: kept.next for p, kept in service.settle().items()}
-    make_anew(service)
-    if longer:
-        write_nonsense(service, max(ends.values()) + 2)
+    with service.paused_worker():  # which would see that the topic is gone for a moment
+        make_anew(service)
+        if longer:
+            write_nonsense(service, max(ends.values()) + 2)
     found = service.eventually_all("stopped")
     assert all("deleted and created again" in problem for problem in found)
     assert status_code(service) == Exit.UNAVAILABLE

@@ -24,8 +24,8 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
     """All faults of a seed, each by itself."""
     temper = world.temper
     for every, fault in (
-        (temper.rewind_every, _rewind),
-        (temper.damage_every, _damage),
+        (temper.rewind_every, rewind),
+        (temper.damage_every, damage),
         (temper.marker_every, _mark),
         (temper.election_every, _elect),
         (temper.garbage_every, _garbage),
@@ -46,7 +46,7 @@ async def _again(
         fault(world, simulation)
 
 
-def _rewind(world: World, _: Simulation) -> None:
+def rewind(world: World, _: Simulation) -> None:
     """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
     rng, store = world.rng, world.store
     history = store.history[world.floor :]
@@ -99,7 +99,7 @@ def _put_back(world: World, copies: dict[int, Contents]) -> None:
             world.damaged.add(partition)
 
 
-def _damage(world: World, _: Simulation) -> None:
+def damage(world: World, _: Simulation) -> None:
     """Redis loses one key of one partition, or a page goes back to what it was."""
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(_KEYS)
     kept = world.store.contents(partition)

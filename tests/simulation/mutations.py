@@ -393,6 +393,12 @@ def holes_passed_over() -> Patches:
 
 
 @mutation
+def overdue_records_awaited() -> Patches:
+    """The last records of the log may be on their way for ever."""
+    yield _set(gaps, "OVERDUE_AFTER", float("inf"))
+
+
+@mutation
 def gaps_not_seen() -> Patches:
     """A record is applied although those before it have not arrived."""
 

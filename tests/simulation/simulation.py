@@ -20,7 +20,7 @@ from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clock import Fibre
-from tests.simulation.faults import inject
+from tests.simulation.faults import damage, inject, rewind
 from tests.simulation.group import Group
 from tests.simulation.process import Process
 from tests.simulation.told import Told
@@ -30,6 +30,7 @@ _CHAOS_SECONDS = 15.0
 _SETTLE_WITHIN = 300.0
 _NOTICED_WITHIN = 30.0
 _SILENT_SECONDS = 20.0
+_BEATS_WITHIN = 5.0
 _STALE_AFTER = 30.0
 _REPAIRABLE = ("damaged", "log-begins-late")
 
@@ -123,6 +124,10 @@ class Simulation:
                 self.audit.after_catastrophe(self.told)
             else:
                 await self._settle()
+                if rng.random() < 0.3:  # who has nothing to do finds out too
+                    rng.choice((rewind, damage))(world, self)
+                    await asyncio.sleep(_BEATS_WITHIN)
+                    await self._settle()
                 await self.audit.when_settled(self.told)
                 self._check_failures()
 

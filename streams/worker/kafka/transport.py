@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import faust
 from aiokafka.errors import NoOffsetForPartitionError
+from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -28,10 +29,22 @@ from streams.worker.partitions import Partitions
 from streams.worker.ports import End
 
 _PAUSE = 0.005  # seconds
+_FETCH_WAIT_MS = 100
+"""That a broker without new records keeps a fetch, and with it all that is asked after it: a claim
+asks where the log begins and ends. With Faust's 1.5 seconds, failing over took that much longer."""
 _UNDER_WAY_BYTES = 32 * 1024 * 1024
 """Of a partition, between the fetch and the processor; a fetch brings more on top of it."""
 
 Hook = Callable[[], Awaitable[None]]
+
+
+class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """Runs the client of Kafka."""
+
+    def _create_worker_consumer(self, transport: driver.Transport) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
+        return consumer
 
 
 class ClaimingConsumer(driver.Consumer):
@@ -40,6 +53,9 @@ class ClaimingConsumer(driver.Consumer):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._under_way: Counter[int] = Counter()  # bytes by partition
+
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Claim the assigned partitions and seek to where their state continues."""
@@ -96,6 +112,13 @@ class ClaimingConsumer(driver.Consumer):
             return {}  # a fetch from before a rebalance: the claim has not said yet where to start
         except Exception as error:
             app.end(f"cannot read the log: {error!r}", error)
+
+
+class NoTables(TableManager):
+    """Faust waits for a second, at every start, until tables have been made."""
+
+    async def sleep(self, n: Any, *, loop: Any = None) -> None:
+        """Do not wait: there are none."""
 
 
 class ClaimingTransport(driver.Transport):

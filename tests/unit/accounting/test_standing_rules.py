@@ -249,3 +249,27 @@ def test_terms_that_are_none_are_refused() -> None:
     ]:
         with pytest.raises(InvalidInput):
             Terms(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_roster_of_nobody_takes_steps() -> None:
+    account = Account(Terms((9,), (4,)), balances_of(0))
+    standing = Standing([account], [np.arange(0)], [], 3)
+    assert standing.step([np.array([0, 1, 2, 3])]).halted.size == 0
+    assert standing.step().settled is not None
+    assert standing.steps == 2
+
+
+def test_balances_are_up_to_date_when_they_are_asked_for_and_not_before() -> None:
+    account = Account(Terms((90,), (100,)), balances_of(6))
+    standing = Standing([account], [np.array([4, 2])], [1, 3], 3)
+    for _ in range(5):
+        standing.step([np.array([0, 1, 2, 3])])
+    assert account.balances.spent.tolist() == [0, 0, 3, 0, 1, 0]
+    account.settle(slice(0, 3))
+    assert account.balances.spent.tolist() == [0, 0, 15, 0, 1, 0]
+    account.settle(np.array([4, 4, 0]))
+    assert account.balances.spent.tolist() == [0, 0, 15, 0, 5, 0]
+    standing.step()
+    standing.close()
+    assert account.balances.spent.tolist() == [0, 0, 18, 0, 6, 0]
+    assert account.standings == []

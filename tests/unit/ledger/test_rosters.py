@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from accounting import Gaussian
+from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
 from streams.ledger import accounts, columns, rosters
@@ -425,3 +425,23 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
     worker.die()
     log.hand_over(worker.ledger)
     log.audit()
+
+
+@pytest.mark.parametrize(
+    ("measure", "mechanism", "name"),
+    [
+        ("pure-dp", Laplace(2.0), "laplace"),
+        ("pure-dp", PureDP(), "pure-dp"),
+        ("gdp", Laplace(2.0), "laplace"),  # by a tariff alone: it needs the normal quantile
+        ("gdp", PureDP(), "pure-dp"),
+    ],
+)
+def test_what_a_tariff_can_say_is_charged(measure, mechanism, name):
+    units = tariff(measure, mechanism, CLIP, LEVELS)
+    log = begun(measure=measure, budget=2.5 * int(units[LEVELS]) / 2**44)
+    steps = [
+        log.step(step, units.astype("<i8").tobytes(), mechanism=name, scale=2.0)
+        for step in range(3)
+    ]
+    assert [told(step, "halted") for step in steps] == [[], [], [0, 1, 2, 3]]
+    assert log.spent()[7] == 2 * int(units[LEVELS])

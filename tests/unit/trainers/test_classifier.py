@@ -11,9 +11,8 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from accounting import noise_for_epsilon
 from streams.sdk.errors import InvalidRequest, Unusable
-from streams.trainers import IndividualDPClassifier, classifier, estimators
+from streams.trainers import IndividualDPClassifier, classifier, estimators, noise_for_steps
 from tests.unit.trainers.rosters import FilterService
 
 
@@ -69,7 +68,7 @@ def test_noise_is_what_the_worst_case_needs_for_its_steps() -> None:
     service = FilterService()
     model = IndividualDPClassifier(epsilon=2.0, steps=3, worst_case_steps=40, sampling_rate=1.0)
     model.fit(rows, labels, run=service.open())
-    wanted = noise_for_epsilon(2.0, 1e-5, steps=40, sampling_rate=1.0, clip_norm=1.0)
+    wanted = noise_for_steps(2.0, 1e-5, 40, sampling_rate=1.0, clip_norm=1.0)
     assert model.noise_stddev_ == wanted
     assert service.charges == [(wanted, 1.0)] * 3
 
@@ -78,7 +77,7 @@ def test_users_with_many_examples_are_charged_once_a_step_and_clipped_as_one() -
     rows, labels, _, _ = digits()
     service = FilterService()
     users = [f"user {place % 100}" for place in range(len(rows))]
-    model = IndividualDPClassifier(steps=2, sampling_rate=1.0, noise_stddev=1e-3)
+    model = IndividualDPClassifier(steps=2, sampling_rate=1.0, noise_stddev=1e-3, paced=False)
     model.fit(rows, labels, users, run=service.open())
     assert service.users == [f"user {place}" for place in range(100)]
     # Fourteen gradients of about 0.9 each: the sum is longer than any of them.

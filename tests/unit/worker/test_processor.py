@@ -7,6 +7,7 @@ import pytest
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
 from streams.schemas import encode
 from streams.worker import processor as batch_loop
+from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.memory_broker import Effect
 from streams.worker.outbox import parcels_of
 from streams.worker.ports import Missing, NotSent
@@ -87,7 +88,7 @@ def test_a_hole_stops_the_partition_and_the_stop_is_kept():
         assert made.processor.state is State.STOPPED
         await made.arrive(Record(1), Record(2), Record(3))
         await made.processor.compact()
-        await made.processor.pass_tail(9)
+        await made.processor.pass_tail(9, 2.0)
         assert made.processor.next == 1
         assert made.store.exchanges == []
         assert not made.processor.can_resume
@@ -223,12 +224,22 @@ def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
 def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing):
     async def scenario():
         made = bench(missing=missing, next_offset=5)
-        await made.processor.pass_tail(8)
+        await made.processor.pass_tail(8, 2.0)
         passed = missing is Missing.NOTHING_TO_APPLY
         assert made.processor.next == (8 if passed else 5)
         assert [(c.first, c.next) for c in made.store.commits] == ([(5, 8)] if passed else [])
-        await made.processor.pass_tail(5)
+        await made.processor.pass_tail(5, 2.0)
         assert made.gate.passed.count(Effect.READ) == 1
+
+    run(scenario)
+
+
+def test_last_records_that_do_not_come_are_fetched_anew_after_a_while():
+    async def scenario():
+        made = bench(missing=Missing.RECORDS, next_offset=5)
+        with pytest.raises(Ended, match="5 does not come"):
+            await made.processor.pass_tail(8, OVERDUE_AFTER)
+        assert made.store.commits == []
 
     run(scenario)
 
@@ -237,7 +248,7 @@ def test_records_that_wait_are_no_end_to_be_passed():
     async def scenario():
         made = bench(missing=Missing.NOTHING_TO_APPLY)
         await made.arrive(Record(0))
-        await made.processor.pass_tail(1)
+        await made.processor.pass_tail(1, 2.0)
         assert made.gate.passed == []
 
     run(scenario)

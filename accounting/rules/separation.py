@@ -1,0 +1,119 @@
+"""Participations kept apart: a filter for steps of a banded matrix mechanism (DP-FTRL).
+
+A participation in step t of a mechanism with b bands is charged whole, as a plain Gaussian step
+(`accounting.costs.banded`). Charges add up only between participations at least b steps apart. So a
+user is admitted to step t if
+
+    the rule admits the charge, and no participation lies in the steps t - b + 1 to t,
+
+and whoever is not is left out of the step and charged nothing. A user whose charge is nothing takes
+no part in the step, is always admitted, and is not kept from the next ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.costs.mechanisms import Mechanism
+from accounting.exact.errors import InvalidInput
+from accounting.exact.validation import BoolArray, IntArray, norm_vector, unit_array, whole_number
+from accounting.rules.budget_filter import BudgetFilter
+
+MAX_STEP: Final = 2**61
+
+
+class SeparationState(NamedTuple):
+    """What the caller keeps for n users.
+
+    Attributes:
+        spent: units, the state of the rule; shape (n,) or (n, k).
+        next_step: the first step that each may take part in; int64, shape (n,), at the start 0.
+    """
+
+    spent: IntArray
+    next_step: IntArray
+
+
+@dataclass(frozen=True)
+class SeparationFilter:
+    """A filter of participations at least `bands` steps apart.
+
+    Attributes:
+        rule: who can pay: a filter for Gaussian steps, such as `ZcdpFilter` or `GdpFilter`.
+        bands: b, 1 to 2**61; 1 keeps nobody from the next step.
+    """
+
+    rule: BudgetFilter
+    bands: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, BudgetFilter):
+            raise InvalidInput("rule", self.rule, "a filter, such as ZcdpFilter(1.0)")
+        object.__setattr__(self, "bands", whole_number("bands", self.bands, 1, MAX_STEP))
+
+    def initial_state(self, n: int) -> SeparationState:
+        """Return the state of n users who have taken part in nothing."""
+        spent = self.rule.initial_state(n)
+        return SeparationState(spent, np.zeros(len(spent), dtype=np.int64))
+
+    def admit_units(
+        self, state: SeparationState, step: int, cost_units: IntArray
+    ) -> tuple[SeparationState, BoolArray]:
+        """Return (new_state, admitted) for charges in units.
+
+        Args:
+            state: what `initial_state` or the step before gave.
+            step: its number, 0 to 2**61; a user is not admitted twice to one step, nor to one
+                before a step that the user took part in.
+            cost_units: int64, of the shape of what is spent.
+
+        Raises:
+            InvalidInput: for other arguments.
+        """
+        charge = np.asarray(cost_units)
+        takes_part = np.asarray(charge > 0 if charge.ndim == 1 else (charge > 0).any(axis=-1))
+        allowed = self._allowed(state, step, takes_part)
+        part = charge * (allowed if charge.ndim == 1 else allowed[:, np.newaxis])
+        return self._settled(state, step, takes_part, *self.rule.admit_units(state.spent, part))
+
+    def admit_norms(
+        self, state: SeparationState, step: int, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> tuple[SeparationState, BoolArray]:
+        """Return (new_state, admitted) for a participation with these norms.
+
+        Args:
+            state: as for `admit_units`.
+            step: as for `admit_units`.
+            mechanism: what `banded_step` gives for the column of this step.
+            norms: of the contributions, shape (n,), finite, >= 0; 0 for who takes no part.
+        """
+        vector = norm_vector("norms", norms)
+        takes_part = vector > 0.0
+        part = np.where(self._allowed(state, step, takes_part), vector, 0.0)
+        return self._settled(
+            state, step, takes_part, *self.rule.admit_norms(state.spent, mechanism, part)
+        )
+
+    def _allowed(self, state: SeparationState, step: int, takes_part: BoolArray) -> BoolArray:
+        number = whole_number("step", step, 0, MAX_STEP)
+        following = unit_array("next_step", state.next_step, 2 * MAX_STEP)
+        if following.shape != takes_part.shape:
+            allowed = f"one user for each of {following.shape}, as in the state"
+            raise InvalidInput("users", takes_part.shape, allowed)
+        return np.asarray((following <= number) | ~takes_part)
+
+    def _settled(
+        self,
+        state: SeparationState,
+        step: int,
+        takes_part: BoolArray,
+        spent: IntArray,
+        fits: BoolArray,
+    ) -> tuple[SeparationState, BoolArray]:
+        admitted = fits & self._allowed(state, step, takes_part)
+        following = np.where(admitted & takes_part, step + self.bands, state.next_step)
+        return SeparationState(spent, following), admitted

@@ -1,0 +1,105 @@
+"""Levels that last: nobody is left out before the end.
+
+A user whose gradients stay long would be out of budget long before one whose gradients are short,
+and it is the first kind that a model has to learn from. A pace lowers a level to what the user's
+budget can pay in every step that is left. Whoever needed less than that saves it, and may have
+more later.
+
+A level follows the norms that were seen of this user and what the user was charged: its own data
+and coins (docs/guarantees.md). What is charged is decided by the service alone; a pace that is
+wrong, because other runs charge the same users, costs steps and no privacy.
+
+Spending up to step t is never above t times what the first level costs: the pace, (budget - spent)
+/ (steps left), does not fall as long as no step costs more than it. From this a trainer that was
+started again goes on, for it has not kept what each user has spent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import InvalidInput, PoissonGaussian, ladder_for
+from accounting.costs.tariffs import grid_norms
+from accounting.measures import tariff
+from accounting.rules.own_order import OwnOrderFilter, own_order
+from streams.sdk.errors import InvalidRequest
+
+
+class Pace:
+    """What each user can pay in every step that is left, as a norm.
+
+    Args:
+        epsilon: of the dataset, which has measure="renyi", with delta and no orders.
+        delta: see epsilon.
+        steps: of the run, in all.
+
+    Raises:
+        InvalidRequest: no budget can be made of these.
+    """
+
+    def __init__(self, epsilon: float, delta: float, steps: int) -> None:
+        if steps < 1:
+            raise InvalidRequest(f"steps is {steps}; it must be at least 1")
+        try:
+            ladder = ladder_for(epsilon, delta)
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from error
+        self._rule = OwnOrderFilter(ladder.orders, ladder.budgets)
+        self._steps = steps
+        self._order = self._budget = -1
+        self._mechanism: PoissonGaussian | None = None
+
+    def begin(
+        self, users: int, step: int, mechanism: PoissonGaussian, clip_norm: float, levels: int
+    ) -> float:
+        """The first level of everybody, as a norm; for the step that comes next.
+
+        It is set before the first charge, which binds each user to the order that is best for it.
+        """
+        self._norms = grid_norms(clip_norm, levels)
+        self._price(mechanism)
+        budgets = np.array(self._rule.budget_units)
+        lasts = (budgets // np.maximum(self._units, 1) >= self._steps).any(axis=1)
+        first = int(np.flatnonzero(lasts).max())
+        self._order = int(own_order(self._units[first : first + 1], self._rule.budget_units)[0])
+        self._budget = int(budgets[self._order])
+        self._level = np.full(users, first, dtype=np.int64)
+        self._spent = np.full(users, step * self._costs[first], dtype=np.int64)
+        self._since = np.full(users, step, dtype=np.int64)  # from which on nothing was added
+        return float(self._norms[first])
+
+    def charged(self, step: int, mechanism: PoissonGaussian) -> None:
+        """Take note of the mechanism with which a step is charged."""
+        if mechanism != self._mechanism:
+            everybody = np.arange(len(self._level))
+            self._add_up(everybody, step)
+            self._price(mechanism)
+
+    def limited(
+        self, step: int, positions: NDArray[np.int64], norms: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Norms for the levels of these users after a step, none above what lasts."""
+        self._add_up(positions, step + 1)
+        left = max(1, self._steps - step - 1)
+        afforded = np.maximum(self._budget - self._spent[positions], 0) // left
+        most = np.searchsorted(self._costs, afforded, side="right") - 1
+        wanted = np.searchsorted(self._norms, norms, side="left")
+        level = np.minimum(most, wanted)
+        self._level[positions] = level
+        return np.asarray(self._norms[level])
+
+    def _add_up(self, positions: NDArray[np.int64], step: int) -> None:
+        steps = step - self._since[positions]
+        self._spent[positions] += steps * self._costs[self._level[positions]]
+        self._since[positions] = step
+
+    def _price(self, mechanism: PoissonGaussian) -> None:
+        self._mechanism = mechanism
+        highest, levels = float(self._norms[-1]), len(self._norms) - 1
+        self._units = tariff("renyi", mechanism, highest, levels, self._rule.orders)
+
+    @property
+    def _costs(self) -> NDArray[np.int64]:
+        """Of every level, at the order of all."""
+        return self._units[:, self._order]

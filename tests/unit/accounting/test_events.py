@@ -1,0 +1,65 @@
+"""DpEvents of dp_accounting, the real ones, as mechanisms."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import dp_accounting
+import pytest
+
+from accounting import Gaussian, InvalidInput, Laplace, PoissonGaussian, PureDP, mechanism_from
+from accounting.exact.rounding import float_toward
+
+GAUSSIAN = dp_accounting.GaussianDpEvent(1.1)
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (GAUSSIAN, Gaussian(1.1)),
+        (dp_accounting.LaplaceDpEvent(2.0), Laplace(2.0)),
+        (dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN), PoissonGaussian(1.1, 0.01)),
+        (dp_accounting.PoissonSampledDpEvent(1.0, dp_accounting.LaplaceDpEvent(2.0)), Laplace(2.0)),
+        (dp_accounting.SelfComposedDpEvent(GAUSSIAN, 1), Gaussian(1.1)),
+        (dp_accounting.ComposedDpEvent([GAUSSIAN]), Gaussian(1.1)),
+        (Gaussian(3.0), Gaussian(3.0)),
+        (PureDP(), PureDP()),
+    ],
+)
+def test_events_of_one_step_are_mechanisms(event: Any, expected: Any) -> None:
+    assert mechanism_from(event) == expected
+
+
+def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
+    exact = Fraction(1.1) * Fraction(0.3)
+    assert mechanism_from(GAUSSIAN, 0.3) == Gaussian(float_toward(exact, "down"))
+    sampled = dp_accounting.PoissonSampledDpEvent(0.5, GAUSSIAN)
+    assert mechanism_from(sampled, 0.3) == PoissonGaussian(float_toward(exact, "down"), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("event", "instead"),
+    [
+        (dp_accounting.SelfComposedDpEvent(GAUSSIAN, 3), "each of the events"),
+        (dp_accounting.ComposedDpEvent([GAUSSIAN, GAUSSIAN]), "each of the events"),
+        (dp_accounting.SampledWithReplacementDpEvent(10, 3, GAUSSIAN), "fixed size"),
+        (dp_accounting.SampledWithoutReplacementDpEvent(10, 3, GAUSSIAN), "fixed size"),
+        (dp_accounting.TruncatedSubsampledGaussianDpEvent(10, 0.1, 3, 1.0), "truncated"),
+        (dp_accounting.PoissonSampledDpEvent(0.5, dp_accounting.LaplaceDpEvent(1.0)), "amplified"),
+        (dp_accounting.NoOpDpEvent(), "looks at no data"),
+        (dp_accounting.NonPrivateDpEvent(), "private"),
+        (dp_accounting.ZCDpEvent(0.5), "ApproxZcdpFilter"),
+        (dp_accounting.RandomizedResponseDpEvent(0.5, 2), "PureDP"),
+        (dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 8), "banded_step"),
+        (dp_accounting.UnsupportedDpEvent(), "GaussianDpEvent"),
+        (dp_accounting.GaussianDpEvent(0.0), "greater than 0"),
+        (dp_accounting.GaussianDpEvent(-1.0), "greater than 0"),
+        (dp_accounting.PoissonSampledDpEvent(1.5, GAUSSIAN), "between 0 and 1"),
+        ("GaussianDpEvent", "GaussianDpEvent"),
+        (None, "GaussianDpEvent"),
+    ],
+)
+def test_what_cannot_be_charged_is_refused_with_what_to_do(event: Any, instead: str) -> None:
+    with pytest.raises(InvalidInput, match=instead):
+        mechanism_from(event)
