@@ -140,8 +140,10 @@ class Accounts:
     def exhausted_users(self) -> int:
         """How many users have nothing left; those charged in arrears have something left."""
         if self._exhausted is None:
-            rows = self._before(np.arange(len(self._index)))
-            self._exhausted = int(np.count_nonzero(self.rule.exhausted(rows.spent, rows.order)))
+            count = len(self._index)
+            order = None if self._own is None else self._own.order[:count]
+            exhausted = self.rule.exhausted(self._rows.spent[:count], order)
+            self._exhausted = int(np.count_nonzero(exhausted))
         return self._exhausted
 
     @property
@@ -215,7 +217,7 @@ class Accounts:
             dataset=self.policy.dataset,
             new_users=pack_users(plan.new_users),
             first_new_slot=first_new_slot,
-            rows=[rows for parts in zip(*written, strict=True) if (rows := joined(parts)).rows],
+            rows=self._as_written(written),
         )
         parts = list(zip(blocks, decided, strict=True))
         return Outcome(
@@ -413,6 +415,12 @@ class Accounts:
         risen = {"base": settled.base, "rungs": settled.rungs}
         raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
         return [spent, raised]
+
+    def _as_written(self, blocks: list[list[RowChanges]]) -> list[RowChanges]:
+        """What was written in blocks: the same columns of all of them as one."""
+        if self.account.standings:  # a block tells once what is the same in all of its rows
+            return [rows for parts in blocks for rows in parts if rows.rows]
+        return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
 
     def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowChanges:
         """The same, with all that has been brought up to date before."""

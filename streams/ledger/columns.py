@@ -214,10 +214,8 @@ def slots_of(changes: RowChanges) -> Numbers:
 
 
 def joined(parts: Sequence[RowChanges]) -> RowChanges:
-    """Changes of the same columns in different rows as one."""
+    """Changes of the same columns in different rows, which ``write`` gave, as one."""
     if len(parts) == 1:
         return parts[0]
-    if any(part.span for part in parts):
-        raise ValueError("spans are not joined")
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
     return RowChanges(b"".join(part.slots for part in parts), values)
