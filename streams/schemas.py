@@ -378,6 +378,7 @@ class Halted(_OfRun, frozen=True, tag="halted"):
     part: int  # of so many, if there are too many users for one record
     parts: int
     users: Users
+    exhausted: bytes  # bit set: nothing is left, least significant bit first
 
 
 Answer: TypeAlias = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +18,14 @@ from streams.schemas import Rejected, Rejection
 from streams.sdk.followers import Reading, distinct_rejects
 from streams.sdk.kafka_connection import read_topic
 from streams.wire.packing import unpack_norms, unpack_users
+
+_PACKED: Mapping[str, Callable[[bytes], Any]] = {
+    "users": unpack_users,
+    "norms": unpack_norms,
+    "units": lambda packed: np.frombuffer(packed, dtype="<i8"),
+    "positions": lambda packed: np.frombuffer(packed, dtype="<u4"),
+    "levels": lambda packed: np.frombuffer(packed, dtype=np.uint8),
+}
 
 
 def rejects(options: argparse.Namespace, config: Config) -> int:
@@ -51,7 +60,7 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
 
 
 def decoded(record: bytes) -> Any:
-    """The record as JSON or MessagePack, with packed ids and norms as lists; None if neither."""
+    """The record as JSON or MessagePack, with packed arrays as lists; None if neither."""
     decode = msgspec.json.decode if record[:1] == b"{" else msgspec.msgpack.decode
     try:
         content = decode(record)
@@ -60,9 +69,9 @@ def decoded(record: bytes) -> Any:
         return None
     if not isinstance(content, dict):
         return None  # one stray byte is a number in MessagePack
-    for name, unpack in (("users", unpack_users), ("norms", unpack_norms)):
+    for name, unpack in _PACKED.items():
         if isinstance(content.get(name), bytes):
-            with suppress(Rejection):  # no whole number of them: they stay bytes
+            with suppress(Rejection, ValueError):  # no whole number of them: they stay bytes
                 content[name] = np.asarray(unpack(content[name])).tolist()
     return content
 

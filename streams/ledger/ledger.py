@@ -323,7 +323,7 @@ class Ledger(State):
         checkpoints = accounts.bounds_raised(raised, risen.rungs_before)
         return [
             answer_to(charge, decision),
-            *halted_of(charge, halted, place),
+            *halted_of(charge, halted, members.is_exhausted(outcome.halted), place),
             *(checkpoint_of(charge, bound, place) for bound in checkpoints),
         ]
 

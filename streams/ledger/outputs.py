@@ -165,11 +165,15 @@ def roster_decision_of(
 
 
 def halted_of(
-    charge: ChargeRoster, users: NDArray[np.int64] | list[User], place: Place
+    charge: ChargeRoster,
+    users: NDArray[np.int64] | list[User],
+    exhausted: NDArray[np.bool_],
+    place: Place,
 ) -> Iterator[Output]:
-    """The HALT events of a step of a roster."""
+    """The HALT events of a step of a roster: who is halted, and whether anything is left."""
     starts = range(0, len(users), _HALTED_USERS)
     for part, start in enumerate(starts):
+        some = slice(start, start + _HALTED_USERS)
         halted = Halted(
             v=charge.v,
             dataset=charge.dataset,
@@ -180,7 +184,8 @@ def halted_of(
             offset=place.offset,
             part=part,
             parts=len(starts),
-            users=pack_users(users[start : start + _HALTED_USERS]),
+            users=pack_users(users[some]),
+            exhausted=pack_bits(exhausted[some]),
         )
         yield answer_to(charge, encode(halted))
 

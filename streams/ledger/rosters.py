@@ -120,6 +120,10 @@ class Members:
         """Positions of those who had nothing left after the last step."""
         return np.flatnonzero(self._rows.flags[: self._count] & _EXHAUSTED)
 
+    def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
+        """Who of these members had nothing left after the last step."""
+        return np.asarray(self._rows.flags[rows] & _EXHAUSTED != 0)
+
     def wake(self, accounts: Accounts, terms: Terms, steps: int) -> None:
         """Go on from what is stored, after so many steps."""
         rows, count = self._rows, self._count

@@ -15,8 +15,7 @@ from streams.sdk.followers import (
     Halt,
     Reading,
     Since,
-    distinct_decisions,
-    halts_of,
+    distinct_halts,
     rising_checkpoints,
 )
 from streams.sdk.opening import close_run, open_run
@@ -246,8 +245,7 @@ class Turnstile:
         """
         since = since or ("latest" if follow else "earliest")
         records = self._connection.read(Channel.HALTS, Reading(since, follow, idle_timeout))
-        decisions = distinct_decisions(records, dataset, run)
-        return (halt for decision in decisions for halt in halts_of(decision))
+        return distinct_halts(records, dataset, run)
 
     def odometer(
         self,

@@ -276,7 +276,7 @@ class Connection(ABC):
             logger.warning("skipped a record of %s %s: %s", channel.value, partition, error)
             return
         with self._lock:
-            if isinstance(reply, Decision):
+            if isinstance(reply, Decision | RosterDecision | Halted):
                 witness = self._witnesses.get((reply.dataset, reply.run))
                 if witness is not None:
                     witness.see(reply)

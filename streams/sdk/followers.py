@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -20,23 +20,27 @@ import numpy as np
 from streams.schemas import (
     Answer,
     Decision,
+    Halted,
     OdometerCheckpoint,
     Rejected,
+    RosterDecision,
     User,
     decode_answer,
     encode,
 )
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.wire.packing import unpack_bits, unpack_users
+from streams.wire.packing import unpack_bits, unpack_positions, unpack_users
 
 logger = logging.getLogger("turnstile.sdk")
 
 T = TypeVar("T")
+Witnessed: TypeAlias = Decision | RosterDecision | Halted
+"""What is said of a step, once and for all."""
 Since: TypeAlias = Literal["earliest", "latest"]
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """What decoding a record raises that no worker has written; TypeError if it has no value."""
 REMEMBERED_STEPS = 1024
-"""Of each run and partition; what contradicts an older decision goes unseen."""
+"""Records of each run and partition; what contradicts an older one goes unseen."""
 _REMEMBERED_REJECTS = 100_000
 """Those by which one that is published again is recognised: far more than a batch has."""
 
@@ -94,7 +98,7 @@ class Reading:
 
 
 class _Seen(NamedTuple):
-    """What a decision says, whoever asked, and the digests of its charge, by version."""
+    """What is said of a step, whoever asked, and the digests of its charge, by version."""
 
     content: bytes
     digests: dict[int, bytes]
@@ -105,27 +109,31 @@ class Witness:
 
     def __init__(self, dataset: str, run: str) -> None:
         self._name = f"run {run!r} of dataset {dataset!r}"
-        self._seen: defaultdict[int, OrderedDict[int, _Seen]] = defaultdict(OrderedDict)
+        self._seen: defaultdict[int, OrderedDict[Hashable, _Seen]] = defaultdict(OrderedDict)
         self._conflict: str | None = None
 
-    def see(self, decision: Decision) -> bool:
-        """Take a decision, under whichever attempt it was published; whether it is a new one."""
-        steps = self._seen[decision.partition]
-        is_new = decision.step not in steps
+    def see(self, record: Witnessed) -> bool:
+        """Take a record, under whichever attempt it was published; whether it is a new one."""
+        seen = self._seen[record.partition]
+        # HALT events of a roster come beside its decision, in parts.
+        part = record.part if isinstance(record, Halted) else None
+        is_new = (record.step, part) not in seen
         # A repeated step is answered to the attempt that repeats it, in the version in which it is.
-        said = encode(msgspec.structs.replace(decision, attempt=0, v=0, digest=b""))
-        content = hashlib.sha256(said).digest()
-        before = steps.setdefault(decision.step, _Seen(content, {}))
-        digest = before.digests.setdefault(decision.v, decision.digest)
-        if (before.content, digest) != (content, decision.digest) and self._conflict is None:
+        said, digest = msgspec.structs.replace(record, attempt=0, v=0), b""
+        if not isinstance(said, Halted):
+            said, digest = msgspec.structs.replace(said, digest=b""), said.digest
+        content = hashlib.sha256(encode(said)).digest()
+        before = seen.setdefault((record.step, part), _Seen(content, {}))
+        known = before.digests.setdefault(record.v, digest)
+        if (before.content, known) != (content, digest) and self._conflict is None:
             self._conflict = (
-                f"partition {decision.partition} decided step {decision.step} of {self._name} in "
+                f"partition {record.partition} decided step {record.step} of {self._name} in "
                 "two ways, so somebody else than the workers writes to the topic halts. Release "
                 "nothing more from this run, and find out who before it is opened again"
             )
             logger.critical("%s", self._conflict)
-        if len(steps) > REMEMBERED_STEPS:
-            steps.popitem(last=False)
+        if len(seen) > REMEMBERED_STEPS:
+            seen.popitem(last=False)
         return is_new
 
     def check(self) -> None:
@@ -152,6 +160,24 @@ def is_whole(decision: Decision) -> bool:
     return len(decision.halted) == (8 * halted if packed else halted)
 
 
+def _is_whole_roster(decision: RosterDecision) -> bool:
+    count = decision.members
+    packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
+    try:
+        *_, regranted = (unpack_positions(positions, count) for positions in packed)
+    except ValueError:
+        return False
+    return count >= 0 and len(regranted) == len(decision.granted)
+
+
+def _is_whole_part(halted: Halted) -> bool:
+    packed = isinstance(halted.users, bytes)
+    if packed and len(halted.users) % 8:
+        return False
+    users = len(halted.users) // 8 if packed else len(halted.users)
+    return len(halted.exhausted) == -(-users // 8) and 0 <= halted.part < halted.parts
+
+
 def _decoded(
     records: Iterator[Followed], decode: Callable[[bytes], T]
 ) -> Iterator[tuple[Followed, T]]:
@@ -163,10 +189,10 @@ def _decoded(
             logger.warning("skipped a record of partition %s: %s", record.partition, error)
 
 
-def distinct_decisions(
+def distinct_halts(
     records: Iterator[Followed], dataset: str | None, run: str | None
-) -> Iterator[Decision]:
-    """Every decision once; workers that take over a partition publish some of them again.
+) -> Iterator[Halt]:
+    """Every HALT event once; workers that take over a partition publish some records again.
 
     Args:
         records: of the topic halts.
@@ -174,52 +200,58 @@ def distinct_decisions(
         run: of runs of this name only.
 
     Raises:
-        ConflictingDecisions: two different decisions for one step and partition.
+        ConflictingDecisions: two different records about one step and partition.
     """
-    decisions = (
-        answer
-        for _, answer in _decoded(records, _answer)
-        if isinstance(answer, Decision)
-        and dataset in (None, answer.dataset)
-        and run in (None, answer.run)
-    )
-    return _once_each(decisions)
+    witnesses: dict[tuple[str, str], Witness] = {}
+    for _, answer in _decoded(records, _answer):
+        if not isinstance(answer, Decision | RosterDecision | Halted):
+            continue
+        if dataset not in (None, answer.dataset) or run not in (None, answer.run):
+            continue
+        name = answer.dataset, answer.run
+        witness = witnesses.setdefault(name, Witness(*name))
+        is_new = witness.see(answer)
+        witness.check()
+        if is_new and not isinstance(answer, RosterDecision):
+            yield from _halts_of(answer)
 
 
 def _answer(value: bytes) -> Answer:
     answer = decode_answer(value)
-    if isinstance(answer, Decision) and not is_whole(answer):
+    match answer:
+        case Decision():
+            whole = is_whole(answer)
+        case RosterDecision():
+            whole = _is_whole_roster(answer)
+        case Halted():
+            whole = _is_whole_part(answer)
+        case _:
+            whole = True
+    if not whole:
         raise msgspec.ValidationError("its arrays do not fit each other")
     return answer
 
 
-def _once_each(decisions: Iterator[Decision]) -> Iterator[Decision]:
-    witnesses: dict[tuple[str, str], Witness] = {}
-    for decision in decisions:
-        run = decision.dataset, decision.run
-        witness = witnesses.setdefault(run, Witness(*run))
-        is_new = witness.see(decision)
-        witness.check()
-        if is_new:
-            yield decision
-
-
-def halts_of(decision: Decision) -> Iterator[Halt]:
-    """The HALT events of one decision."""
-    users = unpack_users(decision.halted)
-    admitted = unpack_bits(decision.admitted, decision.users)
-    exhausted = unpack_bits(decision.exhausted, decision.users)[~admitted]
+def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
+    """The HALT events of one record."""
+    if isinstance(answer, Decision):
+        users = unpack_users(answer.halted)
+        admitted = unpack_bits(answer.admitted, answer.users)
+        exhausted = unpack_bits(answer.exhausted, answer.users)[~admitted]
+    else:
+        users = unpack_users(answer.users)
+        exhausted = unpack_bits(answer.exhausted, len(users))
     ids = users.tolist() if isinstance(users, np.ndarray) else users
     for user, is_exhausted in zip(ids, exhausted.tolist(), strict=True):
         yield Halt(
-            dataset=decision.dataset,
-            run=decision.run,
-            attempt=decision.attempt,
-            step=decision.step,
+            dataset=answer.dataset,
+            run=answer.run,
+            attempt=answer.attempt,
+            step=answer.step,
             user=user,
             exhausted=is_exhausted,
-            partition=decision.partition,
-            offset=decision.offset,
+            partition=answer.partition,
+            offset=answer.offset,
         )
 
 

@@ -561,7 +561,7 @@ class Auditor:
             "type": "roster-decision",
             "digest": digest,
         }
-        for halted in parts_of_halted(decision, [roster.members[i] for i in decision["halted"]]):
+        for halted in parts_of_halted(decision, roster):
             self.answers[_frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -743,7 +743,8 @@ def _granted(
 
 def _may_write(dataset: Dataset, users: list[User]) -> int:
     """The documented count of what a charge of these users may make a worker write."""
-    per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * len(dataset.budget)
+    orders = 1 if dataset.binds else len(dataset.budget)
+    per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * orders
     return 4096 + len(users) * per_user + 8 * _string_bytes(users)
 
 
@@ -814,6 +815,7 @@ def published_answer(value: bytes) -> dict[str, Any]:
         answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
     elif answer["type"] == "halted":
         answer["users"] = numbers_of(answer["users"], "q")
+        answer["exhausted"] = _bits(answer["exhausted"], len(answer["users"]))
     elif "policy" in answer:
         assert fits(answer["policy"], POLICY)
     return answer

@@ -171,17 +171,19 @@ def highest_that_fits(prices: Sequence[Cost], level: int, left: Cost) -> int | N
     return max(fitting) if max(fitting) or not level else None
 
 
-def parts_of_halted(decision: Mapping[str, Any], users: Sequence[User]) -> list[dict[str, Any]]:
-    """The HALT events that are published beside a decision about a roster."""
+def parts_of_halted(decision: Mapping[str, Any], roster: Roster) -> list[dict[str, Any]]:
+    """The HALT events that are published beside a decision about a roster, as it is by then."""
     names = "v", "dataset", "run", "attempt", "step", "partition", "offset"
-    parts = [users[i : i + _HALTED_USERS] for i in range(0, len(users), _HALTED_USERS)]
+    halted = decision["halted"]
+    parts = [halted[i : i + _HALTED_USERS] for i in range(0, len(halted), _HALTED_USERS)]
     return [
         {
             "type": "halted",
             **{name: decision[name] for name in names},
             "part": number,
             "parts": len(parts),
-            "users": list(part),
+            "users": [roster.members[position] for position in part],
+            "exhausted": [position in roster.exhausted for position in part],
         }
         for number, part in enumerate(parts)
     ]

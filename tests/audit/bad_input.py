@@ -506,6 +506,8 @@ def _table() -> dict[str, BadInput]:
             lambda lane, mechanism=mechanism: lane.charge(mechanism=mechanism),
             policy=policy,
         )
+        if "measure" in policy:
+            continue  # a tariff can say what such a step costs
         add(
             f"charged by roster: {name}",
             "invalid-mechanism",

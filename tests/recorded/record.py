@@ -3,24 +3,31 @@
     python -m tests.recorded.record NAME
 
 A later version that applies a kept log differently is broken: users would be charged differently
-when a partition is rebuilt. So files are added here, and never changed.
+when a partition is rebuilt. So files are added here, and never changed. A ``.state`` is what the
+release that recorded a log kept of it in Redis: pages up to half of it, and changes since.
 
     first     version 1
     second    versions 1 and 2 in one log: kinds of ids, normal form, runs that are closed, datasets
               that are withdrawn, attempts that the partition numbers; with the head of the chain
+    third     versions 2 and 3: rosters, tariffs, sampled steps, orders of one's own, pure DP; two
+              runs over the same users, by roster and by norms
 """
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.measures import tariff
 from streams.ledger.ledger import Output
 from streams.schemas import Decision
 from streams.wire.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
+from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog
 
 HERE = Path(__file__).parent
 
@@ -139,7 +146,116 @@ def make_second(seed: int) -> Log:
     return log
 
 
-MAKERS = {"first": make_first, "second": make_second}
+THIRD: dict[str, tuple[dict[str, Any], list[Mechanism]]] = {
+    # dataset: its policy, and the mechanisms of its steps
+    "zcdp": ({"budget": 0.4}, [Gaussian(2.7), Gaussian(9.0), Laplace(11.0)]),
+    "gdp-clip": (
+        {"measure": "gdp", "budget": 0.7, "on_exhaustion": "clip"},
+        [Gaussian(3.0), Gaussian(7.7)],
+    ),
+    "renyi": (
+        {"measure": "renyi", "orders": [1.25, 8.0, 30.5], "budget": [0.3, 1.5, 6.0]},
+        [PoissonGaussian(1.3, 0.1), PoissonGaussian(2.0, 0.4), Gaussian(5.0)],
+    ),
+    "own": (
+        {
+            "measure": "renyi",
+            "orders": [1.5, 4.0, 64.0],
+            "budget": [0.1, 0.4, 7.0],
+            "own_order": True,
+        },
+        [PoissonGaussian(1.1, 0.05), PoissonGaussian(0.9, 0.3), Gaussian(8.0)],
+    ),
+    "own-clip": (
+        {
+            "measure": "renyi",
+            "orders": [2.0, 32.0],
+            "budget": [0.2, 2.5],
+            "own_order": True,
+            "on_exhaustion": "clip",
+        },
+        [PoissonGaussian(1.5, 0.2), Gaussian(4.0)],
+    ),
+    "pure": ({"measure": "pure-dp", "budget": 3.0}, [Laplace(3.0), PureDP(), Laplace(10.0)]),
+}
+
+
+def make_third(seed: int) -> Log:
+    """What version 3 has, beside charges of version 2."""
+    rng = np.random.default_rng(200 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    users: dict[str, list] = {"zcdp": [f"Zoë-{i}" for i in range(150)]}
+    for name, (policy, _) in THIRD.items():
+        log.create(name, **policy)
+        ids = users.setdefault(name, list(range(150)))
+        users[name] = [u for u, p in zip(ids, partitions_of(ids, 3), strict=True) if p == 1]
+        for run in (f"{name}-1", f"{name}-2"):
+            log.open(dataset=name, run=run, attempt=0, request="first")
+    for number in range(300):
+        name = str(rng.choice(list(THIRD)))
+        run = f"{name}-{rng.integers(1, 3)}"
+        state, ids = log.ledger.runs[name, run], users[name]
+        about = {"dataset": name, "run": run, "attempt": state.attempt}
+        members = len(log.ledger.rosters.members.get((name, run), ()))
+        policy, mechanisms = THIRD[name]
+        mechanism = mechanisms[rng.integers(len(mechanisms))]
+        noise = _as_said(mechanism)
+        step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1, 1, 2])))
+        kind = int(rng.integers(12)) if members else 0
+        if kind <= 1:
+            first = max(0, members - int(rng.integers(0, 3)))
+            log.enrol(ids[first : members + 9], first, **about)
+        elif kind == 2 and not isinstance(mechanism, PoissonGaussian):
+            some = [ids[i] for i in rng.choice(len(ids), rng.integers(0, 20), replace=False)]
+            norms = rng.choice([0.0, 0.3, 0.5, 1.0, np.e / 3], len(some))
+            log.charge(step, some, norms, v=int(rng.choice([2, 3])), **noise, **about)
+        elif kind == 3:
+            log.send(log.records[-int(rng.integers(1, 4))])
+        elif kind == 4 and number % 3 == 0:
+            log.open(dataset=name, run=run, attempt=0, request=f"later-{number}")
+        elif kind == 5 and number > 200 and run.endswith("2"):
+            log.close(dataset=name, run=run, attempt=state.attempt)
+        elif kind == 6 and number % 2 == 0:
+            log.send([None, b"{", b'{"v":9}', b'{"v":2,"type":"enrol"}'][rng.integers(4)])
+        else:
+            rows = np.flatnonzero(rng.random(members) < rng.choice([0.0, 0.1, 0.5]))
+            if rng.random() < 0.15:
+                rows = np.arange(members)
+            levels = rng.integers(0, LEVELS + 1, len(rows)).astype(np.uint8)
+            units = b""
+            if rng.random() < 0.4 or run not in log.units:
+                costs = tariff(
+                    policy.get("measure", "zcdp"), mechanism, CLIP, LEVELS, policy.get("orders")
+                )
+                units = costs.astype("<i8").tobytes()
+            dense = len(rows) == members and bool(rng.integers(2))
+            log.step(
+                step,
+                units,
+                members=members + int(rng.random() < 0.03),
+                positions=b"" if dense else rows.astype("<u4").tobytes(),
+                levels=levels.tobytes(),
+                **noise,
+                **about,
+            )
+    log.audit()
+    return log
+
+
+def _as_said(mechanism: Mechanism) -> dict[str, Any]:
+    """A mechanism in the fields of a request."""
+    match mechanism:
+        case Gaussian(scale):
+            return {"mechanism": "gaussian", "scale": scale}
+        case Laplace(scale):
+            return {"mechanism": "laplace", "scale": scale}
+        case PoissonGaussian(scale, rate):
+            return {"mechanism": "poisson-gaussian", "scale": scale, "sampling_rate": rate}
+        case PureDP():
+            return {"mechanism": "pure-dp"}
+
+
+MAKERS = {"first": make_first, "second": make_second, "third": make_third}
 
 
 def recording_of(log: Log) -> Recording:

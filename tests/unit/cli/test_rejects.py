@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli.output import show
 from streams.cli.rejects import decoded, readable
-from streams.schemas import Charge, Reason, Rejected, encode
+from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
 
 CHARGE = Charge(
     dataset="d",
@@ -35,6 +35,38 @@ def test_packed_ids_and_norms_are_shown_as_numbers() -> None:
     assert record["type"] == "charge"
 
 
+def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
+    step = ChargeRoster(
+        v=3,
+        dataset="d",
+        run="r",
+        attempt=1,
+        step=0,
+        members=3,
+        tariff=bytes(16),
+        units=np.array([0, 5, -1], dtype="<i8").tobytes(),
+        positions=np.array([1, 2**32 - 1], dtype="<u4").tobytes(),
+        levels=b"\x03\xff",
+    )
+    record = decoded(encode(step))
+    assert record["units"] == [0, 5, -1]
+    assert record["positions"] == [1, 2**32 - 1]
+    assert record["levels"] == [3, 255]
+    enrolment = Enrol(
+        v=3,
+        dataset="d",
+        run="r",
+        attempt=1,
+        request="t",
+        first=0,
+        users=CHARGE.users,
+        clip_norm=1.0,
+        levels=7,
+    )
+    record = decoded(encode(enrolment))
+    assert (record["users"], record["levels"]) == ([1, -(2**63)], 7)
+
+
 def test_a_record_in_json_is_shown_as_it_is() -> None:
     assert decoded(b'{"type": "charge", "users": ["\xc3\xbc"]}')["users"] == ["ü"]
 
@@ -55,7 +87,8 @@ def test_what_cannot_be_read_is_kept_as_bytes(record: bytes, capfd) -> None:
 
 
 def test_half_a_number_stays_as_bytes() -> None:
-    assert decoded(msgspec.msgpack.encode({"users": b"123"}))["users"] == b"123"
+    for name in ("users", "norms", "units", "positions"):
+        assert decoded(msgspec.msgpack.encode({name: b"123"}))[name] == b"123"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
-from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_request
+from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_answer, decode_request
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -252,3 +252,15 @@ def test_who_is_granted_more_again_is_clipped_to_that_however_levels_are_sent() 
     roster.set_norms([0.1, 0.1], [2, 3])
     again = roster.charge(noise_stddev=100.0)
     assert again.clip_norms.tolist() == [1.0, 1.0, 0.1, 0.1]
+
+
+def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
+    service, _, roster = begun()
+    roster.charge(noise_stddev=4.0)
+    stored = decode_answer(service.ledgers[0].runs["d", "r"].decision)
+    service.hear(stored)
+    roster.charge(noise_stddev=4.0)
+    assert isinstance(stored, RosterDecision)
+    service.hear(replace(stored, halted=pack_positions(np.array([0]), stored.members)))
+    with pytest.raises(ConflictingDecisions, match="in two ways"):
+        roster.charge(noise_stddev=4.0)

@@ -9,19 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from streams.ledger.ledger import Ledger
+from streams.ledger.ledger import Ledger, Output
 from streams.schemas import (
     MAX_CHARGE_USERS,
+    MAX_WRITE_BYTES,
     OLDEST,
     VERSION,
+    ChargeRoster,
     CreateDataset,
+    Enrol,
     OpenRun,
     Policy,
     encode,
 )
 from streams.topics.topics import SETTINGS
+from streams.wire.packing import tariff_digest
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
@@ -38,11 +43,13 @@ def outputs_fit(value: bytes, **policy: Any) -> bool:
     ledger.apply(1, encode(OpenRun(dataset="d", run="r", attempt=1, request="t")))
     outputs = ledger.apply(2, value)
     assert outputs
-    return all(
-        len(output.value) + len(output.key or b"") + BATCH
-        <= int(SETTINGS[output.channel.value].get("max.message.bytes", KAFKA_DEFAULT))
-        for output in outputs
-    )
+    return all(map(fits, outputs))
+
+
+def fits(output: Output) -> bool:
+    """Whether the broker takes an output."""
+    most = int(SETTINGS[output.channel.value].get("max.message.bytes", KAFKA_DEFAULT))
+    return len(output.value) + len(output.key or b"") + BATCH <= most
 
 
 @pytest.mark.parametrize("value", [b"x" * 2**23, b"x" * (2**23 + 1), b"{" * 2**23])
@@ -96,3 +103,55 @@ def test_the_largest_list_of_small_integers_fits_when_all_are_halted(v: int) -> 
     users = 1_390_000
     lists = {"users": list(range(users)), "norms": [1] * users, "v": v}
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists))
+
+
+def roster_outputs(parts: list[Any], price: int, levels: bytes, **policy: Any) -> list[Output]:
+    """What is said of two steps of a roster of these users, and of the roster in the end.
+
+    Args:
+        parts: who is enrolled at once.
+        price: of the highest level, at which the first step is; that of level 1 is 3, of 5 in all.
+        levels: of the second step.
+        policy: what is not as usual in it.
+    """
+    ledger = Ledger(partition=0, partitions=1)
+    rules = {"measure": "zcdp", "budget": [5], "odometer_step": [5]} | policy
+    name = {"dataset": "d" * 128, "run": "r" * 128}
+    policy = Policy(dataset=name["dataset"], partitions=1, **rules)
+    ledger.apply(0, encode(CreateDataset(v=VERSION, request="t", policy=policy)))
+    ledger.apply(1, encode(OpenRun(v=VERSION, attempt=1, request="t", **name)))
+    about = {"v": VERSION, "attempt": 1, **name}
+    outputs, members = [], 0
+    grid = {"clip_norm": 1.0, "levels": 2}
+    for part in [*parts, b""]:
+        count = len(part) // 8 if isinstance(part, bytes) else len(part)
+        enrol = Enrol(request="t" * 64, first=members, users=part, **grid, **about)
+        outputs += ledger.apply(2, encode(enrol))
+        members += count
+    units = np.array([0, 3, price], dtype="<i8").tobytes()
+    tariff = {"tariff": tariff_digest(units), "members": members, **about}
+    for step, terms in enumerate([{"units": units}, {"levels": levels}]):
+        outputs += ledger.apply(3 + step, encode(ChargeRoster(step=step, **terms, **tariff)))
+    outputs += ledger.apply(5, encode(Enrol(request="t", first=0, users=b"", **grid, **about)))
+    kinds = {msgspec.msgpack.decode(output.value)["type"] for output in outputs}
+    assert kinds <= {"enrolled", "roster-decision", "halted", "odometer"}, kinds
+    return outputs
+
+
+def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
+    users = [f"{i:05}" + "\U0001f9ee" * 251 for i in range(16_000)]
+    parts = [users[i : i + 4_000] for i in range(0, 16_000, 4_000)]
+    outputs = roster_outputs(parts, 6, b"\2" * len(users))
+    halted = [o for o in outputs if msgspec.msgpack.decode(o.value)["type"] == "halted"]
+    assert len(halted) == 2
+    assert all(map(fits, outputs))
+
+
+@pytest.mark.parametrize(("on_exhaustion", "price"), [("halt", 4), ("clip", 6)])
+def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int) -> None:
+    """Of as many integers as a step may charge; all are charged, then halted or granted less."""
+    count = (MAX_WRITE_BYTES - 4096) // (200 + 2 * 128 + 25)
+    ids = np.arange(count, dtype="<i8")
+    parts = [ids[i : i + 2**19].tobytes() for i in range(0, count, 2**19)]
+    outputs = roster_outputs(parts, price, b"\1" * count, on_exhaustion=on_exhaustion)
+    assert all(map(fits, outputs))

@@ -1,0 +1,162 @@
+"""HALT events of charges and of rosters, each once; a decision that contradicts another ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from streams.ledger.outputs import Channel
+from streams.schemas import Answer, Decision, Halted, RosterDecision, decode_answer, encode
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import ConflictingDecisions
+from streams.sdk.followers import Followed, Halt, Witness, distinct_halts
+from streams.wire.packing import unpack_users
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
+
+USERS = [7, "Zoë", 9, 10]
+
+
+def halting_log() -> RosterLog:
+    """Charged by norms and by roster; user 9 spends all there is, and then most are halted."""
+    unit = 2**44 // 32  # of the highest level
+    log = begun(USERS, user_ids="mixed", budget=unit * 2 / 2**44)
+    log.step(0, prices())
+    log.charge(1, [9], [1.0])
+    log.charge(2, [9, 10], [1.0, 9.0])
+    log.step(3, positions=[1], levels=[0])
+    log.step(4, positions=[0, 1], levels=[LEVELS, LEVELS])
+    return log
+
+
+def published(log: RosterLog) -> list[Answer]:
+    outputs = [output for outputs in log.outputs for output in outputs]
+    return [decode_answer(out.value) for out in outputs if out.channel is Channel.HALTS]
+
+
+def followed(answers: list[Answer] | list[bytes]) -> Iterator[Followed]:
+    for answer in answers:
+        value = answer if isinstance(answer, bytes) else encode(answer)
+        yield Followed(0, value, 0.0)
+
+
+def halts_in(answers: list, dataset: str | None = None, run: str | None = None) -> list[Halt]:
+    return list(distinct_halts(followed(answers), dataset, run))
+
+
+def seen(halts: list[Halt]) -> list[tuple]:
+    return [(halt.step, halt.user, halt.exhausted) for halt in halts]
+
+
+def test_rosters_have_halt_events_as_charges_have() -> None:
+    halts = halts_in(published(halting_log()))
+    assert seen(halts) == [
+        *((2, 9, True), (2, 10, False)),
+        (3, 9, True),
+        *((4, 7, True), (4, 10, True)),
+    ]
+    last = halts[-1]
+    assert (last.dataset, last.run, last.attempt, last.partition) == ("d", "r", 1, 0)
+    assert last.offset == len(halting_log().records) - 1
+
+
+def test_what_is_published_again_is_heard_once() -> None:
+    answers = published(halting_log())
+    assert halts_in(answers * 2) == halts_in(answers)
+    assert halts_in([answer for answer in answers for _ in range(3)]) == halts_in(answers)
+
+
+def test_halts_of_other_runs_and_datasets_are_left_out() -> None:
+    answers = published(halting_log())
+    assert halts_in(answers, "d", "r") == halts_in(answers)
+    assert halts_in(answers, "e") == halts_in(answers, run="s") == []
+
+
+def test_parts_of_one_step_are_told_apart() -> None:
+    (*_, whole) = (answer for answer in published(halting_log()) if isinstance(answer, Halted))
+    parts = [
+        replace(whole, part=part, parts=2, users=[user], exhausted=b"\1")
+        for part, user in enumerate(unpack_users(whole.users).tolist())
+    ]
+    assert seen(halts_in([parts[1], parts[0], parts[1]])) == [(4, 10, True), (4, 7, True)]
+
+
+def of_kind(kind: type) -> Answer:
+    (*_, answer) = (answer for answer in published(halting_log()) if isinstance(answer, kind))
+    return answer
+
+
+CONTRADICTIONS = [
+    ("halted", of_kind(RosterDecision), {"halted": b"\0"}),
+    ("digest", of_kind(RosterDecision), {"digest": bytes(16)}),
+    ("members", of_kind(RosterDecision), {"members": 5}),
+    ("users", of_kind(Halted), {"users": [7, 9]}),
+    ("exhausted", of_kind(Halted), {"exhausted": b"\0"}),
+    ("parts", of_kind(Halted), {"parts": 2}),
+    ("admitted", of_kind(Decision), {"admitted": b"\3", "halted": []}),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes"),
+    [row[1:] for row in CONTRADICTIONS],
+    ids=[row[0] for row in CONTRADICTIONS],
+)
+def test_two_different_records_about_one_step_end_the_following(answer, changes) -> None:
+    with pytest.raises(ConflictingDecisions, match="in two ways"):
+        halts_in([answer, replace(answer, **changes)])
+    witness = Witness("d", "r")
+    assert witness.see(answer)
+    assert not witness.see(answer)
+    assert not witness.see(replace(answer, attempt=9))
+    witness.check()
+    witness.see(replace(answer, **changes))
+    with pytest.raises(ConflictingDecisions):
+        witness.check()
+
+
+def test_a_step_is_not_decided_by_norms_and_by_roster() -> None:
+    by_norms, by_roster = of_kind(Decision), of_kind(RosterDecision)
+    with pytest.raises(ConflictingDecisions):
+        halts_in([by_norms, replace(by_roster, step=by_norms.step)])
+
+
+DAMAGED = [
+    (RosterDecision, {"halted": b""}),
+    (RosterDecision, {"halted": b"\2"}),
+    (RosterDecision, {"exhausted": b"\0\4\0\0\0"}),
+    (RosterDecision, {"readmitted": b"\1\0\0"}),
+    (RosterDecision, {"regranted": b"\1\1"}),
+    (RosterDecision, {"members": -1}),
+    (Halted, {"users": bytes(9)}),
+    (Halted, {"exhausted": b""}),
+    (Halted, {"part": 1}),
+    (Halted, {"part": -1}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), DAMAGED, ids=str)
+def test_what_no_worker_has_written_is_skipped(kind, changes) -> None:
+    answers = published(halting_log())
+    assert halts_in([replace(of_kind(kind), **changes, step=77), *answers]) == halts_in(answers)
+
+
+def test_records_that_are_none_are_skipped() -> None:
+    answers = published(halting_log())
+    records = [b"", b"{", b"\xc1", msgspec.msgpack.encode({"type": "halted"})]
+    assert halts_in([*records, *map(encode, answers)]) == halts_in(answers)
+
+
+def test_a_client_follows_the_halts_of_a_roster() -> None:
+    with Turnstile.in_memory(partitions=3) as turnstile:
+        turnstile.create_dataset("d", budget=2 / 32)
+        roster = turnstile.run("d", "r").enrol(range(9), clip_norm=1.0, levels=10)
+        for _ in range(3):
+            roster.charge(noise_stddev=4.0)
+        halts = list(turnstile.halts("d", follow=False))
+    assert sorted((halt.step, halt.user, halt.exhausted) for halt in halts) == [
+        (2, user, True) for user in range(9)
+    ]
+    assert {halt.partition for halt in halts} == {0, 1, 2}
