@@ -8,14 +8,15 @@ known, and a calendar holds them: a step does work for those to whom something h
     k users at other levels, k explicit charges     O(k)
     another tariff; the first step after a restart  O(n)
 
-State, admissions and odometers are those of the filter and of `advance_units` applied to every user
-at every step, bit for bit. The argument: let nothing happen to a user for q steps, q as
+State, admissions and odometers are those of the filter and of `advance_units` applied to every
+user at every step, bit for bit. The argument: let nothing happen to a user for q steps, q as
 `seats.quiet_steps` gives it, or fewer. In each of them the spend grows by the same charge c to
-s + j c, which is within the budget and within the rung for j <= q because these conditions are monotone
-in j; so the filter admits, the odometer keeps its base and its rungs, and only the spend has
-changed, by j c. Whoever is refused is charged nothing, and is refused again until charge or spend
-change, which nobody but a change can bring about, and a larger spend does not help. All other steps
-of a user are not foretold but carried out, by the functions of the filter and of the odometer.
+s + j c, which is within the budget and within the rung for j <= q because these conditions are
+monotone in j; so the filter admits, the odometer keeps its base and its rungs, and only the spend
+has changed, by j c. Whoever is refused is charged nothing, and is refused again until charge or
+spend change, which nobody but a change can bring about, and a larger spend does not help. All
+other steps of a user are not foretold but carried out, by the functions of the filter and of the
+odometer.
 
     user     quiet: charged in arrears          due: settled at the next step, or at a known one
                 | <------- placed by a step -------- ^
