@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.tariffs import LevelArray
-from accounting.exact.validation import BoolArray, IntArray
+from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.rules.odometers import advance_units
 from accounting.rules.slot_map import Rows
 from accounting.rules.terms import Balances, Orders, Terms
 
-_UNBOUNDED: Final = np.int64(2**62)
+_SHAVE: Final = 1.0 - 2.0**-50
 
 
 class Seat:
@@ -104,38 +104,30 @@ class Seat:
         """Return who has nothing left, at some order at least, (m,); after paying."""
         return _any_order(self._total >= self._limit)
 
-    def quiet_steps(self) -> tuple[IntArray, BoolArray]:
+    def quiet_steps(self) -> FloatArray:
         """Return how often the charge can be repeated before something happens; after paying.
 
-        Returns:
-            (steps, filled), of shape (m,): after so many steps of the same charge the next one
-            would not be admitted, or raise the odometer; `filled` says whether they spend one of
-            the budgets to the last unit. A charge of nothing can be repeated 2**62 times.
+        After so many steps of the same charge, whole or not, another one would spend a budget to
+        the last unit, or not be admitted, or raise the odometer; never too many, and too few by one
+        at most. Shape (m,); infinity or NaN for a charge of nothing.
         """
-        steps = self._repeats(self._total, self._rung_end)
-        filled = np.zeros(steps.size, dtype=np.bool_)
-        near = np.flatnonzero(_any_order(self._limit <= self._rung_end))
-        if near.size:
-            charge = self._charge[near]
-            repeats = np.where(steps[near] < _UNBOUNDED, steps[near], 0)
-            spent = (repeats if charge.ndim == 1 else repeats[:, np.newaxis]) * charge
-            spent += self._total[near]
-            limit = _some(self._limit, near, self._terms.orders)
-            filled[near] = _any_order((spent == limit) & (charge > 0))
-        return steps, filled
-
-    def repeats(self) -> IntArray:
-        """Return how often the charge can be paid before something happens, (m,); not paid yet."""
-        increments = _each(self._terms.increments, self._terms.orders, self._order)
-        return self._repeats(self._spent, self._balances.base[self._rows] + increments)
-
-    def _repeats(self, spent: IntArray, rung_end: IntArray) -> IntArray:
         # Both ends are distances from the same spend: the nearer one decides.
-        room = np.minimum(self._limit, rung_end)
-        room -= spent
-        steps = np.floor_divide(room, np.maximum(self._charge, 1), out=room)
-        np.copyto(steps, _UNBOUNDED, where=self._charge == 0)
-        return steps if steps.ndim == 1 else np.asarray(steps.min(axis=1))
+        room = np.minimum(self._limit, self._rung_end)
+        room -= self._total
+        # Three roundings, each within a relative 2**-53. Below the exact quotient, so that what is
+        # exactly a whole number counts as the one before: that is the step that spends the last.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = room.astype(np.float64) / self._charge.astype(np.float64)
+        steps *= _SHAVE
+        return steps if steps.ndim == 1 else np.asarray(np.fmin.reduce(steps, axis=1))
+
+    def can_repeat(self, times: IntArray) -> BoolArray:
+        """Return whether the charge can be repeated so often, and nothing happen; not paid yet."""
+        increments = _each(self._terms.increments, self._terms.orders, self._order)
+        rung_end = self._balances.base[self._rows] + increments
+        room = np.minimum(self._limit, rung_end) - self._spent
+        count = times if room.ndim == 1 else times[:, np.newaxis]
+        return _all_orders((self._charge == 0) | (count <= room // np.maximum(self._charge, 1)))
 
 
 def grant(
@@ -165,19 +157,9 @@ def grant(
     return granted, refused_by
 
 
-def quiet_steps(seats: Sequence[Seat]) -> IntArray:
-    """Return for how many steps nothing happens to each user that a step would have to tell.
-
-    A step that spends a budget to the last unit is admitted and raises no odometer, but is told.
-    """
-    steps, filled = seats[0].quiet_steps()
-    for seat in seats[1:]:
-        others, others_filled = seat.quiet_steps()
-        filled = (filled & (steps <= others)) | (others_filled & (others <= steps))
-        steps = np.minimum(steps, others)
-    if filled.any():
-        steps -= filled & (steps > 0)
-    return steps
+def quiet_steps(seats: Sequence[Seat]) -> FloatArray:
+    """Return for how many steps nothing happens to each user in any account, (m,)."""
+    return reduce(np.fmin, [seat.quiet_steps() for seat in seats])
 
 
 def _each(units: tuple[int, ...], orders: Orders, order: IntArray | None) -> IntArray:

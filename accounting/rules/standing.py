@@ -8,14 +8,15 @@ known, and a calendar holds them: a step does work for those to whom something h
     k users at other levels, k explicit charges     O(k)
     another tariff; the first step after a restart  O(n)
 
-State, admissions and odometers are those of the filter and of `advance_units` applied to every user
-at every step, bit for bit. The argument: let nothing happen to a user for q steps, q as
-`seats.quiet_steps` gives it. In each of them the spend grows by the same charge c, s + j c, which
-is within the budget and within the rung for j <= q because these conditions are monotone in j; so
-the filter admits, the odometer keeps its base and its rungs, and only the spend has changed, by
-j c. Whoever is refused is charged nothing, and is refused again until charge or spend change, which
-nobody but a change can bring about, and a larger spend does not help. All other steps of a user are
-not foretold but carried out, by the functions of the filter and of the odometer.
+State, admissions and odometers are those of the filter and of `advance_units` applied to every
+user at every step, bit for bit. The argument: let nothing happen to a user for q steps, q as
+`seats.quiet_steps` gives it, or fewer. In each of them the spend grows by the same charge c to
+s + j c, which is within the budget and within the rung for j <= q because these conditions are
+monotone in j; so the filter admits, the odometer keeps its base and its rungs, and only the spend
+has changed, by j c. Whoever is refused is charged nothing, and is refused again until charge or
+spend change, which nobody but a change can bring about, and a larger spend does not help. All
+other steps of a user are not foretold but carried out, by the functions of the filter and of the
+odometer.
 
     user     quiet: charged in arrears          due: settled at the next step, or at a known one
                 | <------- placed by a step -------- ^
@@ -321,7 +322,7 @@ class Standing:
     def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
         """Say at which step these users are to be settled next."""
         following = self._now + 1
-        due = np.minimum(quiet_steps(seats), NEVER - following).astype(np.uint32)
+        due = np.fmin(quiet_steps(seats), NEVER - following).astype(np.uint32)
         due += np.uint32(following)
         if isinstance(where, slice):
             self._calendar.replace(where, due)
@@ -378,6 +379,6 @@ class Standing:
             if not self._tariffs:
                 raise InvalidInput("tariffs", (), "given, for steps that are not charged yet")
             for seat in self._seats(where, self._tariffs, self._roster.granted[where]):
-                if bool((elapsed > seat.repeats()).any()):
+                if not seat.can_repeat(elapsed).all():
                     allowed = "after the last step at which something happened to the user"
                     raise InvalidInput("since", int(elapsed.max()), allowed)
