@@ -16,7 +16,7 @@ help:                             ## what there is
 	@echo "One test, without the rest:  make test ARGS=tests/unit/test_config.py::NAME"
 	@echo "The same for demo, check, fuzz, bench and papers: ARGS is handed on."
 
-demo: $(VENV)/installed           ## run both demos on a real broker and a real Redis; plots in out/
+demo: $(VENV)/installed           ## run the demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
 
 check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process

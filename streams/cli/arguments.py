@@ -93,13 +93,17 @@ def _add_local(verbs: Any) -> None:
         verbs,
         "demo",
         demo.demo,
-        "a private training, and a stream of private queries",
+        "private trainings, and a stream of private queries",
         ("prefix", "timeout", "config"),
         "It starts a broker, a Redis and workers of its own, unless --kafka names a broker whose "
         "workers are running.",
     )
     shown.add_argument(
-        "kind", choices=["mnist", "cdnow", "all"], nargs="?", default="all", help="(default all)"
+        "kind",
+        choices=["mnist", "dpsgd", "cdnow", "all"],
+        nargs="?",
+        default="all",
+        help="(default all)",
     )
     shown.add_argument(
         "--data", type=_path, metavar="DIR", help="folder with the MNIST or CDNOW files"

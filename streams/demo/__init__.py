@@ -1,4 +1,4 @@
-"""Two demos on real data against a running service: private training, private daily queries."""
+"""Demos on real data against a running service: private trainings, private daily queries."""
 
 from streams.demo.entry import DemoReport, check_demo, run_demo
 

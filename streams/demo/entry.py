@@ -6,21 +6,32 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from uuid import uuid4
 
 from streams.config import Config
 from streams.demo.errors import DemoError, demo_extra
-from streams.demo.images import IMAGES_FILE, load_digits, load_mnist
+from streams.demo.images import IMAGES_FILE, Images, load_digits, load_mnist
 from streams.demo.monitoring import CDNOW, MonitoringResult, monitor_daily
-from streams.demo.plots import plot_monitoring, plot_training
+from streams.demo.plots import plot_monitoring, plot_sampled, plot_training
 from streams.demo.purchases import PURCHASES_FILE, load_purchases
+from streams.demo.sampled import (
+    SAMPLED_DIGITS,
+    SAMPLED_MNIST,
+    SampledResult,
+    SampledSettings,
+    SampledTrace,
+    descend_sampled,
+    train_sampled,
+)
 from streams.demo.table import (
     Seen,
     Summary,
     over_seeds,
     summary_of_monitoring,
+    summary_of_sampled,
     summary_of_training,
     table_of,
 )
@@ -28,12 +39,12 @@ from streams.demo.training import DIGITS, MNIST, Progress, TrainingResult, train
 from streams.demo.watching import Watcher
 from streams.sdk.client import Turnstile
 
-Kind: TypeAlias = Literal["mnist", "cdnow", "all"]
+Kind: TypeAlias = Literal["mnist", "dpsgd", "cdnow", "all"]
 Echo: TypeAlias = Callable[[object], None]
 """Shows a line of text or a rich table."""
 
 _PATIENCE = 20.0
-_FILES: Final = {"mnist": IMAGES_FILE, "cdnow": PURCHASES_FILE}
+_FILES: Final = {"mnist": IMAGES_FILE, "dpsgd": IMAGES_FILE, "cdnow": PURCHASES_FILE}
 
 _NO_PURCHASES = (
     f"no package that is kept up ships its data: give --data with {PURCHASES_FILE} "
@@ -47,6 +58,7 @@ class DemoReport:
 
     Attributes:
         trainings: of the demo ``mnist``, one for each seed, if it ran.
+        sampled: of the demo ``dpsgd``, for each clip norm one for each seed, if it ran.
         monitorings: of the demo ``cdnow``, one for each seed, if it ran.
         summaries: the same as numbers for programs, one per demo that ran.
         plots: the files that were written.
@@ -54,6 +66,7 @@ class DemoReport:
     """
 
     trainings: list[TrainingResult] = field(default_factory=list)
+    sampled: list[list[SampledResult]] = field(default_factory=list)
     monitorings: list[MonitoringResult] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
     plots: list[Path] = field(default_factory=list)
@@ -96,10 +109,11 @@ def run_demo(
     seeds: int = 1,
     echo: Echo | None = None,
 ) -> DemoReport:
-    """Run one demo or both against a running service.
+    """Run one demo or all of them against a running service.
 
     Args:
-        kind: "mnist" trains a classifier privately, "cdnow" answers daily queries.
+        kind: "mnist" trains a classifier privately on everybody in every step, "dpsgd" on samples;
+            "cdnow" answers daily queries.
         kafka: bootstrap servers, or a whole configuration.
         data: a folder with the files of MNIST or CDNOW, or a file; without it, scikit-learn's
             digits, and no CDNOW.
@@ -121,6 +135,9 @@ def run_demo(
         if kind in ("mnist", "all"):
             _run_trainings(turnstile, data, seeds, report)
             _keep_plots(plot_training(report.trainings, out), report)
+        if kind in ("dpsgd", "all"):
+            _run_sampled(turnstile, data, seeds, report)
+            _keep_plots(plot_sampled(report.sampled, out), report)
         if kind in ("cdnow", "all"):
             _run_monitorings(turnstile, data, seeds, report)
             if report.monitorings:
@@ -135,9 +152,8 @@ def run_demo(
 
 
 def _run_trainings(turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport) -> None:
-    file = _find(data, IMAGES_FILE)
-    images = load_digits() if file is None else load_mnist(file.parent)
-    settings = DIGITS if file is None else MNIST
+    images, found = _images(data)
+    settings = MNIST if found else DIGITS
     summaries = []
     for seed in range(1, seeds + 1):
         dataset = _fresh_name(images.name.lower())
@@ -153,6 +169,68 @@ def _run_trainings(turnstile: Turnstile, data: Path | None, seeds: int, report: 
         report.trainings.append(result)
         summaries.append(summary_of_training(result, seen))
     report.summaries.append(over_seeds(summaries))
+
+
+def _run_sampled(turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport) -> None:
+    images, found = _images(data)
+    for settings in SAMPLED_MNIST if found else SAMPLED_DIGITS:
+        results, summaries = [], []
+        for seed in range(1, seeds + 1):
+            with _progress_bar(f"samples of {images.name}", seed, seeds) as progress:
+                result, dataset = _sample(turnstile, images, settings, seed, progress)
+            results.append(result)
+            summaries.append(summary_of_sampled(result, dataset))
+        report.sampled.append(results)
+        report.summaries.append(over_seeds(summaries))
+
+
+def _sample(
+    turnstile: Turnstile,
+    images: Images,
+    settings: SampledSettings,
+    seed: int,
+    progress: Progress,
+) -> tuple[SampledResult, str]:
+    """Train with every accounting, each on a dataset of its own."""
+    traces: list[SampledTrace] = []
+    datasets: list[str] = []
+    kinds = [True, False] if settings.unpaced else [True]
+    for place, paced in enumerate(kinds):
+        datasets.append(_fresh_name(f"{images.name.lower()}-sampled"))
+        turnstile.create_dataset(
+            datasets[-1], measure="renyi", epsilon=settings.epsilon, delta=settings.delta
+        )
+        done, total = place * settings.steps, len(kinds) * settings.steps
+        run = turnstile.run(datasets[-1], "training")
+        progressed = partial(_progressed, progress, done, total)
+        traces.append(
+            train_sampled(run, images, settings, seed=seed, paced=paced, progress=progressed)
+        )
+    result = SampledResult(
+        images,
+        settings,
+        traces[0],
+        traces[1] if settings.unpaced else None,
+        descend_sampled(
+            images,
+            settings,
+            noise_stddev=settings.noise_stddev,
+            steps=settings.worst_case_steps,
+            seed=seed,
+        ),
+        descend_sampled(
+            images,
+            settings,
+            noise_stddev=settings.noise_stddev_equal_steps,
+            steps=settings.steps,
+            seed=seed,
+        ),
+    )
+    return result, datasets[0]
+
+
+def _progressed(progress: Progress, before: int, total: int, done: int) -> None:
+    progress(before + done, total)
 
 
 def _run_monitorings(
@@ -178,6 +256,12 @@ def _run_monitorings(
         report.monitorings.append(result)
         summaries.append(summary_of_monitoring(result, seen))
     report.summaries.append(over_seeds(summaries))
+
+
+def _images(data: Path | None) -> tuple[Images, bool]:
+    """MNIST and True where its files are, else scikit-learn's digits."""
+    file = _find(data, IMAGES_FILE)
+    return (load_digits(), False) if file is None else (load_mnist(file.parent), True)
 
 
 def _keep_plots(plots: list[Path], report: DemoReport) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streams.demo.errors import demo_extra
 from streams.demo.monitoring import MonitoringResult
+from streams.demo.sampled import SampledResult
 from streams.demo.training import TrainingResult
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _BLUE: Final = "#1f6f8b"
 _ORANGE: Final = "#d9772b"
 _GREY: Final = "#8a9099"
 _INK: Final = "#23282e"
+_DASHES: Final = (0, (4, 2))
 _DOTS_PER_INCH: Final = 120
 _BINS: Final = 20
 _WEEK: Final = 7
@@ -45,6 +47,12 @@ def plot_training(results: Sequence[TrainingResult], folder: Path) -> list[Path]
             folder / f"{name}-spent-budget.png",
         ),
     ]
+
+
+def plot_sampled(by_clip_norm: Sequence[Sequence[SampledResult]], folder: Path) -> list[Path]:
+    """Accuracy of the accountants with each clip norm; who takes part; what users spent."""
+    name = by_clip_norm[0][0].images.name.lower()
+    return [_save(_sampled(by_clip_norm), folder / f"{name}-dpsgd.png")]
 
 
 def plot_monitoring(result: MonitoringResult, folder: Path) -> list[Path]:
@@ -112,6 +120,158 @@ def _training(results: Sequence[TrainingResult]) -> Figure:
     below.set_xlim(1, len(steps))
     below.yaxis.set_major_formatter("{x:,.0f}")
     return figure
+
+
+def _sampled(by_clip_norm: Sequence[Sequence[SampledResult]]) -> Figure:
+    first = by_clip_norm[0][0]
+    settings, n = first.settings, len(first.images.train)
+    figure = _figure(10.0, 7.6)
+    above, below = figure.subplots(2, 2, height_ratios=[1.5, 1])
+    for axes in (*above, *below):
+        _style(axes)
+    curves = [_sampled_curves(results) for results in by_clip_norm]
+    lowest = min(float(curve[len(curve) // 4 :].min()) for group in curves for curve in group)
+    highest = max(float(curve.max()) for group in curves for curve in group)
+    for axes, results, group in zip(above, by_clip_norm, curves, strict=True):
+        _accuracies_of_sampled(axes, results, group)
+        axes.set_ylim(max(0.0, lowest - 3), min(100.0, highest + 1))
+    above[0].set_ylabel("accuracy on test images (%)")
+    _users_of_sampled(below[0], by_clip_norm[0])
+    _spent_of_sampled(below[1], by_clip_norm)
+    known, tuned = curves
+    seeds = len(by_clip_norm[0])
+    spent = np.mean([np.median(result.trace.spent) for result in by_clip_norm[1]])
+    figure.suptitle(
+        f"Individual {known[0][-1]:.1f}%, worst case {known[1][-1]:.1f}% in equal steps; with a "
+        f"clip norm tuned\nto the data {tuned[0][-1]:.1f}% and {tuned[1][-1]:.1f}%, and half of "
+        f"the users spent at most {spent:.0%} of their budget",
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=13,
+        color=_INK,
+    )
+    figure.supxlabel(
+        f"{first.images.name}, {n:,} users, sampling rate {settings.sampling_rate:g}; for each "
+        f"epsilon = {settings.epsilon:g}, delta = {settings.delta:g}; "
+        + (
+            f"one seed; so few test images: ± {100 * by_clip_norm[0][0].accuracy_error:.1f} points"
+            if seeds == 1
+            else f"means over {seeds} seeds, bands: standard errors"
+        ),
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=10,
+        color=_GREY,
+    )
+    return figure
+
+
+def _sampled_curves(results: Sequence[SampledResult]) -> list[NDArray[np.float64]]:
+    """Mean accuracies in percent: individual, as many steps, same noise, and without a pace."""
+    kinds = [
+        [result.trace.accuracy for result in results],
+        [result.equal_steps for result in results],
+        [result.same_noise for result in results],
+        [result.unpaced.accuracy for result in results if result.unpaced is not None],
+    ]
+    return [100.0 * np.mean(kind, axis=0) for kind in kinds if kind]
+
+
+def _accuracies_of_sampled(
+    axes: Axes, results: Sequence[SampledResult], curves: list[NDArray[np.float64]]
+) -> None:
+    settings, k0 = results[0].settings, len(results[0].same_noise)
+    individual, equal, stopped = curves[:3]
+    last = len(individual)
+    steps = np.arange(1, last + 1)
+    axes.plot(steps, equal, color=_INK, linewidth=1.3, linestyle=_DASHES)
+    if len(curves) > 3:
+        axes.plot(steps, curves[3], color=_GREY, linewidth=1.3)
+    axes.plot(steps, individual, color=_BLUE, linewidth=2.0)
+    if len(results) > 1:
+        for colour, kind in (
+            (_BLUE, [result.trace.accuracy for result in results]),
+            (_INK, [result.equal_steps for result in results]),
+        ):
+            mean = 100.0 * np.mean(kind, axis=0)
+            error = 100.0 * np.std(kind, axis=0, ddof=1) / np.sqrt(len(results))
+            axes.fill_between(
+                steps, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0
+            )
+    axes.plot(np.arange(1, k0 + 1), stopped, color=_ORANGE, linewidth=1.3)
+    axes.plot([k0, last], [stopped[-1]] * 2, color=_ORANGE, linestyle=":")
+    axes.plot(k0, stopped[-1], "s", color=_ORANGE, zorder=3)
+    noise, more = settings.noise_stddev, settings.noise_stddev_equal_steps
+    handles = [
+        _line(_BLUE, "-", f"individual, noise {noise:.2f}: {individual[-1]:.1f}%", 2.0),
+        _line(_INK, _DASHES, f"worst case, noise {more:.2f}: {equal[-1]:.1f}%"),
+        _line(_ORANGE, ":", f"worst case, stops at {k0}: {stopped[-1]:.1f}%", marker="s"),
+    ]
+    if len(curves) > 3:
+        handles.insert(1, _line(_GREY, "-", f"individual without a pace: {curves[3][-1]:.1f}%"))
+    axes.legend(handles=handles, frameon=False, loc="lower right")
+    axes.set_title(
+        f"clip norm {settings.clip_norm:.2f}, {settings.words}",
+        loc="left",
+        fontsize=10,
+        color=_INK,
+    )
+    axes.set_xlabel("training step")
+    axes.set_xlim(1, last)
+
+
+def _users_of_sampled(axes: Axes, results: Sequence[SampledResult]) -> None:
+    first = results[0]
+    n, k0 = len(first.images.train), len(first.same_noise)
+    steps = np.arange(1, first.settings.steps + 1)
+    paced = np.mean([result.trace.admitted for result in results], axis=0)
+    axes.plot(steps, paced, color=_BLUE, linewidth=2.0, label="individual")
+    unpaced = [result.unpaced.admitted for result in results if result.unpaced is not None]
+    if unpaced:
+        axes.plot(steps, np.mean(unpaced, axis=0), color=_GREY, label="individual without a pace")
+    axes.plot([1, k0, k0], [n, n, 0], color=_ORANGE, linestyle=":", label="worst case, same noise")
+    axes.set_ylim(0, 1.12 * n)
+    axes.set_xlim(1, len(steps))
+    axes.set_title(
+        f"users charged, clip norm {first.settings.clip_norm:.2f}",
+        loc="left",
+        fontsize=10,
+        color=_INK,
+    )
+    axes.set_ylabel("users")
+    axes.set_xlabel("training step")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.1))
+
+
+def _spent_of_sampled(axes: Axes, by_clip_norm: Sequence[Sequence[SampledResult]]) -> None:
+    """Which share of the users spent at most so much, with the first seed."""
+    for results, colour, style in zip(by_clip_norm, (_BLUE, _BLUE), ("-", _DASHES), strict=True):
+        spent = np.sort(results[0].trace.spent)
+        users = 100.0 * np.arange(1, len(spent) + 1) / len(spent)
+        axes.plot(
+            [0.0, *(100.0 * spent), 100.0],
+            [0.0, *users, 100.0],
+            color=colour,
+            linestyle=style,
+            drawstyle="steps-post",
+            linewidth=2.0,
+            label=f"individual, clip norm {results[0].settings.clip_norm:.2f}",
+        )
+    axes.plot(
+        [0, 100, 100],
+        [0, 0, 100],
+        color=_ORANGE,
+        linestyle=":",
+        clip_on=False,
+        label="worst case: everybody, all of it",
+    )
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 103)
+    axes.set_title("users who spent at most this share", loc="left", fontsize=10, color=_INK)
+    axes.set_xlabel("spent share of the budget (%)")
+    axes.set_ylabel("users (%)")
+    axes.legend(frameon=False, loc="upper left")
 
 
 def _daily_buyers(result: MonitoringResult) -> Figure:

@@ -12,6 +12,7 @@ import numpy as np
 from accounting import zcdp_to_epsilon
 from streams.demo.errors import demo_extra
 from streams.demo.monitoring import MonitoringResult
+from streams.demo.sampled import SampledResult
 from streams.demo.training import TrainingResult
 
 if TYPE_CHECKING:
@@ -58,6 +59,43 @@ def summary_of_training(result: TrainingResult, seen: Seen) -> Summary:
         "user_charges_per_second": settings.steps * len(trace.spent) / trace.charge_seconds,
         "seconds": trace.seconds,
     }
+
+
+def summary_of_sampled(result: SampledResult, dataset: str) -> Summary:
+    """The figures of a sampled training, for programs."""
+    trace, settings, unpaced = result.trace, result.settings, result.unpaced
+    accuracy, equal, stopped = (
+        float(curve[-1]) for curve in (trace.accuracy, result.equal_steps, result.same_noise)
+    )
+    summary = {
+        "dataset": dataset,
+        "data": f"{result.images.name}, samples,\nclip norm {settings.words}",
+        "users": len(trace.spent),
+        "sampling_rate": settings.sampling_rate,
+        "clip_norm": settings.clip_norm,
+        "steps": settings.steps,
+        "worst_case_steps": len(result.same_noise),
+        "users_at_the_end": int(trace.admitted[-1]),
+        "noise_stddev": settings.noise_stddev,
+        "noise_stddev_equal_steps": settings.noise_stddev_equal_steps,
+        "delta": settings.delta,
+        "epsilon": settings.epsilon,
+        "spent_mean": float(np.mean(trace.spent)),
+        "spent_median": float(np.median(trace.spent)),
+        "accuracy": accuracy,
+        "accuracy_worst_case": stopped,
+        "accuracy_equal_steps": equal,
+        "gain_over_worst_case": accuracy - stopped,
+        "gain_over_equal_steps": accuracy - equal,
+        "accuracy_error_of_test_images": result.accuracy_error,
+        "charges_per_second": settings.steps / trace.charge_seconds,
+        "user_charges_per_second": settings.steps * len(trace.spent) / trace.charge_seconds,
+        "seconds": trace.seconds,
+    }
+    if unpaced is not None:
+        summary["accuracy_unpaced"] = float(unpaced.accuracy[-1])
+        summary["users_at_the_end_unpaced"] = int(unpaced.admitted[-1])
+    return summary
 
 
 def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> Summary:
@@ -111,6 +149,8 @@ def over_seeds(summaries: list[Summary]) -> Summary:
 _ROWS: Final = (
     ("users", "users", ",.0f"),
     ("epsilon, guaranteed by the filter", "epsilon", ".2f"),
+    ("sampling rate", "sampling_rate", ".2f"),
+    ("clip norm", "clip_norm", ".2f"),
     ("steps", "steps", ",.0f"),
     ("noise (standard deviation)", "noise_stddev", ".2f"),
     ("  worst case, same noise: steps", "worst_case_steps", ",.0f"),
@@ -121,7 +161,12 @@ _ROWS: Final = (
     ("HALT events received", "halt_events_received", ",.0f"),
     ("odometer checkpoints received", "odometer_checkpoints_received", ",.0f"),
     ("users who ran out", "exhausted_users", ",.0f"),
+    ("users in the last step, individual", "users_at_the_end", ",.0f"),
+    ("  individual without a pace", "users_at_the_end_unpaced", ",.0f"),
+    ("budget spent, individual, median user", "spent_median", ".0%"),
+    ("  mean user", "spent_mean", ".0%"),
     ("accuracy, individual", "accuracy", ".1%"),
+    ("  individual without a pace", "accuracy_unpaced", ".1%"),
     ("  worst case, same noise", "accuracy_worst_case", ".1%"),
     ("  worst case, same steps", "accuracy_equal_steps", ".1%"),
     ("gain over the worst case, same noise", "gain_over_worst_case", ".1%"),
