@@ -28,6 +28,7 @@ from accounting.exact.validation import (
     nonnegative_array,
     positive_finite,
     unit_array,
+    whole_array,
     whole_number,
 )
 
@@ -101,9 +102,7 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
 
 def checked_levels(levels: npt.ArrayLike, most: int) -> LevelArray:
     """Return `levels` as bytes if all are whole numbers from 0 to `most`, else raise."""
-    array = np.asarray(levels)
-    if array.dtype.kind not in "iu" and array.size:
-        raise InvalidInput("levels", array.dtype, "whole numbers")
+    array = whole_array("levels", levels)
     if array.size and not 0 <= int(array.min()) <= int(array.max()) <= most:
         bad = array[(array < 0) | (array > most)].flat[0]
         raise InvalidInput("levels", int(bad), f"from 0 to {most}, the highest of the grid")

@@ -20,6 +20,7 @@ become whole units, exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -169,6 +170,22 @@ def whole_number(argument: str, value: int, least: int, most: int) -> int:
     if not integer or isinstance(value, (bool, np.timedelta64)) or not least <= value <= most:
         raise InvalidInput(argument, value, f"an integer, from {least} to {most}")
     return int(value)
+
+
+def whole_numbers(argument: str, values: Sequence[int], least: int, most: int) -> list[int]:
+    """Return each of some whole numbers as an int from `least` to `most`."""
+    listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    if not listed and not (isinstance(values, np.ndarray) and values.ndim == 1):
+        raise InvalidInput(argument, values, "a list of whole numbers")
+    return [whole_number(argument, value, least, most) for value in values]
+
+
+def whole_array(argument: str, values: npt.ArrayLike) -> npt.NDArray[np.integer[Any]]:
+    """Return an array of whole numbers, of any shape and integer type."""
+    array = _plain_array(argument, values, "an array of whole numbers")
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidInput(argument, array.dtype, "an array of whole numbers")
+    return array if array.size else array.astype(np.int64)
 
 
 def renyi_orders(argument: str, values: npt.ArrayLike) -> FloatArray:

@@ -41,7 +41,8 @@ from accounting.exact.validation import (
     renyi_orders,
     unit_array,
     user_count,
-    whole_number,
+    whole_array,
+    whole_numbers,
 )
 from accounting.rules.filters import RenyiFilter
 
@@ -70,9 +71,10 @@ def own_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
         InvalidInput: for other arguments.
     """
     rows = unit_array("costs", costs, MAX_COST_UNITS)
-    whole = unit_array("budgets", np.array(budgets, dtype=np.int64), MAX_BUDGET_UNITS)
-    if whole.ndim != 1 or not 1 <= whole.size <= MAX_ORDERS:
-        raise InvalidInput("budgets", whole.shape, f"one per order, at most {MAX_ORDERS}")
+    units = whole_numbers("budgets", budgets, 0, MAX_BUDGET_UNITS)
+    if not 1 <= len(units) <= MAX_ORDERS:
+        raise InvalidInput("budgets", len(units), f"one per order, at most {MAX_ORDERS}")
+    whole = np.array(units, dtype=np.int64)
     if rows.ndim != 2 or rows.shape[1] != whole.size:
         raise InvalidInput("costs", rows.shape, f"of shape (n, {whole.size}), a column per order")
     chosen = np.empty(len(rows), dtype=np.uint8)
@@ -194,7 +196,7 @@ class OwnOrderFilter:
         Raises:
             InvalidInput: for an index of no order.
         """
-        indices = np.asarray(order)
+        indices = whole_array("order", order)
         if indices.dtype != np.uint8 or indices.ndim != 1:
             raise InvalidInput("order", indices.dtype, "uint8 of shape (n,)")
         if indices.size and int(indices.max()) >= len(self.orders):
@@ -232,10 +234,10 @@ class OwnOrderFilter:
 
     def _set(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)
-        if alphas.size > MAX_ORDERS or len(budgets) != alphas.size:
+        units = whole_numbers("budgets", budgets, 0, MAX_BUDGET_UNITS)
+        if alphas.size > MAX_ORDERS or len(units) != alphas.size:
             allowed = f"one for each of {alphas.size} orders, of which {MAX_ORDERS} at most"
             raise InvalidInput("budgets", budgets, allowed)
-        units = [whole_number("budget_units", number, 0, MAX_BUDGET_UNITS) for number in budgets]
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         object.__setattr__(self, "budget_units", tuple(units))
         return self

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from accounting.costs.tariffs import MAX_LEVELS, LevelArray, checked_levels
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import BoolArray, IntArray, unit_array, whole_number
+from accounting.exact.validation import BoolArray, IntArray, unit_array, whole_array, whole_number
 from accounting.rules.calendar import StepArray, longer
-from accounting.rules.slot_map import Rows, SlotMap
+from accounting.rules.slot_map import MAX_SLOT, Rows, SlotMap
 
 FlagArray = npt.NDArray[np.uint8]
 
@@ -92,7 +92,8 @@ class Roster:
     def enrol(self, slots: Sequence[IntArray], levels: npt.ArrayLike) -> int:
         """Add positions behind the others; return how many. See `Standing.enrol`."""
         asked = checked_levels(levels, self.highest)
-        shapes = [np.shape(rows) for rows in slots]
+        slots = [unit_array("slots", rows, MAX_SLOT) for rows in slots]
+        shapes = [rows.shape for rows in slots]
         if asked.ndim != 1 or shapes != [asked.shape] * len(self.slots):
             raise InvalidInput("slots", shapes, f"{asked.shape} for each of {len(self.slots)}")
         follow = [known.checked(rows) for known, rows in zip(self.slots, slots, strict=True)]
@@ -145,8 +146,8 @@ class Roster:
             if asked.shape != (len(self),):
                 raise InvalidInput("levels", asked.shape, f"of shape ({len(self)},)")
             return slice(None), asked
-        where = np.asarray(positions)
-        if where.dtype.kind not in "iu" or where.ndim != 1 or where.shape != asked.shape:
+        where = whole_array("positions", positions)
+        if where.ndim != 1 or where.shape != asked.shape:
             raise InvalidInput("positions", where.shape, f"whole numbers of shape {asked.shape}")
         if where.size and not 0 <= int(where.min()) <= int(where.max()) < len(self):
             allowed = f"from 0 to {len(self) - 1}"

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism
 from accounting.exact.errors import InvalidInput
+from accounting.exact.units import MAX_COST_UNITS
 from accounting.exact.validation import BoolArray, IntArray, norm_vector, unit_array, whole_number
 from accounting.rules.budget_filter import BudgetFilter
 
@@ -74,7 +75,7 @@ class SeparationFilter:
         Raises:
             InvalidInput: for other arguments.
         """
-        charge = np.asarray(cost_units)
+        charge = unit_array("cost", cost_units, MAX_COST_UNITS)
         takes_part = np.asarray(charge > 0 if charge.ndim == 1 else (charge > 0).any(axis=-1))
         allowed = self._allowed(state, step, takes_part)
         part = charge * (allowed if charge.ndim == 1 else allowed[:, np.newaxis])

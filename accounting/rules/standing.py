@@ -362,8 +362,8 @@ class Standing:
             if not self._tariffs:
                 raise InvalidInput("tariffs", None, "given at the first step")
             return self._tariffs
-        if len(tariffs) != len(self.accounts):
-            raise InvalidInput("tariffs", len(tariffs), f"one for each of {len(self.accounts)}")
+        if not isinstance(tariffs, (list, tuple)) or len(tariffs) != len(self.accounts):
+            raise InvalidInput("tariffs", tariffs, f"a list of {len(self.accounts)}")
         pairs = zip(self.accounts, tariffs, strict=True)
         return tuple(
             account.terms.checked_tariff(one, self._roster.highest) for account, one in pairs

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from accounting.costs.tariffs import LevelArray, checked_tariff
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
-from accounting.exact.validation import IntArray, whole_number
+from accounting.exact.validation import IntArray, whole_numbers
 from accounting.rules.own_order import MAX_ORDERS, OrderArray
 
 Orders: TypeAlias = Literal["none", "own", "all"]
@@ -95,5 +95,5 @@ class Terms:
 
 
 def _set_units(terms: Terms, name: str, values: Sequence[int], least: int) -> None:
-    units = tuple(whole_number(name, value, least, MAX_BUDGET_UNITS) for value in values)
-    object.__setattr__(terms, name, units)
+    units = whole_numbers(name, values, least, MAX_BUDGET_UNITS)
+    object.__setattr__(terms, name, tuple(units))

@@ -207,6 +207,7 @@ class Roster:
         self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
         self._sent = self._level.copy()  # in force, at the service
         self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
+        self._listed: dict[int, NDArray[np.int64]] = {}  # whose levels the step brings
         self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the tariff that it has
@@ -317,12 +318,14 @@ class Roster:
         """What each of these partitions is asked in the next step."""
         moved = self._moved_by_partition()
         result = {}
+        self._listed = {}
         for partition in partitions:
             mine = self._layout.positions[partition]
             rows = moved.get(partition, mine[:0])
             places = self._place[rows]
             if 5 * len(rows) >= len(mine) > 0 and len(rows):
                 places, rows = places[:0], mine
+            self._listed[partition] = rows
             knows = self._known.get(partition) == priced.digest
             record = replace(
                 blank,
@@ -388,13 +391,12 @@ class Roster:
                     decision.regranted,
                 )
             )
-            set_anew = moved.get(partition, mine[:0])
             now.admitted[left], now.admitted[back] = False, True
             now.exhausted[spent] = True
             if partition in again:  # what was granted is known; levels set since go with the next
-                kept.append(set_anew)
+                kept.append(moved.get(partition, mine[:0]))
             else:
-                afresh = np.concatenate([set_anew, back])
+                afresh = np.concatenate([self._listed[partition], back])
                 now.granted[afresh] = self._sent[afresh] = self._level[afresh]
                 now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
                 self._known[partition] = priced.digest

@@ -287,6 +287,8 @@ class Auditor:
         self.checkpoints: set[tuple[Any, ...]] = set()
         self.bound_orders: dict[tuple[Any, ...], float] = {}  # of those checkpoints that say one
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
+        # (dataset, run, step, partition) -> the level that each member of a roster was granted
+        self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
         self._has_had_datasets = [False] * partitions
@@ -563,6 +565,8 @@ class Auditor:
             self.answers[_frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
+        address = charge["dataset"], charge["run"], charge["step"], partition
+        self.members[address] = dict(zip(roster.members, granted, strict=True))
         return decision
 
     def _settle_level(

@@ -13,6 +13,7 @@ from tests.audit.auditor import Auditor, compare, compare_chain, published_answe
 from tests.audit.auditor import _first_link as first_link
 from tests.audit.auditor import _frozen as frozen
 from tests.audit.auditor import _next_link as next_link
+from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong
 
@@ -122,6 +123,22 @@ class Audit:
             link = next_link(link[0], offset, records[offset])
         return link[0].hex()
 
+    def _compare_members(self, address: tuple[str, str, int], heard: Heard) -> None:
+        """What was told of the members of a roster is what comes of the log."""
+        granted = {
+            user: level
+            for partition in range(self.partitions)
+            for user, level in self.auditor.members[*address, partition].items()
+        }
+        for user, is_in, norm in zip(
+            heard.content.users, heard.admitted, heard.granted, strict=True
+        ):
+            level = granted.pop(user)
+            if is_in is (level is None) or norm != (level or 0) / LEVELS:
+                raise Wrong(f"{user!r} of {address} was told {is_in}, {norm}, and not {level}")
+        if granted:
+            raise Wrong(f"{address} says nothing of {granted}")
+
     def _compare_told(self, steps: dict[tuple[str, str, int], Heard]) -> None:
         """Every decision that a client was told is one that comes of the log."""
         decided = {
@@ -129,6 +146,9 @@ class Audit:
             for d in self.auditor.charged.values()
         }
         for (dataset, run, step), heard in steps.items():
+            if (dataset, run, step, 0) in self.auditor.members:
+                self._compare_members((dataset, run, step), heard)
+                continue
             here = [decided[dataset, run, step, p] for p in range(self.partitions)]
             halted = {user for decision in here for user in decision["halted"]}
             admitted = sum(sum(decision["admitted"]) for decision in here)

@@ -25,9 +25,14 @@ from streams.sdk.errors import (
     StepContentChanged,
 )
 from streams.sdk.followers import Followed, Reading
+from streams.sdk.rosters import Roster
+from streams.sdk.steps import StepDecision
 from tests.simulation.clock import Fibre
-from tests.simulation.told import Content, Told
+from tests.simulation.told import Content, RosterDecided, Told
 from tests.simulation.world import World, Wrong
+
+LEVELS = 4
+"""Of a roster; norms are quarters."""
 
 
 class Died(BaseException):
@@ -159,6 +164,7 @@ class Trainer:
         self.keeps_track = rng.random() < 0.6
         self.changes_mind = rng.random() < 0.3
         self.closes = rng.random() < 0.2
+        self.enrols = False  # it charges a roster
         self.released = -1
         self.contents: dict[int, Content] = {}
         self.quota = 0
@@ -203,15 +209,21 @@ class Trainer:
         self._note(f"has attempt {run.attempt}, step {run.step}")
         if self.keeps_track and not self.shares_run and run.step != self.released + 1:
             raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
+        roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS) if self.enrols else None
         while self.quota > 0:
             step = run.step
             content = self.contents.get(step)
             if content is None or (self.changes_mind and rng.random() < 0.3):
                 content = self.contents[step] = self.told.content(rng, self.plan.users, run.policy)
             try:
-                decision = run.charge(
-                    content.users, content.norms, noise_stddev=content.noise_stddev
-                )
+                decision: StepDecision | RosterDecided
+                if roster is None:
+                    decision = run.charge(
+                        content.users, content.norms, noise_stddev=content.noise_stddev
+                    )
+                    heard = content
+                else:
+                    heard, decision = self._charge_roster(roster, content)
             except DecisionTimeout:
                 if rng.random() < 0.3:
                     raise
@@ -227,7 +239,7 @@ class Trainer:
                 self.released = max(self.released, step)
                 self._note(f"abandons step {step}")
                 continue
-            self.told.hear(self.name, run.policy, self.run, step, content, decision)
+            self.told.hear(self.name, run.policy, self.run, step, heard, decision)
             self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
             self.contents.pop(step, None) if rng.random() < 0.9 else None
             if self.keeps_track and rng.random() < 0.2:
@@ -240,6 +252,18 @@ class Trainer:
         if self.closes:
             run.close()
             self.is_closed = True
+
+    def _charge_roster(self, roster: Roster, content: Content) -> tuple[Content, RosterDecided]:
+        """Charge everybody, some of them at other levels than before; what that comes to.
+
+        A step that was handed back is as it was decided, so that levels are those it tells.
+        """
+        users = self.plan.users
+        roster.observe([users.index(user) for user in content.users], content.norms)
+        step = roster.charge(noise_stddev=content.noise_stddev)
+        granted = step.clip_norms
+        heard = Content(users, granted.tolist(), content.noise_stddev)
+        return heard, RosterDecided(step.admitted, granted)
 
     def _create(self, turnstile: Turnstile) -> None:
         try:

@@ -58,14 +58,14 @@ def rewind(world: World, _: Simulation) -> None:
     copies = {p: copy.get(p, Contents()) for p in partitions}
     if not world.temper.jumps and any(map(store.is_ahead, copies, copies.values())):
         return
-    _put_back(world, copies)
+    _put_back(world, copies, drops=rng.random() < 0.5)
 
 
 def restore(world: World, partition: int) -> None:
     """Redis goes ahead to the newest copy, if it has gone back: an operator has it."""
     newest = world.store.newest_whole(partition, world.floor)
     if world.temper.jumps and world.store.is_ahead(partition, newest):
-        _put_back(world, {partition: newest})
+        _put_back(world, {partition: newest}, drops=world.rng.random() < 0.5)
 
 
 def _race(world: World, simulation: Simulation) -> None:
@@ -78,17 +78,14 @@ def _race(world: World, simulation: Simulation) -> None:
     owner = kept.meta.get("owner") if kept else None
     for member in simulation.group.members:
         if before and member.name == owner == before.meta.get("owner") and world.floor == 0:
-            world.rewound.add(partition)
-            world.store.put_back({partition: before})
-            world.note("redis", f"loses the last write of {partition}")
+            _put_back(world, {partition: before}, drops=False)
             simulation.group.evict(member)
             return
 
 
-def _put_back(world: World, copies: dict[int, Contents]) -> None:
+def _put_back(world: World, copies: dict[int, Contents], drops: bool) -> None:
     store, partitions = world.store, list(copies)
     store.put_back(copies)
-    drops = world.rng.random() < 0.5
     store.connection += drops
     where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
     world.note("redis", f"goes to {where}, connections {'dropped' if drops else 'open'}")

@@ -80,6 +80,7 @@ class Simulation:
                     name = f"t{number}{run}{'ab'[rival]}"
                     trainer = Trainer(self.world, self.told, plan, name, f"r{run}")
                     trainer.shares_run = rivals > 1
+                    trainer.enrols = rivals == 1 and rng.random() < 0.4
                     trainers.append(trainer)
         return trainers
 
@@ -94,9 +95,17 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
+        if measure == "renyi" and rng.random() < 0.4:
+            own = {"budget": None, "epsilon": rng.choice((6.0, 9.0)), "delta": 1e-3}
+            policy |= own | {"orders": None}
+            return self._ids(policy, kind)
         if self.world.temper.fine or rng.random() < 0.5:
             step = 0.03 if self.world.temper.fine else rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
+        return self._ids(policy, kind)
+
+    def _ids(self, policy: dict[str, Any], kind: str) -> dict[str, Any]:
+        rng = self.world.rng
         if kind == "both":
             policy["user_ids"] = "mixed"
         elif rng.random() < 0.5:

@@ -18,7 +18,9 @@ import pytest
 
 import accounting
 from accounting import (
+    Account,
     ApproxDPFilter,
+    ApproxZcdpFilter,
     BudgetFilter,
     ContinualCounter,
     Gaussian,
@@ -29,13 +31,20 @@ from accounting import (
     LecuyerOdometer,
     LocalFilter,
     Mechanism,
+    OwnOrderFilter,
     PoissonGaussian,
     PureDP,
+    PureDPFilter,
     RenyiFilter,
     RenyiTracker,
     RogersFilter,
+    RosterColumns,
+    SeparationFilter,
+    SeparationState,
     SparseVector,
+    Standing,
     StatedCost,
+    Terms,
     ZcdpFilter,
 )
 
@@ -150,6 +159,43 @@ def vector(**arguments: Any) -> SparseVector:
     return SparseVector(given.pop("threshold"), given.pop("epsilon"), **given)
 
 
+class GaussianDpEvent:
+    """As dp_accounting has it."""
+
+    def __init__(self, noise_multiplier: Any) -> None:
+        self.noise_multiplier = noise_multiplier
+
+
+class Rows:
+    """Balances of two users."""
+
+    def __init__(self) -> None:
+        self.spent = np.zeros(2, dtype=np.int64)
+        self.base = np.zeros(2, dtype=np.int64)
+        self.rungs = np.ones(2, dtype=np.int64)
+        self.order = np.zeros(2, dtype=np.uint8)
+
+
+def account() -> Account:
+    return Account(Terms((5,), (2,)), Rows())
+
+
+def standing(slots: Any = NOTHING, levels: Any = (1,), highest: Any = 3) -> Standing:
+    return Standing([account()], [slots], levels, highest)
+
+
+def restored(granted: Any, flags: Any, since: Any, steps: Any) -> Standing:
+    columns = RosterColumns(np.array([1], dtype=np.uint8), granted, flags, since)
+    return Standing.restored([account()], [NOTHING], columns, 3, steps=steps, tariffs=[])
+
+
+FIRST = np.zeros(1, dtype=np.uint8)
+PAIR = np.zeros((1, 2), dtype=np.int64)
+TARIFF = np.array([0, 1, 2, 3])
+OWN = OwnOrderFilter([2.0, 4.0], [0.3, 0.5])
+APPROX = ApproxZcdpFilter(0.3, 1e-5)
+APART = SeparationFilter(ZcdpFilter(0.3), 2)
+APART_STATE = APART.initial_state(1)
 ROGERS = RogersFilter(1.0, 1e-5)
 TABLE: list[Case] = [
     *(case for m in MECHANISMS for case in cases_of_mechanism(m)),
@@ -258,12 +304,82 @@ TABLE: list[Case] = [
     one("SparseVector", lambda q, b: vector().error_bound(q, b), 1, 0.1),
     one("StatedCost", lambda n: StatedCost(Gaussian(1.0), n).rho, 1.0),
 ]
+TABLE += [
+    *(
+        one("tariff", lambda c, n, m=m: accounting.tariff("gdp", m, c, n), 1.0, 3)
+        for m in (Gaussian(1.0), Laplace(5e-324), Laplace(1.7e308), PureDP(), PoissonGaussian(1, 1))
+    ),
+    *(
+        one("tariff", lambda c, n, o, m=m: accounting.tariff("renyi", m, c, n, o), 1.0, 3, ORDERS)
+        for m in (PoissonGaussian(1.0, 0.1), PoissonGaussian(5e-324, 0.1), Laplace(1.0))
+    ),
+    one("tariff", lambda m: accounting.tariff(m, PureDP(), 1.0, 3), "pure-dp"),
+    one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(5e-324), n), [1.0]),
+    one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(1.7e308), n), [1.0]),
+    one("checked_tariff", accounting.checked_tariff, np.array([0, 1])),
+    one("levels_of", accounting.levels_of, [1.0], 1.0, 3),
+    one("norms_of", accounting.norms_of, [1], 1.0, 3),
+    one("ladder_for", accounting.ladder_for, 1.0, 1e-5),
+    one("own_order", accounting.own_order, np.array([[1]]), [1]),
+    one("OwnOrderFilter", OwnOrderFilter, [2.0], [1.0]),
+    one("OwnOrderFilter", OwnOrderFilter.from_units, [2.0], [1]),
+    one("OwnOrderFilter", OWN.initial_state, 1),
+    one("OwnOrderFilter", OWN.admit_units, NOTHING, FIRST, NOTHING),
+    one("OwnOrderFilter", OWN.remaining, NOTHING, FIRST),
+    one("OwnOrderFilter", OWN.exhausted, NOTHING, FIRST),
+    *(
+        one("OwnOrderFilter", lambda s, n, m=m, f=f: f(s, FIRST, m, n), NOTHING, [0.1])
+        for m in MECHANISMS
+        for f in (OWN.admit_norms, OWN.grant_units)
+    ),
+    one("OwnOrderFilter", lambda n: OWN.bind(Gaussian(1.0), n), [0.1]),
+    one("PureDPFilter", PureDPFilter, 1.0),
+    *(case for case in cases_of_filter(PureDPFilter(0.3))),
+    one("pure_to_gdp", accounting.pure_to_gdp, [1.0]),
+    one("pure_to_gdp", accounting.pure_to_gdp, 1.0),
+    one("ApproxZcdpFilter", ApproxZcdpFilter, 1.0, 1e-5),
+    one("ApproxZcdpFilter", lambda s, r, d: APPROX.admit(s, r, d), PAIR, [0.1], 1e-9),
+    one("ApproxZcdpFilter", lambda s, r, d: APPROX.admit(s, r, d), PAIR, [0.1], [1e-9]),
+    one("ApproxZcdpFilter", lambda n: APPROX.admit_norms(PAIR, Gaussian(1.0), n, 0.0), [0.1]),
+    one("ApproxZcdpFilter", APPROX.remaining, PAIR),
+    one("ApproxZcdpFilter", APPROX.exhausted, PAIR),
+    one("ApproxZcdpFilter", APPROX.epsilon, 1e-3),
+    one("banded_step", accounting.banded_step, [1.0], 1.0),
+    one("SeparationFilter", lambda b: SeparationFilter(ZcdpFilter(1.0), b), 2),
+    one("SeparationFilter", lambda t, c: APART.admit_units(APART_STATE, t, c), 1, NOTHING),
+    one(
+        "SeparationFilter",
+        lambda t, n: APART.admit_norms(APART_STATE, t, Gaussian(1.0), n),
+        *(1, [0.1]),
+    ),
+    one(
+        "SeparationFilter",
+        lambda s, n: APART.admit_units(SeparationState(s, n), 1, NOTHING),
+        *(NOTHING, NOTHING),
+    ),
+    one("mechanism_from", lambda c: accounting.mechanism_from(GaussianDpEvent(1.0), c), 1.0),
+    one("mechanism_from", lambda m: accounting.mechanism_from(GaussianDpEvent(m)), 1.0),
+    one("mechanism_from", accounting.mechanism_from, Gaussian(1.0)),
+    one("Terms", Terms, [1], [1]),
+    one("Account", lambda slots: account().settle(slots), NOTHING),
+    one("Account", lambda slots: account().take(slots), NOTHING),
+    one("Standing", lambda s, n, h: standing(slots=s, levels=n, highest=h), NOTHING, [1], 3),
+    one("Standing", lambda s, n: standing().enrol([s], n), NOTHING + 1, [1]),
+    one("Standing", lambda t: standing().step([t]), TARIFF),
+    one("Standing", lambda p, n: standing().step([TARIFF], p, n), [0], [1]),
+    one("Standing", lambda n: standing().step([TARIFF], None, n), [1]),
+    one("Standing", lambda t, n: standing().step_once([t], n), TARIFF, [1]),
+    one("Standing", lambda n: standing().step(n), [TARIFF]),
+    one("Standing", lambda g, f, c: restored(g, f, c, 0), [1], [0], NOTHING),
+    one("Standing", lambda steps: restored([1], [0], NOTHING, steps), 0),
+]
 # Reports have tables of their own; the rest are constants, types and results.
 ELSEWHERE = {
     *("NormGrid", "ReportAccountant", "Bounds", "approximate_mu"),
     *(
         "MAX_BUDGET_UNITS",
         "MAX_COST_UNITS",
+        "MAX_LEVELS",
         "MEASURES",
         "UNIT_BITS",
         "Measure",
@@ -271,6 +387,7 @@ ELSEWHERE = {
         "Mechanism",
     ),
     *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease"),
+    *("Balances", "Ladder", "Raised", "RosterColumns", "SeparationState", "StepOutcome"),
 }
 
 

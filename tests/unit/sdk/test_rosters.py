@@ -251,3 +251,16 @@ def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
     service.hear(replace(stored, halted=pack_positions(np.array([0]), stored.members)))
     with pytest.raises(ConflictingDecisions, match="in two ways"):
         roster.charge(noise_stddev=4.0)
+
+
+def test_who_is_granted_more_again_is_clipped_to_that_however_levels_are_sent() -> None:
+    """With most levels a step sends all of them: of those that stay the grant is anew, too."""
+    service = Partitions(1)
+    service.create(budget=0.6, on_exhaustion="clip")
+    roster = enrolled(service.open(), [0, 1, 2, 3])
+    assert roster.charge(noise_stddev=1.0).clip_norms.tolist() == [1.0] * 4
+    less = roster.charge(noise_stddev=1.0).clip_norms
+    assert (less < 0.5).all()
+    roster.set_norms([0.1, 0.1], [2, 3])
+    again = roster.charge(noise_stddev=100.0)
+    assert again.clip_norms.tolist() == [1.0, 1.0, 0.1, 0.1]
