@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from streams.ledger.accounts import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
+from streams.ledger.rosters import MemberChanges
 from streams.wire.chain import genesis
 from tests.audit.auditor import compare, compare_chain
 from tests.integration.service import Service
@@ -64,6 +65,16 @@ FORGERIES: dict[str, Callable[[Records], None]] = {
     "an odometer checkpoint lost": lambda r: dropped(r, "odometer", "odometer"),
     "a bound too low": lambda r: changed(r, "odometer", "odometer", bound=[0.0]),
     "a bound of another version": lambda r: changed(r, "odometer", "odometer", v=1),
+    "a bound of another order": lambda r: changed(r, "odometer", "odometer", order=2.0),
+    "a decision about a roster lost": lambda r: dropped(r, "halts", "roster-decision"),
+    "nobody of a roster halted": lambda r: changed(r, "halts", "roster-decision", halted=b"\0"),
+    "a longer form of positions": lambda r: changed(r, "halts", "roster-decision", halted=bytes(5)),
+    "halts of a roster lost": lambda r: dropped(r, "halts", "halted"),
+    "halts of a roster of others": lambda r: changed(r, "halts", "halted", users=[12345]),
+    "halts of who has nothing left": lambda r: changed(r, "halts", "halted", exhausted=b"\1"),
+    "an enrolment lost": lambda r: dropped(r, "halts", "enrolled"),
+    "other levels": lambda r: changed(r, "halts", "enrolled", levels=b"\1"),
+    "other users enrolled": lambda r: changed(r, "halts", "enrolled", digests=bytes(16)),
 }
 
 
@@ -74,6 +85,9 @@ def audited(shared: Service) -> Service:
     user = shared.users(1, partition=0)
     for _ in range(3):
         run.charge(user, [1.0], noise_stddev=2.0)
+    roster = shared.client.run("d", "by-roster").enrol(user, clip_norm=1.0, levels=10)
+    roster.charge(noise_stddev=2.0)
+    roster.charge(noise_stddev=0.5)  # costs more than there is
     shared.publish(0, b"garbage")
     shared.publish(0, {"type": "withdraw-dataset", "v": 2, "dataset": "gone", "request": "t"})
     other = {"v": 2, "dataset": "d", "run": "other", "request": "t"}
@@ -111,6 +125,13 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
         compare(auditor, audited.log, ledgers)
 
 
+def member(**values: bytes) -> Callable[[Ledger], object]:
+    """Puts other values into the first row of a roster."""
+    rows = RowChanges(slots=np.array([0], dtype="<u4").tobytes(), values=values)
+    address = "d", "by-roster"
+    return lambda ledger: ledger.rosters.members[address].put_back(MemberChanges(address, 1, rows))
+
+
 STATES: dict[str, Callable[[Ledger], object]] = {
     "a run that is open again": lambda ledger: ledger.runs.update(
         {("d", "other"): replace(ledger.runs["d", "other"], closed=False)}
@@ -130,9 +151,19 @@ STATES: dict[str, Callable[[Ledger], object]] = {
     "another policy": lambda ledger: setattr(
         ledger.datasets["d"], "policy", replace(ledger.datasets["d"].policy, user_ids="mixed")
     ),
-    "another count of the exhausted": lambda ledger: setattr(
-        ledger.datasets["d"], "exhausted_users", 1
+    "another count of the exhausted": lambda ledger: setattr(ledger.datasets["d"], "_exhausted", 1),
+    "another level": member(level=b"\3"),
+    "another level granted": member(granted=b"\3"),
+    "a member who is not halted": member(flags=b"\0"),
+    "a member who has nothing left": member(flags=b"\3"),
+    "another member": member(slot=b"\1\0\0\0"),
+    "another tariff": lambda ledger: ledger.rosters.update(
+        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], tariff=bytes(16))}
     ),
+    "another grid": lambda ledger: ledger.rosters.update(
+        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], levels=9)}
+    ),
+    "a roster that is gone": lambda ledger: ledger.rosters.pop(("d", "by-roster")),
 }
 
 
