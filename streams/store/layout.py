@@ -82,6 +82,7 @@ class Meta:
                 owner=fields["owner"],
                 chain=Chain(head, before, int(fields["last"])),
                 digest=int(fields["digest"], 16),
+                leader_epoch=int(fields.get("leader_epoch", "-1")),  # later than the layout
                 **{name: int(fields[name]) for name in _NUMBERS},
             )
         except (KeyError, ValueError) as error:
@@ -93,7 +94,6 @@ _NUMBERS = (
     "partitions",
     "version",
     "next",
-    "leader_epoch",
     "since",
     "changes",
     "pages",

@@ -14,7 +14,8 @@ what is applied without one of them being the first that comes.
 What cannot be seen: that records were lost and replaced which have been deleted since, as the
 retention of the log says. What was decided stays decided, by the state; and a log that does not
 begin at its beginning is never applied again in place of the state. A broker that knows no leader
-epochs says -1 of every record: there the content has to do.
+epochs says -1 of every record, and so does a state from before they were kept: there the content
+has to do.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> 
         return stops.log_rewritten(chain.last, "there is no record")
     if not chain.ends_with(found.value):
         return stops.log_rewritten(chain.last, "there is another record")
-    if found.leader_epoch != leader_epoch:
+    if -1 != leader_epoch != found.leader_epoch:
         what = f"the record of leader epoch {leader_epoch} is one of {found.leader_epoch} now"
         return stops.log_rewritten(chain.last, what)
     return None

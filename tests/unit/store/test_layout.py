@@ -29,7 +29,7 @@ def test_the_head_of_nothing_is_read_as_nothing():
     assert (meta.changes, meta.pages, meta.outbox) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("field", sorted(fields_of_nothing(TOPIC, 3, 4)))
+@pytest.mark.parametrize("field", sorted({*fields_of_nothing(TOPIC, 3, 4)} - {"leader_epoch"}))
 def test_a_head_without_one_of_its_fields_is_damaged(field):
     fields = fields_of_nothing(TOPIC, 3, 4)
     del fields[field]
