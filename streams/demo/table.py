@@ -69,7 +69,7 @@ def summary_of_sampled(result: SampledResult, dataset: str) -> Summary:
     )
     summary = {
         "dataset": dataset,
-        "data": f"{result.images.name}, samples,\nclip norm {settings.words}",
+        "data": f"{result.images.name}, samples, clip norm {settings.words}",
         "users": len(trace.spent),
         "sampling_rate": settings.sampling_rate,
         "clip_norm": settings.clip_norm,
