@@ -186,3 +186,11 @@ def test_a_user_of_small_norms_takes_part_in_millions_of_steps_at_a_high_order()
     steps = [Fraction(rule.budget_units[i], int(charges[1, i])) for i in (small, worst)]
     assert 3.8e6 <= steps[0] <= 4.0e6
     assert math.floor(steps[1]) < 0.4e6
+
+
+def test_a_step_of_nobody_is_granted_and_admitted() -> None:
+    rule = OwnOrderFilter.from_units([2.0, 8.0], [10, 20])
+    nobody, order = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    spent, granted, charged = rule.grant_units(nobody, order, Gaussian(1.0), np.empty(0))
+    assert spent.shape == granted.shape == charged.shape == (0,)
+    assert rule.admit_units(nobody, order, nobody)[1].shape == (0,)
