@@ -185,7 +185,7 @@ def whole_array(argument: str, values: npt.ArrayLike) -> npt.NDArray[np.integer[
     array = _plain_array(argument, values, "an array of whole numbers")
     if array.size and array.dtype.kind not in "iu":
         raise InvalidInput(argument, array.dtype, "an array of whole numbers")
-    return array if array.dtype.kind in "iu" else array.astype(np.int64)
+    return array if array.dtype.kind in "iu" else array.astype(np.int64)  # of an empty list
 
 
 def renyi_orders(argument: str, values: npt.ArrayLike) -> FloatArray:

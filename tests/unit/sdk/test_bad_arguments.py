@@ -96,7 +96,6 @@ BAD_DATASETS: dict[str, dict[str, Any]] = {
         "budget": [1.0],
         "orders": [2.0, 4.0],
     },
-    "renyi from epsilon": {"measure": "renyi", "epsilon": 1.0, "delta": 1e-6},
     "order 1": {"measure": "renyi", "budget": [1.0], "orders": [1.0]},
     "order NaN": {"measure": "renyi", "budget": [1.0], "orders": [NAN]},
     "unknown measure": {"measure": "vibes", "budget": 1.0},
