@@ -216,7 +216,8 @@ class Simulation:
         """Nobody decides anything of a log that is another one."""
         what = self.world.catastrophe
         for process in self.slots:
-            owned = {} if process.is_dead else process.owned._owned
+            decides_nothing = process.is_dead or process.is_paused  # it finds out when it wakes
+            owned = {} if decides_nothing else process.owned._owned
             for partition, one in owned.items():
                 is_other = what == "other-partitions" or partition in self.world.lost
                 if is_other and one.processor.state is State.RUNNING:
