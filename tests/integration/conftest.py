@@ -16,7 +16,8 @@ from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, signal.SIG_DFL)
+        interrupts = _number == signal.SIGINT
+        signal.signal(_number, signal.default_int_handler if interrupts else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

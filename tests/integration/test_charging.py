@@ -45,7 +45,7 @@ def test_the_budget_is_spent_to_its_last_unit_and_never_beyond(shared: Service, 
     smallest = run.charge(users, np.full(20, 5e-324), noise_stddev=1e300)
     assert smallest.halted.all()  # it would cost one unit
     assert run.charge(users, np.zeros(20), noise_stddev=4.0).admitted.all()
-    assert {spent for spent, _, _ in shared.state(name).values()} == {(ONE,)}
+    assert {spent for spent, *_ in shared.state(name).values()} == {(ONE,)}
 
 
 def test_a_cheaper_step_is_admitted_after_a_halt(shared: Service, name: str) -> None:
@@ -181,7 +181,7 @@ def test_integer_users_can_come_as_an_array_or_a_list(shared: Service, name: str
     run = shared.client.run(name, "r")
     for users in ([3, 4], np.array([3, 4]), np.array([3, 4], dtype=np.uint8), range(3, 5)):
         assert run.charge(users, [1.0, 1.0], noise_stddev=2.0).admitted.all()
-    assert {spent for spent, _, _ in shared.state(name).values()} == {(ONE // 2,)}
+    assert {spent for spent, *_ in shared.state(name).values()} == {(ONE // 2,)}
 
 
 def test_two_runs_of_one_dataset_share_its_budgets(shared: Service, name: str) -> None:
@@ -414,4 +414,4 @@ def test_clients_in_many_threads_share_one_connection(shared: Service, name: str
     for thread in threads:
         thread.join()
     assert sum(counts.values()) == 3 * 32  # of 48 steps 32 fit, whoever they belong to
-    assert {spent for spent, _, _ in shared.state(name).values()} == {(ONE,)}
+    assert {spent for spent, *_ in shared.state(name).values()} == {(ONE,)}

@@ -402,7 +402,7 @@ def test_state_of_the_first_layout_is_refused_and_built_again_as_advised(
     charge(service, 8)
     service.audit()
     spent = service.state("d")
-    assert all(units == spent[0][0] for units, _, _ in spent.values())
+    assert all(units == spent[0][0] for units, *_ in spent.values())
 
 
 def test_state_of_the_first_layout_is_not_to_be_deleted_when_the_log_begins_later(
