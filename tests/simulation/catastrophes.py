@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from streams.worker.memory_broker import MemoryTopic
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -39,19 +40,24 @@ def added_partitions(world: World, simulation: Simulation) -> None:
 def deleted_records(world: World, _: Simulation) -> None:
     """Records that nobody has applied are deleted."""
     partition = world.rng.randrange(world.broker.partitions)
-    log = world.broker.norms(partition)
+    log = _unapplied(world, partition)
     log.delete_before(log.end)
-    if log.end > world.store.next_of(partition):
-        world.catastrophe = "log-begins-late"
+    world.catastrophe = "log-begins-late"
 
 
 def hole(world: World, _: Simulation) -> None:
     """A record that nobody has applied is missing, and others follow it."""
     partition = world.rng.randrange(world.broker.partitions)
-    log, first = world.broker.norms(partition), world.store.next_of(partition)
-    if first + 1 < log.end:
-        log.remove(first, world.rng.randint(first + 1, log.end - 1))
-        world.catastrophe = "hole"
+    log, first = _unapplied(world, partition), world.store.next_of(partition)
+    log.remove(first, world.rng.randint(first + 1, log.end - 1))
+    world.catastrophe = "hole"
+
+
+def _unapplied(world: World, partition: int) -> MemoryTopic:
+    """The log of a partition, with some records that nobody has applied or fetched."""
+    for _ in range(3):
+        world.append(partition, b"of which nobody hears")
+    return world.broker.norms(partition)
 
 
 def lost_tail(world: World, simulation: Simulation) -> None:
