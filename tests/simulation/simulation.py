@@ -135,7 +135,6 @@ class Simulation:
                 await self._settle()
                 if rng.random() < 0.3:  # who has nothing to do finds out too
                     rng.choice((rewind, damage))(world, self)
-                    await asyncio.sleep(_BEATS_WITHIN)
                     await self._settle()
                 await self.audit.when_settled(self.told)
                 self._check_failures()
@@ -204,12 +203,14 @@ class Simulation:
         if world.exchanged:
             for process in self.slots:
                 process.kill("the operator restarts it: an older page is found by a claim alone")
-        while self._is_anybody_paused() or not all(
-            self._is_settled(p) for p in range(world.broker.partitions)
-        ):
-            if world.loop.time() > until:
-                raise Wrong(f"does not settle: {self._condition()}")
-            await asyncio.sleep(0.5)
+        for seconds in (0.0, _BEATS_WITHIN):  # whoever has nothing to do finds out by a beat
+            await asyncio.sleep(seconds)
+            while self._is_anybody_paused() or not all(
+                self._is_settled(p) for p in range(world.broker.partitions)
+            ):
+                if world.loop.time() > until:
+                    raise Wrong(f"does not settle: {self._condition()}")
+                await asyncio.sleep(0.5)
         stop(operating)
 
     def _check_stopped(self) -> None:
