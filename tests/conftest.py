@@ -15,7 +15,8 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes is not what any test is about.
-settings.register_profile("full", deadline=None)
+settings.register_profile("full", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("check", deadline=None, max_examples=10)
 settings.load_profile("full")
 
