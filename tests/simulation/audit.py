@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from streams.ledger.ledger import Channel, ledger_of
+from streams.schemas import User
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, compare, compare_chain, published_answer
 from tests.audit.auditor import _first_link as first_link
@@ -41,7 +45,7 @@ class Audit:
             )
             compare_chain(self.auditor, partition, snapshot.meta.chain)
         compare(self.auditor, world.log, ledgers)
-        self._compare_told(told.steps)
+        self._compare_told(told.steps, [self.auditor])
         self._compare_compacted()
         self._compare_policies(told)
 
@@ -50,25 +54,36 @@ class Audit:
         self._records = len(self.world.log.records["norms"])
 
     def after_catastrophe(self, told: Told) -> None:
-        """What was said is what comes of the records that were applied, whatever became of them."""
-        world, log = self.world, Records()
-        log.records |= world.log.records
-        log.records["norms"] = self._applied()
-        log.records["halts"] = world.log.records["halts"] + self._kept_answers()
-        self.auditor = Auditor(self.partitions, self.topic)
-        self.auditor.apply_all(log)
-        for partition, offset, value in log.records["halts"]:
-            if frozen(published_answer(value or b"")) not in self.auditor.answers:
+        """What was said is what comes of the records that were applied, whatever became of them.
+
+        Where Redis went back while one log took the place of another, both were applied.
+        """
+        world = self.world
+        histories = [self._histories(partition) for partition in range(self.partitions)]
+        answers = world.log.records["halts"] + self._kept_answers()
+        auditors = []
+        for number in range(max(map(len, histories))):
+            log = Records()
+            log.records |= world.log.records
+            log.records["norms"] = [
+                (partition, offset, records[offset])
+                for partition, each in enumerate(histories)
+                for records in [each[min(number, len(each) - 1)]]
+                for offset in sorted(records)
+            ]
+            log.records["halts"] = answers
+            auditors.append(Auditor(self.partitions, self.topic))
+            auditors[-1].apply_all(log)
+        for partition, offset, value in answers:
+            answer = frozen(published_answer(value or b""))
+            if not any(answer in auditor.answers for auditor in auditors):
                 raise Wrong(f"answer {offset} of partition {partition} has no cause: {value!r}")
-        self._compare_told(told.steps)
+        self._compare_told(told.steps, auditors)
 
     def reached(self, partition: int) -> int:
         """How far any worker has come: what was not decided cannot be told from here."""
-        return int(self._furthest(partition).get("next", "0"))
-
-    def _furthest(self, partition: int) -> Mapping[str, str]:
-        metas = [copy[partition].meta for copy in self.world.store.history if partition in copy]
-        return max(metas, key=lambda meta: int(meta.get("next", "0")), default={})
+        copies = (copy[partition] for copy in self.world.store.history if partition in copy)
+        return max((int(copy.meta.get("next", "0")) for copy in copies), default=0)
 
     def _kept_answers(self) -> list[tuple[int, int, bytes | None]]:
         """Answers that Redis has kept at any time: not all of them may have been published."""
@@ -85,78 +100,79 @@ class Audit:
             if output.channel is Channel.HALTS
         ]
 
-    def _applied(self) -> list[tuple[int, int, bytes | None]]:
+    def _histories(self, partition: int) -> list[dict[int, bytes | None]]:
         """What was applied: of a log that became another one, its records up to a place, as they
-        were fetched before, and those of the other one from there on.
+        were fetched before, and those of the other one from there on. Every state that was ever
+        kept is of one of these.
 
         Of a topic that is created anew the workers hear after seconds; until then they decide what
         is written there. Of a log that lost its end they hear before the first record comes.
         """
         records = self.world.log.records["norms"]
-        before, after = records[: self._records], records[self._records :]
-        applied: list[tuple[int, int, bytes | None]] = []
-        for partition in range(self.partitions):
-            meta = self._furthest(partition)
-            reached = int(meta.get("next", "0"))
-            old, new = (
-                {offset: value for p, offset, value in part if p == partition and offset < reached}
-                for part in (before, after)
-            )
-            if partition not in self.world.lost:
-                candidates = [old | new]
-            elif self.world.catastrophe == "lost-tail":
-                candidates = [old]
-            else:
-                candidates = [_spliced(old, new, cut) for cut in range(reached, -1, -1)]
-            for found in candidates:
-                if not meta or self._head(partition, found) == meta["head"]:
-                    applied += [(partition, offset, found[offset]) for offset in sorted(found)]
+        old, new = (
+            {offset: value for p, offset, value in part if p == partition}
+            for part in (records[: self._records], records[self._records :])
+        )
+        if partition not in self.world.lost:
+            candidates = [old | new]
+        elif self.world.catastrophe == "lost-tail":
+            candidates = [old]
+        else:
+            end = max(old | new, default=0) + 1
+            candidates = [_spliced(old, new, cut) for cut in range(end, -1, -1)]
+        heads = [self._heads(partition, candidate) for candidate in candidates]
+        furthest: dict[int, int] = {}
+        for reached, head in self._kept_heads(partition):
+            for number, known in enumerate(heads):
+                if known[bisect_left(known, reached, key=itemgetter(0)) - 1][1] == head:
+                    furthest[number] = max(reached, furthest.get(number, 0))
                     break
             else:
-                raise Wrong(f"the state of partition {partition} is not of the log")
-        return applied
+                raise Wrong(f"a state of partition {partition} is not of the log")
+        return [
+            {offset: value for offset, value in candidates[number].items() if offset < reached}
+            for number, reached in furthest.items()
+        ] or [{}]
 
-    def _head(self, partition: int, records: Mapping[int, bytes | None]) -> str:
-        """Of the chain over these records."""
+    def _kept_heads(self, partition: int) -> set[tuple[int, str]]:
+        """How far each state that was kept had come, and the head of its chain."""
+        copies = (copy[partition] for copy in self.world.store.history if partition in copy)
+        metas = (copy.meta for copy in copies)
+        return {(int(meta["next"]), meta["head"]) for meta in metas if "head" in meta}
+
+    def _heads(self, partition: int, records: Mapping[int, bytes | None]) -> list[tuple[int, str]]:
+        """Of the chain over these records: before the first of them, and after each."""
         link = first_link(self.topic, partition, self.partitions)
+        heads = [(-1, link[0].hex())]
         for offset in sorted(records):
             link = next_link(link[0], offset, records[offset])
-        return link[0].hex()
+            heads.append((offset, link[0].hex()))
+        return heads
 
-    def _compare_members(self, address: tuple[str, str, int], heard: Heard) -> None:
-        """What was told of the members of a roster is what comes of the log."""
-        granted = {
-            user: level
-            for partition in range(self.partitions)
-            for user, level in self.auditor.members[*address, partition].items()
-        }
-        for user, is_in, norm in zip(
-            heard.content.users, heard.admitted, heard.granted, strict=True
-        ):
-            level = granted.pop(user)
-            if is_in is (level is None) or norm != (level or 0) / LEVELS:
-                raise Wrong(f"{user!r} of {address} was told {is_in}, {norm}, and not {level}")
-        if granted:
-            raise Wrong(f"{address} says nothing of {granted}")
-
-    def _compare_told(self, steps: dict[tuple[str, str, int], Heard]) -> None:
-        """Every decision that a client was told is one that comes of the log."""
-        decided = {
-            (d["dataset"], d["run"], d["step"], d["partition"]): d
-            for d in self.auditor.charged.values()
-        }
-        for (dataset, run, step), heard in steps.items():
-            if (dataset, run, step, 0) in self.auditor.members:
-                self._compare_members((dataset, run, step), heard)
-                continue
-            here = [decided[dataset, run, step, p] for p in range(self.partitions)]
-            halted = {user for decision in here for user in decision["halted"]}
-            admitted = sum(sum(decision["admitted"]) for decision in here)
-            for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
-                if is_in is (user in halted):
-                    raise Wrong(f"{user!r} of {dataset}/{run}/{step} was told {is_in}")
-            if admitted != sum(heard.admitted):
-                raise Wrong(f"{admitted} are admitted to {dataset}/{run}/{step}: {heard}")
+    def _compare_told(
+        self, steps: dict[tuple[str, str, int], Heard], auditors: Sequence[Auditor]
+    ) -> None:
+        """Every decision that a client was told is one that comes of the log, in each partition of
+        one of the histories.
+        """
+        decided = [
+            {
+                (d["dataset"], d["run"], d["step"], d["partition"]): d
+                for d in auditor.charged.values()
+            }
+            for auditor in auditors
+        ]
+        for address, heard in steps.items():
+            wrong = []
+            for choice in product(range(len(auditors)), repeat=self.partitions):
+                places = [(number, (*address, p)) for p, number in enumerate(choice)]
+                if all(place in auditors[number].members for number, place in places):
+                    granted = [auditors[number].members[place] for number, place in places]
+                    wrong.append(_wrong_members(heard, granted))
+                elif all(place in decided[number] for number, place in places):
+                    wrong.append(_wrong_users(heard, [decided[n][place] for n, place in places]))
+            if None not in wrong:
+                raise Wrong(f"{address} was told {heard}: {wrong}")
 
     def _compare_compacted(self) -> None:
         """The checkpoint that compaction keeps of a user is the newest one.
@@ -188,6 +204,26 @@ class Audit:
             ]
             if any(policy != policies[0] for policy in policies):
                 raise Wrong(f"dataset {dataset} is charged under {policies}")
+
+
+def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -> str | None:
+    """What was told of the members of a roster that was not decided, if anything."""
+    levels = {user: level for each in granted for user, level in each.items()}
+    for user, is_in, norm in zip(heard.content.users, heard.admitted, heard.granted, strict=True):
+        level = levels.pop(user)
+        if is_in is (level is None) or norm != (level or 0) / LEVELS:
+            return f"{user!r} was told {is_in}, {norm}, and not {level}"
+    return f"nothing is said of {levels}" if levels else None
+
+
+def _wrong_users(heard: Heard, decisions: Sequence[Mapping[str, Any]]) -> str | None:
+    """What was told of users that was not decided, if anything."""
+    halted = {user for decision in decisions for user in decision["halted"]}
+    for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
+        if is_in is (user in halted):
+            return f"{user!r} was told {is_in}"
+    admitted = sum(sum(decision["admitted"]) for decision in decisions)
+    return f"{admitted} are admitted" if admitted != sum(heard.admitted) else None
 
 
 def _spliced(
