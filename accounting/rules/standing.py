@@ -260,6 +260,10 @@ class Standing:
                 return known.positions(slots)
         return NOBODY
 
+    def rows(self, account: int, positions: Rows) -> Rows:
+        """Return the rows of these positions in the account of that number."""
+        return self._roster.slots[account].rows(positions)
+
     def close(self) -> None:
         """Bring all balances up to date, and leave the accounts; no step may follow."""
         self.settle()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from accounting import Gaussian, InvalidInput, Mechanism
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
-from streams.ledger.policies import MECHANISMS, mechanism_of
+from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
 from streams.schemas import MechanismName, Policy, Rejection, User
 from streams.sdk.errors import InvalidRequest
 
@@ -127,9 +127,9 @@ def read_norms(
 
 
 def read_mechanism(
-    noise_stddev: float | None, mechanism: Mechanism | None, policy: Policy
+    noise_stddev: float | None, mechanism: Mechanism | None, policies: Sequence[Policy]
 ) -> tuple[MechanismName, float]:
-    """The name of a mechanism and its scale, if the policy's measure can charge it.
+    """The name of a mechanism and its scale, if the measures of these policies can charge it.
 
     Raises:
         InvalidRequest: with what can be charged.
@@ -146,12 +146,21 @@ def read_mechanism(
                 "with accounting.RenyiFilter"
             )
         scale = noise_scale(chosen)
-        mechanism_of(name, scale, policy)
+        for policy in policies:
+            mechanism_of(name, scale, policy)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     except Rejection as refused:
         raise InvalidRequest(refused.detail) from refused
     return name, scale
+
+
+def chargeable(policies: Sequence[Policy]) -> MechanismName:
+    """A mechanism that the measures of all these policies can charge, for a step of nobody."""
+    measures = [measure_of(policy) for policy in policies]
+    return next(
+        name for name, make in MECHANISMS.items() if all(m.covers(make(1.0)) for m in measures)
+    )
 
 
 def check_strings(users: list[str]) -> None:

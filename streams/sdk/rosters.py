@@ -14,7 +14,7 @@ seen since, and would send as levels, belongs to the steps after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -194,13 +194,13 @@ class Roster:
     def __init__(
         self,
         layout: Layout,
-        policy: Policy,
+        policies: Sequence[Policy],
         clip_norm: float,
         levels: int,
         charge: Callable[..., RosterStep],
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
-        self._layout, self._policy, self._charge = layout, policy, charge
+        self._layout, self._policies, self._charge = layout, policies, charge
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = _Current(count, self._norms)
@@ -440,12 +440,7 @@ class Roster:
 
     def _priced(self, mechanism: Mechanism) -> Priced:
         if mechanism not in self._tariffs:
-            orders = self._policy.orders or None
-            try:
-                units = tariff(self._policy.measure, mechanism, self.clip_norm, self.levels, orders)
-            except InvalidInput as error:
-                raise InvalidRequest(str(error)) from error
-            packed = units.astype("<i8").tobytes()
+            packed = b"".join(self._tariff(policy, mechanism) for policy in self._policies)
             self._tariffs[mechanism] = Priced(
                 name=_NAMES[type(mechanism)],
                 scale=_scale_of(mechanism),
@@ -454,6 +449,15 @@ class Roster:
                 digest=tariff_digest(packed),
             )
         return self._tariffs[mechanism]
+
+    def _tariff(self, policy: Policy, mechanism: Mechanism) -> bytes:
+        """What each level costs under a policy, as the wire has it."""
+        orders = policy.orders or None
+        try:
+            units = tariff(policy.measure, mechanism, self.clip_norm, self.levels, orders)
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from error
+        return units.astype("<i8").tobytes()
 
 
 def checked_decision(

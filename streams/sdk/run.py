@@ -44,7 +44,7 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
-from streams.sdk.arguments import read_mechanism, read_norms, read_users
+from streams.sdk.arguments import chargeable, read_mechanism, read_norms, read_users
 from streams.sdk.connection import Connection, Deadline, step_key
 from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
@@ -91,12 +91,15 @@ class Run:
             decided it, or before it was released. Charging it again with the same users and norms
             completes it; ``abandon`` gives it up.
         policy: the policy of the dataset.
+        outer: those of the datasets that it is within, the nearest first: a step fits their
+            budgets as well, and is charged to all of them.
     """
 
     def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
         first = opened[0]
         self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
         self.policy: Policy = first.policy
+        self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.step = step
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
@@ -158,7 +161,7 @@ class Run:
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            name, scale = read_mechanism(noise_stddev, mechanism, self.policy)
+            name, scale = read_mechanism(noise_stddev, mechanism, self._policies)
             ids = read_users(users)
             values, clip_norm = read_norms(norms, len(ids), clip_norm)
             if self._layout is None or not self._layout.is_of(ids):
@@ -219,7 +222,7 @@ class Run:
                 levels=count,
             )
             there = enrol(self._connection, blank, layout, deadline)
-            roster = Roster(layout, self.policy, limit, count, self._charge_roster)
+            roster = Roster(layout, self._policies, limit, count, self._charge_roster)
             roster.take(there)
             return roster
 
@@ -255,7 +258,7 @@ class Run:
             deadline = self._connection.deadline(timeout)
             if self._decided:
                 nobody = lay_out(np.empty(0, dtype=np.int64), self.policy)
-                charge = self._charge_of_nobody("gaussian", 1.0, None)
+                charge = self._charge_of_nobody(chargeable(self._policies), 1.0, None)
                 parts = nobody.parts(charge, np.empty(0)).items()
                 self._decide({p: part for p, part in parts if p not in self._decided}, deadline)
                 self._go_on()
@@ -289,6 +292,10 @@ class Run:
                 self._closing, dict.fromkeys(everywhere, encode(request)), deadline
             )
             self._closed = True
+
+    @property
+    def _policies(self) -> list[Policy]:
+        return [self.policy, *self.outer]
 
     @contextmanager
     def _in_use(self, *, to_close: bool = False) -> Iterator[None]:
