@@ -285,8 +285,8 @@ class Ledger(State):
                 self._note(accounts.enrol(enrolled.new_users))
             added = members.add(enrolled.slots, enrolled.terms.levels)
             self._note_members(request.address, added)
-        users = accounts.users_at(members.slots)
-        return enrolled_of(request, enrolled.terms, members, users, run, place)
+        digests = members.digests(accounts)
+        return enrolled_of(request, enrolled.terms, members, digests, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
         accounts = self._accounts_of(charge.dataset)

@@ -33,7 +33,14 @@ from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection, User
-from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
+from streams.wire.packing import (
+    PAGE_DIGEST_BYTES,
+    ROSTER_PAGE,
+    pack_users,
+    page_digests,
+    tariff_digest,
+    unpack_users,
+)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -91,6 +98,7 @@ class Members:
         self._rows = _Rows()
         self._accounts: Accounts
         self._unbound = False  # whether somebody may have no order yet
+        self._digests = b""  # of the first pages, as far as they were asked for
 
     def __len__(self) -> int:
         return self._count
@@ -180,6 +188,15 @@ class Members:
     def slots_of(self, rows: Numbers) -> Numbers:
         """Of these members."""
         return self._rows.slot[rows].astype(np.int64)
+
+    def digests(self, accounts: Accounts) -> bytes:
+        """By what these members are recognised; a page that is full is looked at once."""
+        full = self._count // ROSTER_PAGE
+        known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
+        more = accounts.users_at(self.slots_of(np.arange(known * ROSTER_PAGE, self._count)))
+        digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
+        self._digests = digests[: full * PAGE_DIGEST_BYTES]
+        return digests
 
     def rows_of(self, slots: Numbers) -> Numbers:
         """The positions of those of these users who are members."""
