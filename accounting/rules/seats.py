@@ -185,6 +185,10 @@ class Seat:
         climbed = risen != before
         return close[over[climbed]], before[climbed]
 
+    def pay_nothing(self) -> None:
+        """Look at what is left as after a step that was paid before."""
+        self._room += self._charge
+
     def exhausted(self, users: IntArray) -> BoolArray:
         """Return who of these, as indices, has nothing left at some order; after paying."""
         return _any_order(self._spent[users] >= self._each(self._tables.limits, users))

@@ -87,6 +87,7 @@ class Standing:
         self._calendar = Calendar()
         self._tables: tuple[Tables, ...] = ()
         self._everybody = True  # is settled at the next step
+        self._foretold = True  # else the next step finds out first who is to be settled when
         self.enrol(slots, levels)
         for account in self.accounts:
             account.standings.append(self)
@@ -165,6 +166,7 @@ class Standing:
             levels: bytes, shape (m,).
         """
         self._calendar.extend(self._roster.enrol(slots, levels), self._now + 1)
+        self._everybody |= not self._foretold
 
     def step(
         self,
@@ -195,11 +197,14 @@ class Standing:
                 self._roster.flags[listed] |= LISTED
         rows = None  # everybody
         if tables is self._tables and not (self._everybody or isinstance(listed, slice)):
+            self._foretell()
             due = self._calendar.take(self._now + 1)
             rows = due
             if listed is not None:
                 rows = distinct(np.concatenate([due, listed])) if due.size else listed
         # Step 3. They are brought up to date, their step is carried out, and the next one found.
+        # If all levels are new with every step, nothing is foretold in vain.
+        self._foretold = not isinstance(listed, slice)
         outcome = self._settle(rows, tables)
         self._everybody = False
         return outcome
@@ -236,6 +241,7 @@ class Standing:
     def review(self, positions: IntArray) -> None:
         """As `settle`, for balances that are about to be written: the next step looks at them."""
         self.settle(positions)
+        self._everybody |= not self._foretold
         if not self._everybody:
             following = self._now + 1
             later = distinct(positions[self._calendar.due[positions] != following])
@@ -320,7 +326,7 @@ class Standing:
                 raised=[(positions_at(where, users), before) for users, before in raised],
             )
         roster.granted[where], roster.since[where] = granted, self._now
-        if once is None:
+        if once is None and self._foretold:
             self._place(where, seats)
         return outcome
 
@@ -340,6 +346,16 @@ class Standing:
             order = account.order(rows)
             seats.append(Seat(tables[index], account.balances, rows, order, levels, owed))
         return seats
+
+    def _foretell(self) -> None:
+        """Say of everybody, all of whom the last step has settled, what it left unsaid."""
+        if not self._foretold:
+            for where in self._blocks(slice(None)):
+                seats = self._seats(where, self._tables, self._roster.granted[where])
+                for seat in seats:
+                    seat.pay_nothing()
+                self._place(where, seats)
+            self._foretold = True
 
     def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
         """Say at which step these users are to be settled next."""

@@ -98,6 +98,7 @@ class Members:
         self._rows = _Rows()
         self._accounts: Accounts
         self._unbound = False  # whether somebody may have no order yet
+        self._following = (0, True)  # of how many it is known whether their slots do
         self._digests = b""  # of the first pages, as far as they were asked for
 
     def __len__(self) -> int:
@@ -178,7 +179,11 @@ class Members:
             granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
-        noted = [
+        noted = []
+        if isinstance(settled, slice):  # all of them after the same step
+            noted.append(self._rows.fill(settled, "since", self._awake.steps))
+            del written["since"]
+        noted += [
             self._note(rows, column)
             for column, rows in written.items()
             if isinstance(rows, slice) or len(rows)
@@ -209,8 +214,11 @@ class Members:
     def _slots_of_all(self, rows: Rows) -> Rows:
         """The same, as a slice if they are those of a slice and follow one another."""
         slots = self._rows.slot[rows]
-        if isinstance(rows, slice) and len(slots) and bool((np.diff(slots) == 1).all()):
-            return slice(int(slots[0]), int(slots[-1]) + 1)
+        if isinstance(rows, slice) and len(slots):
+            if self._following[0] != len(slots):  # slots stay what they are
+                self._following = len(slots), bool((np.diff(slots) == 1).all())
+            if self._following[1]:
+                return slice(int(slots[0]), int(slots[-1]) + 1)
         return slots.astype(np.int64)
 
     def _note(self, rows: Rows, *columns: str) -> RowChanges:
