@@ -339,7 +339,8 @@ def enrolment(
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    check_roster(request, count + len(added), written, accounts.rule.orders or 1)
+    clip = accounts.policy.on_exhaustion == "clip"
+    check_roster(request, count + len(added), written, accounts.rule.orders or 1, clip=clip)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
