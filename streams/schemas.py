@@ -454,6 +454,9 @@ MAX_BUDGETS = 8
 MAX_WRITE_BYTES = 256 * 1024 * 1024
 """What a charge may make a worker write (see ``streams.ledger.limits``); not in version 1."""
 
+MAX_ROSTER_WRITE_BYTES = 640 * 1024 * 1024
+"""The same, of a step of a roster: 2.7 million members. Redis takes 1 GiB in one command."""
+
 _LAST_ATTEMPT_OF_1 = 2**53
 
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -146,10 +146,18 @@ class Columns:
         names = columns or tuple(self._columns)
         packed = {name: self._packed(name, rows) for name in names}
         if isinstance(rows, slice):
-            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+            self._touch_all(rows)
             return RowChanges(b"", packed, (rows.start, rows.stop))
         self.touch(rows)
         return RowChanges(rows.astype("<u4").tobytes(), packed)
+
+    def fill(self, rows: slice, name: str, number: int) -> RowChanges:
+        """Set a column to one number in rows that follow one another; what says so."""
+        column = getattr(self, name)
+        column[rows] = number
+        self._touch_all(rows)
+        one = self._pack(name, np.array([number], dtype=column.dtype))
+        return RowChanges(b"", {name: one}, (rows.start, rows.stop))
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -194,12 +202,16 @@ class Columns:
     def _packed(self, name: str, rows: Rows) -> bytes:
         """The numbers of some rows; one of them if they are all the same."""
         numbers = getattr(self, name)[rows]
-        if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):
+        same = numbers.ndim == 1 and len(numbers) > 1 and numbers[0] == numbers[-1]
+        if same and bool((numbers == numbers[0]).all()):
             numbers = numbers[:1]
         return self._pack(name, numbers)
 
     def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
         return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
+
+    def _touch_all(self, rows: slice) -> None:
+        self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
 
     def _initial(self, column: Column, count: int) -> NDArray[np.integer]:
         shape = self._orders if column.per_order else ()

@@ -308,8 +308,8 @@ class Ledger(State):
         if len(slots[0]):
             added = members.add(slots, enrolled.terms.levels)
             self._note_members(request.address, added)
-        users = budgets.own.users_at(members.slots)
-        return enrolled_of(request, enrolled.terms, members, users, run, place)
+        digests = members.digests(budgets.own)
+        return enrolled_of(request, enrolled.terms, members, digests, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
         budgets = self._budgets_of(charge.dataset)

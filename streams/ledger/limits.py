@@ -23,6 +23,8 @@ from collections.abc import Mapping
 
 from streams.schemas import (
     MAX_CHARGE_USERS,
+    MAX_REQUEST_BYTES,
+    MAX_ROSTER_WRITE_BYTES,
     MAX_WRITE_BYTES,
     Charge,
     Enrol,
@@ -78,14 +80,28 @@ def check_size(charge: Charge, orders: Mapping[str, int]) -> None:
         raise Rejection(Reason.TOO_LARGE, detail)
 
 
-def check_roster(request: Enrol, members: int, id_bytes: int, orders: Mapping[str, int]) -> None:
-    """Refuse an enrolment after which a step of the roster might write too much.
+def most_answered(members: int, clip: bool) -> int:
+    """An upper bound of the bytes of the longest answer about a roster, but for names.
+
+    It tells level and grant of each member, who is halted and who is exhausted, and the decision of
+    the last step: who is halted, readmitted or exhausted by it, and, if norms are clipped, who is
+    granted another level, and which.
+    """
+    bits = 30 if clip else 21
+    return members * bits // 8 + members // 256 + _FIXED
+
+
+def check_roster(
+    request: Enrol, members: int, id_bytes: int, orders: Mapping[str, int], *, clip: bool
+) -> None:
+    """Refuse an enrolment after which a step of the roster might write or say too much.
 
     Args:
         request: the enrolment.
         members: of the roster, after it.
         id_bytes: of those ids of all members that are strings, in UTF-8.
         orders: of the policy of each dataset that it counts against, by name.
+        clip: whether norms are clipped to what is left.
 
     Raises:
         Rejection: TOO_LARGE.
@@ -95,10 +111,21 @@ def check_roster(request: Enrol, members: int, id_bytes: int, orders: Mapping[st
         detail = f"{users} users; {MAX_CHARGE_USERS} at most are enrolled at once: send them apart"
         raise Rejection(Reason.TOO_LARGE, detail)
     written = _most_written(members, id_bytes, orders)
-    if written > MAX_WRITE_BYTES:
+    if written > MAX_ROSTER_WRITE_BYTES:
         detail = (
             f"a step of {members} users at {sum(orders.values())} orders may write {written} "
-            f"bytes, more than {MAX_WRITE_BYTES}: use more partitions or fewer orders"
+            f"bytes, more than {MAX_ROSTER_WRITE_BYTES}: use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+    _check_answer(members, clip)
+
+
+def _check_answer(members: int, clip: bool) -> None:
+    said = most_answered(members, clip)
+    if said > MAX_REQUEST_BYTES:
+        detail = (
+            f"what is said of a roster of {members} users may take {said} bytes, more than "
+            f"{MAX_REQUEST_BYTES}: use more partitions"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

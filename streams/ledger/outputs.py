@@ -40,7 +40,7 @@ from streams.schemas import (
     encode,
     odometer_key,
 )
-from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users, page_digests
+from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13
@@ -115,11 +115,11 @@ def enrolled_of(
     request: Enrol,
     terms: Terms,
     members: Members,
-    users: NDArray[np.int64] | list[User],
+    digests: bytes,
     run: RunState,
     place: Place,
 ) -> Enrolled:
-    """What is said of a roster, of whose members these are the ids."""
+    """What is said of a roster, whose members have these digests."""
     count = len(members)
     return Enrolled(
         v=request.v,
@@ -131,7 +131,7 @@ def enrolled_of(
         offset=place.offset,
         last_step=run.step,
         members=count,
-        digests=page_digests(users),
+        digests=digests,
         clip_norm=terms.clip_norm,
         grid=terms.levels,
         levels=members.levels.tobytes(),

@@ -35,7 +35,14 @@ from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
-from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
+from streams.wire.packing import (
+    PAGE_DIGEST_BYTES,
+    ROSTER_PAGE,
+    pack_users,
+    page_digests,
+    tariff_digest,
+    unpack_users,
+)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -93,6 +100,7 @@ class Members:
         self._rows = _Rows()
         self._budgets: Budgets
         self._unbound = False  # whether somebody may have no order yet
+        self._digests = b""  # of the first pages, as far as they were asked for
 
     def __len__(self) -> int:
         return self._count
@@ -175,7 +183,11 @@ class Members:
             granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
-        noted = [
+        noted = []
+        if isinstance(settled, slice):  # all of them after the same step
+            noted.append(self._rows.fill(settled, "since", self._awake.steps))
+            del written["since"]
+        noted += [
             self._note(rows, column)
             for column, rows in written.items()
             if isinstance(rows, slice) or len(rows)
@@ -187,6 +199,15 @@ class Members:
         """Of these members, in each budget."""
         count = len(self._budgets.accounts)
         return [np.asarray(self._awake.rows(number, rows)) for number in range(count)]
+
+    def digests(self, accounts: Accounts) -> bytes:
+        """By what these members are recognised; a page that is full is looked at once."""
+        full = self._count // ROSTER_PAGE
+        known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
+        more = accounts.users_at(self.slots[known * ROSTER_PAGE :])
+        digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
+        self._digests = digests[: full * PAGE_DIGEST_BYTES]
+        return digests
 
     def rows_of(self, accounts: Accounts, slots: Numbers) -> Numbers:
         """The positions of those of these users of a budget who are members."""
@@ -319,7 +340,8 @@ def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Bu
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    check_roster(request, count + len(added), written, budgets.orders)
+    clip = budgets.own.policy.on_exhaustion == "clip"
+    check_roster(request, count + len(added), written, budgets.orders, clip=clip)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:

@@ -37,7 +37,7 @@ def read_users(users: object) -> Ids:
     Raises:
         InvalidRequest: they are no ids, or have no order.
     """
-    elements = _elements("users", users)
+    elements = elements_of("users", users)
     if isinstance(elements, list):
         return _ids(elements)
     if elements.dtype.kind == "f":
@@ -58,7 +58,7 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
     Raises:
         InvalidRequest: they are no numbers, or have no order.
     """
-    elements = _elements(argument, values)
+    elements = elements_of(argument, values)
     array = _array_of(argument, elements) if isinstance(elements, list) else elements
     narrow = array.dtype.kind == "f" and array.dtype.itemsize < 8
     try:
@@ -195,8 +195,12 @@ def _is_frame(values: object) -> bool:
     return hasattr(type(values), "columns")
 
 
-def _elements(argument: str, values: object) -> NDArray[Any] | list[Any]:
-    """What was given in its order: an array of integers or floats, else a list."""
+def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
+    """What was given in its order: an array of integers or floats, else a list.
+
+    Raises:
+        InvalidRequest: it has no order.
+    """
     kind = type(values).__name__
     if isinstance(values, Set | Mapping):
         raise InvalidRequest(f"{argument} is a {kind}, which has no positions: give a list")

@@ -70,13 +70,13 @@ class _Current:
         self.admitted = np.ones(count, dtype=np.bool_)
         self.exhausted = np.zeros(count, dtype=np.bool_)
         self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
-        self.clip_norms = np.full(count, norms[-1])
         self._norms = norms
 
-    def moved(self, positions: NDArray[np.int64]) -> None:
-        """Work out anew what users at these positions are to be clipped to."""
-        granted = self._norms.take(self.granted[positions])
-        self.clip_norms[positions] = np.where(self.admitted[positions], granted, 0.0)
+    def clip_norms(self, where: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
+        """What users at these positions are to be clipped to."""
+        norms = self._norms.take(self.granted[where])
+        norms[~self.admitted[where]] = 0.0
+        return norms
 
 
 class RosterStep:
@@ -121,11 +121,11 @@ class RosterStep:
         It is that of the level that was charged; 0 for who is not admitted. With many users
         ``clip_norms_at`` is faster.
         """
-        return self._as_of_now().clip_norms.copy()
+        return self._as_of_now().clip_norms()
 
     def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The clip norms of these users, as one who drew them needs them."""
-        return self._as_of_now().clip_norms[positions]
+        return self._as_of_now().clip_norms(positions)
 
     def sample(self) -> NDArray[np.int64]:
         """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
@@ -308,7 +308,6 @@ class Roster:
             now.granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
             now.admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
             now.exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
-            now.moved(mine)
             self._known[partition] = answer.tariff
             self.there[partition] = answer
 
@@ -321,7 +320,7 @@ class Roster:
         self._listed = {}
         for partition in partitions:
             mine = self._layout.positions[partition]
-            rows = moved.get(partition, mine[:0])
+            rows = moved[partition]
             places = self._place[rows]
             if 5 * len(rows) >= len(mine) > 0 and len(rows):
                 places, rows = places[:0], mine
@@ -379,7 +378,7 @@ class Roster:
         now = self._current
         now.step = step
         halted, readmitted, kept = [], [], []
-        moved = self._moved_by_partition()
+        moved = self._moved_by_partition() if again else []
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
@@ -394,14 +393,12 @@ class Roster:
             now.admitted[left], now.admitted[back] = False, True
             now.exhausted[spent] = True
             if partition in again:  # what was granted is known; levels set since go with the next
-                kept.append(moved.get(partition, mine[:0]))
+                kept.append(moved[partition])
             else:
                 afresh = np.concatenate([self._listed[partition], back])
                 now.granted[afresh] = self._sent[afresh] = self._level[afresh]
                 now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
                 self._known[partition] = priced.digest
-                now.moved(np.concatenate([afresh, regranted]))
-            now.moved(np.concatenate([left, back]))
             halted.append(left)
             readmitted.append(back)
         self._moved, self.there = kept, {}
@@ -412,20 +409,18 @@ class Roster:
             sampling_rate=priced.sampling_rate,
         )
 
-    def _moved_by_partition(self) -> dict[int, NDArray[np.int64]]:
+    def _moved_by_partition(self) -> list[NDArray[np.int64]]:
         """Positions whose level is not the one in force, increasing."""
+        everybody = self._layout.positions
         if self._moved is None:
-            rows = np.flatnonzero(self._level != self._sent)
-        elif not self._moved:
-            return {}
-        else:
-            rows = np.unique(np.concatenate(self._moved))
-            rows = rows[self._level[rows] != self._sent[rows]]
+            moved = self._level != self._sent
+            return [mine[moved[mine]] for mine in everybody]
+        if not self._moved:
+            return [mine[:0] for mine in everybody]
+        rows = np.unique(np.concatenate(self._moved))
+        rows = rows[self._level[rows] != self._sent[rows]]
         homes = self._home[rows]
-        order = np.argsort(homes, kind="stable")
-        partitions, starts = np.unique(homes[order], return_index=True)
-        parts = np.split(rows[order], starts[1:])
-        return dict(zip(partitions.tolist(), parts, strict=True)) if len(rows) else {}
+        return [rows[homes == partition] for partition in range(len(everybody))]
 
     def _rows(self, positions: ArrayLike | None) -> NDArray[np.int64] | None:
         if positions is None:

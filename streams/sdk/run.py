@@ -44,7 +44,7 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
-from streams.sdk.arguments import chargeable, read_mechanism, read_norms, read_users
+from streams.sdk.arguments import Ids, chargeable, read_mechanism, read_norms
 from streams.sdk.connection import Connection, Deadline, step_key
 from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
@@ -56,6 +56,7 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
+from streams.sdk.known_users import KnownUsers
 from streams.sdk.rosters import Priced, Roster, RosterStep
 from streams.sdk.steps import Layout, StepDecision, lay_out
 
@@ -113,6 +114,7 @@ class Run:
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
+        self._users = KnownUsers()
         self._layout: Layout | None = None
 
     @property
@@ -162,12 +164,11 @@ class Run:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
             name, scale = read_mechanism(noise_stddev, mechanism, self._policies)
-            ids = read_users(users)
+            ids = self._users.read(users)
             values, clip_norm = read_norms(norms, len(ids), clip_norm)
-            if self._layout is None or not self._layout.is_of(ids):
-                self._layout = lay_out(ids, self.policy)
-            parts = self._layout.parts(self._charge_of_nobody(name, scale, clip_norm), values)
-            decision = self._layout.put_together(self.step, self._decide(parts, deadline))
+            layout = self._laid_out(ids)
+            parts = layout.parts(self._charge_of_nobody(name, scale, clip_norm), values)
+            decision = layout.put_together(self.step, self._decide(parts, deadline))
             self._go_on()
             return decision
 
@@ -209,7 +210,7 @@ class Run:
                     f"dataset {self.dataset!r} was created by the first release, which knows no "
                     "rosters: charge its users with Run.charge"
                 )
-            layout = lay_out(read_users(users), self.policy)
+            layout = self._laid_out(self._users.read(users))
             blank = Enrol(
                 v=VERSION,
                 dataset=self.dataset,
@@ -338,6 +339,12 @@ class Run:
             scale=scale,
             clip_norm=clip_norm,
         )
+
+    def _laid_out(self, ids: Ids) -> Layout:
+        """These users by partition; what is known of the last ones is not found out again."""
+        if self._layout is None or not self._layout.is_of(ids):
+            self._layout = lay_out(ids, self.policy, self._layout)
+        return self._layout
 
     def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""

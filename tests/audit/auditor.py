@@ -66,6 +66,7 @@ _LARGEST_COST = 2**62
 _LARGEST_RECORD = 8 * 1024 * 1024
 _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
+_MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
 _LARGEST_VALUE = 2**29 - 1
 _SHORTFALL = Fraction(1, 2**49)
 
@@ -544,7 +545,11 @@ class Auditor:
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
-        if len(users) > _MOST_USERS or _may_write(chain, roster.members + added) > _MOST_WRITTEN:
+        written = _may_write(chain, roster.members + added)
+        said = len(roster.members + added)
+        said = said * (30 if chain[0].policy["on_exhaustion"] == "clip" else 21) // 8 + said // 256
+        too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > _LARGEST_RECORD
+        if len(users) > _MOST_USERS or too_much:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
         if not all(dataset.has_room_for(added, request["v"]) for dataset in chain):

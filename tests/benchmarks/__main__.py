@@ -10,11 +10,11 @@ from pathlib import Path
 
 from accounting import PoissonGaussian
 from streams.local import LocalStack
-from tests.benchmarks import filters, latency, peers, rosters, soak, standing, throughput
+from tests.benchmarks import filters, latency, peers, rosters, sdk, soak, standing, throughput
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
 _SERVICE = ("throughput", "latency", "rosters")
-_LIBRARY = ("filters", "standing", "reports")
+_LIBRARY = ("filters", "standing", "sdk", "reports")
 
 
 def main() -> None:
@@ -68,6 +68,9 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         _say("Measuring charges that stand")
         results = [standing.measure(users, options.rounds) for users in (1_000, 10_000_000)]
         lines += standing.lines(results)
+    if "sdk" in parts:
+        _say("Measuring the SDK")
+        lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
     if "reports" in parts:
         _say("Measuring reports")
         lines += peers.lines(peers.Workload(1000, 1000, 100, PoissonGaussian(1.0, 0.01)), 1)

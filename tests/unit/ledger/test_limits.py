@@ -109,7 +109,10 @@ def written_last(log: Log) -> int:
 
 
 def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
-    for module, name in ((limits, "MAX_WRITE_BYTES"), (auditor, "_MOST_WRITTEN")):
+    for module, name in (
+        (limits, "MAX_ROSTER_WRITE_BYTES"),
+        (auditor, "_MOST_WRITTEN_BY_ROSTERS"),
+    ):
         monkeypatch.setattr(module, name, 4096 + 10 * 227 + 8 * 3)
     log = RosterLog()
     log.create(user_ids="mixed")

@@ -233,7 +233,9 @@ def test_what_a_charge_may_write_is_counted_for_every_budget():
     packed = users.astype("<i8").tobytes()
     assert not isinstance(log.charge(0, packed, norms, dataset="depth1"), Rejected)
     assert log.charge(0, packed, norms, dataset=inner).reason is Reason.TOO_LARGE
-    assert log.enrol(packed, dataset=inner).reason is Reason.TOO_LARGE
+    assert not isinstance(log.enrol(packed, dataset=inner), Rejected)
+    more = (users + len(users)).astype("<i8").tobytes()
+    assert log.enrol(more, len(users), dataset=inner).reason is Reason.TOO_LARGE
 
 
 RUN = st.sampled_from(list(RUNS))

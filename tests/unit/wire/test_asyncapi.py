@@ -290,6 +290,7 @@ def test_limits_in_prose_are_those_of_the_code() -> None:
     reasons = SCHEMAS["Reason"]["description"]
     assert f"({MAX_REQUEST_BYTES >> 20} MiB)" in reasons
     assert f"({schemas.MAX_WRITE_BYTES >> 20} MiB, counted" in reasons
+    assert f"{schemas.MAX_ROSTER_WRITE_BYTES >> 20} MiB, and what is said" in reasons
     assert f"{schemas.MAX_CHARGE_USERS} users" in " ".join(reasons.split())
 
 
