@@ -264,7 +264,7 @@ class Run:
                 self._decide({p: part for p, part in parts if p not in self._decided}, deadline)
                 self._go_on()
             elif self._published:
-                raise InvalidRequest(self._still_published())
+                raise InvalidRequest(self._still_published("", "the same"))
 
     def close(self, timeout: float | None = None) -> None:
         """End the run for good: it can never be charged or opened again. Doing it again is fine.
@@ -349,7 +349,8 @@ class Run:
     def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
-            raise InvalidRequest(self._still_published())
+            other = " with other users or norms, or another mechanism,"
+            raise InvalidRequest(self._still_published(other, "exactly those"))
         again = {p: part for p, part in parts.items() if p in self._decided}
         elsewhere = {p: part for p, part in parts.items() if p not in self._decided}
         decisions = self._ask(again, deadline)
@@ -388,9 +389,8 @@ class Run:
         self._published = {}
         self._asked.clear()
 
-    def _still_published(self) -> str:
+    def _still_published(self, how: str, again: str) -> str:
         return (
-            f"step {self.step} was published with other users or norms and may be decided yet: "
-            "charge exactly those again, or open the run again, which hands the step back if a "
-            "part of it was decided"
+            f"step {self.step} was published{how} and may be decided yet: charge {again} again, or "
+            "open the run again, which hands the step back if a part of it was decided"
         )

@@ -15,13 +15,13 @@ A step:
 
 What is released is the value of `release`. Positions, levels and norms are as secret as the data,
 and so is how long a step takes. The noise is sampled exactly, on a grid 2^24 times finer than it
-(``accounting.release.exact_normals``).
+(``accounting.release.exact_normals``); finer still where outer products are added up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
@@ -35,9 +35,10 @@ from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
 from streams.sdk.sampling import poisson_sample
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
+from streams.trainers.outer import FINER_BITS, Outer, check_grid
 from streams.trainers.pacing import Pace
 from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
-from streams.trainers.sums import ClippedSum, Rows
+from streams.trainers.sums import ClippedSum, Part
 
 Schedule: TypeAlias = float | Callable[[int], float]
 """A number, or what it is in each step: a function of the step and of what was released."""
@@ -73,6 +74,8 @@ class PrivateSteps:
             histories do not hold for such a run; the budget does.
         pace: keeps levels to what lasts until the end; needs ``own_coins``.
         sampling: 'poisson'; other ways to draw are refused, with the reason.
+        outer_parts: numbers of the parts of a row that may be given as outer products; they follow
+            from the model, not from data.
         not_private_generator: draws coins and noise, for tests and for figures that must be
             repeated. Whoever knows its seed knows the noise: nothing is private then.
 
@@ -93,6 +96,7 @@ class PrivateSteps:
         own_coins: bool = True,
         pace: Pace | None = None,
         sampling: str = "poisson",
+        outer_parts: Collection[int] = (),
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         check_sampling(sampling)
@@ -105,6 +109,7 @@ class PrivateSteps:
         if pace is not None and not own_coins:
             raise InvalidRequest("a pace follows the norms that were seen: it needs own_coins")
         self._own_coins, self._pace = own_coins, pace
+        self.outer_parts = frozenset(outer_parts)
         self._generator = not_private_generator
         self._normals = ExactNormals(not_private_generator)
         self._users = len(users)  # type: ignore[arg-type]
@@ -183,8 +188,10 @@ class PrivateSteps:
         except InvalidInput as error:
             raise InvalidRequest(f"step {step}: {error}") from error
         exponent = math.frexp(noise)[1] - GRID_BITS
-        largest = math.ldexp(clip_norm, -exponent) if exponent > -900 else math.inf
-        if largest * max(self._users, 1) > _LARGEST_SUM or largest >= _EXACT / 2:
+        finest = exponent - (FINER_BITS if self.outer_parts else 0)
+        largest = math.ldexp(clip_norm, -finest) if finest > -900 else math.inf
+        fits = check_grid(largest, finest) if self.outer_parts else largest < _EXACT / 2
+        if largest * max(self._users, 1) > _LARGEST_SUM or not fits:
             raise InvalidRequest(
                 f"noise_stddev is {noise} in step {step}, far too little beside clip_norm = "
                 f"{clip_norm} and {self._users} users"
@@ -199,7 +206,10 @@ class PrivateSteps:
         )
 
     def _close(
-        self, step: OpenStep, total: NDArray[np.int64], norms: NDArray[np.float64]
+        self,
+        step: OpenStep,
+        totals: Sequence[tuple[int, NDArray[np.int64]]],
+        norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Steps 5 and 6."""
         if step is not self._open:
@@ -210,9 +220,12 @@ class PrivateSteps:
                 seen = self._pace.limited(step.step, step.positions, seen)
             self.roster.observe(step.positions, seen)
         self._open, self._released = None, step.step
-        stddev = Fraction(step.noise_stddev) / Fraction(2) ** step.exponent
-        noisy = total + self._normals.draw(stddev, len(total))
-        return np.ldexp(noisy.astype(np.float64), step.exponent) / self._expected_batch
+        noisy = []
+        for exponent, total in totals:
+            stddev = Fraction(step.noise_stddev) / Fraction(2) ** exponent
+            units = total + self._normals.draw(stddev, len(total))
+            noisy.append(np.ldexp(units.astype(np.float64), exponent))
+        return np.concatenate(noisy) / self._expected_batch
 
 
 class OpenStep:
@@ -243,7 +256,7 @@ class OpenStep:
 
     def forget(self) -> None:
         """Begin anew with what is added."""
-        self._sum = ClippedSum(self.exponent)
+        self._sum = ClippedSum(self.exponent, self._owner.outer_parts)
         self._norms = np.zeros(len(self.positions))
         self._added = np.zeros(len(self.positions), dtype=np.bool_)
 
@@ -254,7 +267,7 @@ class OpenStep:
             for start in range(0, len(self.positions), users_at_once)
         ]
 
-    def add(self, rows: Rows | Sequence[Rows], places: slice = slice(None)) -> None:
+    def add(self, rows: Part | Sequence[Part], places: slice = slice(None)) -> None:
         """Add the gradients of users who were drawn: clipped, one row a user.
 
         A row that is not finite, or too long for its norm to be, counts as zero: whether it does
@@ -262,20 +275,23 @@ class OpenStep:
 
         Args:
             rows: (k, d), the sum of the gradients of all of a user's examples; or the columns of
-                such rows in parts, (k, d_1), (k, d_2), ...
+                such rows in parts, (k, d_1), (k, d_2), ..., as arrays or, where the steps were
+                told so, as outer products.
             places: which users in ``positions`` they are of; all by default.
 
         Raises:
             InvalidRequest: not one row a user, of another length than before, or of a user whose
                 row was added before.
         """
-        parts = [rows] if isinstance(rows, np.ndarray) else list(rows)
+        parts = [rows] if isinstance(rows, np.ndarray | Outer) else list(rows)
         count = len(self.positions[places])
-        for part in parts:
-            if part.ndim != 2 or len(part) != count:
+        for place, part in enumerate(parts):
+            if len(part.shape) != 2 or len(part) != count:
                 raise InvalidRequest(
                     f"rows has shape {part.shape}; with {count} users it is (k, d)"
                 )
+            if isinstance(part, Outer) and place not in self._owner.outer_parts:
+                raise InvalidRequest(f"part {place} is an outer product: say so in outer_parts")
         widths = [part.shape[1] for part in parts]
         if self._sum.widths not in (None, widths):
             raise InvalidRequest(f"rows have {widths} entries, others {self._sum.widths}")
@@ -284,11 +300,12 @@ class OpenStep:
         self._added[places] = True
         self._norms[places] = self._sum.add(parts, self.clip_norms[places])
 
-    def release(self, dimension: int | None = None) -> NDArray[np.float64]:
+    def release(self, dimension: int | Sequence[int] | None = None) -> NDArray[np.float64]:
         """The private mean, once: what was added, with noise, over the expected batch.
 
         Args:
-            dimension: of the gradients; needed where nobody was drawn and so nothing added.
+            dimension: of the gradients, or of each of their parts; needed where nobody was drawn
+                and so nothing added.
 
         Raises:
             InvalidRequest: a user who was drawn is missing, or nothing says how many coordinates
@@ -298,11 +315,15 @@ class OpenStep:
         if not self._added.all():
             missing = int(np.count_nonzero(~self._added))
             raise InvalidRequest(f"gradients of {missing} users who were drawn were not added")
-        total = self._sum.total()
-        if total is None:
+        widths = self._sum.widths
+        if widths is None:
             if dimension is None:
                 raise InvalidRequest("nobody was drawn: say how many coordinates a gradient has")
-            total = np.zeros(dimension, dtype=np.int64)
-        if dimension is not None and dimension != len(total):
-            raise InvalidRequest(f"dimension is {dimension}; gradients have {len(total)}")
-        return self._owner._close(self, total, self._norms)
+            if isinstance(dimension, int) and self._owner.outer_parts:
+                raise InvalidRequest(f"dimension is {dimension}; say that of each part")
+            self._sum.begin([dimension] if isinstance(dimension, int) else dimension)
+        elif dimension is not None:
+            found = sum(widths) if isinstance(dimension, int) else widths
+            if dimension != found:
+                raise InvalidRequest(f"dimension is {dimension}; gradients have {found}")
+        return self._owner._close(self, self._sum.totals(), self._norms)

@@ -4,23 +4,26 @@ one user changes it by no more than that user's level.
 Every row is multiplied by a factor that makes it no longer than its level, as exact numbers, and
 rounded towards zero to the grid; what is added up are integers. float32 rows, as frameworks give
 them, stay float32 until they are integers: to copy a batch of gradients as float64 takes longer
-than all the rest.
+than all the rest. Outer products are not written out at all (``streams.trainers.outer``).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.release.clipping import clip_factors, row_norms
+from streams.trainers.outer import FINER_BITS, Outer
 
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
+Part: TypeAlias = Rows | Outer
 
 _BLOCK: Final = 2**17  # entries worked on at a time: they stay in the cache
 _RUN: Final = 256  # squares that are added up in float32
@@ -35,10 +38,16 @@ _SHORTER: Final = 1.0 - 2.0**-22  # for the rounding of a factor and of a produc
 
 
 class ClippedSum:
-    """A sum over users, in spacings of a grid of 2**exponent. Rows may come in parts of columns."""
+    """A sum over users. Rows may come in parts of columns.
 
-    def __init__(self, exponent: int) -> None:
-        self._exponent = exponent
+    Args:
+        exponent: the sum is in spacings of a grid of 2**exponent.
+        outer: numbers of the parts that may come as outer products: their grid is finer, however
+            they come. What is released shows its grid, which therefore follows no data.
+    """
+
+    def __init__(self, exponent: int, outer: Collection[int] = ()) -> None:
+        self._exponent, self._outer = exponent, frozenset(outer)
         self._totals: list[NDArray[np.int64]] | None = None
         # Kept, because memory that is new to the process is slow.
         self._scaled = np.empty(0, dtype=np.float32)
@@ -49,11 +58,19 @@ class ClippedSum:
         """How many columns each part of a row has; None before the first."""
         return None if self._totals is None else [len(total) for total in self._totals]
 
-    def total(self) -> NDArray[np.int64] | None:
-        """The sum; None if nothing was added."""
-        return None if self._totals is None else np.concatenate(self._totals)
+    def begin(self, widths: Sequence[int]) -> None:
+        """Say how many columns each part has, where nothing may be added."""
+        self._totals = [np.zeros(width, dtype=np.int64) for width in widths]
 
-    def add(self, parts: Sequence[Rows], limits: Floats) -> Floats:
+    def totals(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """The sum: runs of columns on one grid, each with its exponent."""
+        placed = list(enumerate(self._totals or []))
+        return [
+            (exponent, np.concatenate([total for _, total in run]))
+            for exponent, run in groupby(placed, key=lambda one: self._exponent_of(one[0]))
+        ]
+
+    def add(self, parts: Sequence[Part], limits: Floats) -> Floats:
         """Add rows, clipped to their limits; return their norms, (k,), rounded up.
 
         A row that is not finite, or too long for a float64, counts as zero, its norm as infinite.
@@ -63,34 +80,45 @@ class ClippedSum:
             limits: (k,).
         """
         if self._totals is None:
-            self._totals = [np.zeros(part.shape[1], dtype=np.int64) for part in parts]
+            self.begin([part.shape[1] for part in parts])
+        totals = self._totals or []
         norms = _norms(parts)
         usable = np.isfinite(norms)
         if not usable.all():
             warnings.warn("gradients that are not finite count as zero", stacklevel=4)
-            parts = [np.where(usable[:, np.newaxis], part, part.dtype.type(0)) for part in parts]
+            parts = [_only(part, usable) for part in parts]
         factors = clip_factors(np.where(usable, norms, 0.0), limits)
-        units = math.ldexp(float(limits.max(initial=0.0)), -self._exponent)
-        for part, total in zip(parts, self._totals, strict=True):
+        longest = float(limits.max(initial=0.0))
+        for place, (part, total) in enumerate(zip(parts, totals, strict=True)):
+            exponent = self._exponent_of(place)
+            units = math.ldexp(longest, -exponent)
+            if isinstance(part, Outer):
+                total += part.clipped_sum(factors, exponent, units)
+                continue
             for rows in _blocks(part, at_most=_INTEGERS / (units + 1.0) - 1.0):
-                total += self._whole(part[rows], factors[rows], units)
+                total += self._whole(part[rows], factors[rows], units, exponent)
         return norms
 
-    def _whole(self, rows: Rows, factors: Floats, units: float) -> NDArray[np.signedinteger]:
+    def _exponent_of(self, place: int) -> int:
+        return self._exponent - (FINER_BITS if place in self._outer else 0)
+
+    def _whole(
+        self, rows: Rows, factors: Floats, units: float, exponent: int
+    ) -> NDArray[np.signedinteger]:
         """The sum in spacings of the grid, where no row is longer than so many units."""
-        in_int32 = units * len(rows) < _INTEGERS and -120 < self._exponent < 120
+        in_int32 = units * len(rows) < _INTEGERS and -120 < exponent < 120
         if rows.dtype == np.float32 and in_int32:
-            return self._whole_float32(rows, factors)
+            return self._whole_float32(rows, factors, exponent)
         scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
-        whole = np.trunc(np.ldexp(scaled, -self._exponent, out=scaled), out=scaled)
+        whole = np.trunc(np.ldexp(scaled, -exponent, out=scaled), out=scaled)
         if units * len(rows) < _EXACT:  # sums of such floats are exact
             return np.asarray(whole.sum(axis=0).astype(np.int64))
         return np.asarray(whole.astype(np.int64).sum(axis=0))
 
-    def _whole_float32(self, rows: Rows, factors: Floats) -> NDArray[np.int32]:
+    def _whole_float32(self, rows: Rows, factors: Floats, exponent: int) -> NDArray[np.int32]:
         """The sum in spacings of the grid; it is known to be an int32."""
         shorter = np.where(factors < 1.0, factors * _SHORTER, 1.0)
-        scale = np.ldexp(shorter, -self._exponent).astype(np.float32)
+        scale = np.ldexp(shorter, -exponent).astype(np.float32)
         if self._scaled.size < rows.size:
             self._scaled, self._integers = (
                 np.empty(rows.size, np.float32),
@@ -109,17 +137,25 @@ def _blocks(rows: Rows, at_most: float = math.inf) -> Iterator[slice]:
         yield slice(start, start + at_once)
 
 
-def _norms(parts: Sequence[Rows]) -> Floats:
+def _only(part: Part, usable: NDArray[np.bool_]) -> Part:
+    """The same with zeros in the other rows."""
+    if isinstance(part, Outer):
+        return part.only(usable)
+    return np.where(usable[:, np.newaxis], part, part.dtype.type(0))
+
+
+def _norms(parts: Sequence[Part]) -> Floats:
     """Norms of rows, rounded up; infinite where a row is not finite or too long."""
-    by_part = np.column_stack(
-        [
-            _norms_float32(part) if part.dtype == np.float32 else _norms_float64(part)
-            for part in parts
-        ]
-    )
+    by_part = np.column_stack([_norms_of(part) for part in parts])
     finite = np.asarray(np.isfinite(by_part).all(axis=1))
     norms = row_norms(np.where(finite[:, np.newaxis], by_part, 0.0))
     return np.where(finite, norms, np.inf)
+
+
+def _norms_of(part: Part) -> Floats:
+    if isinstance(part, Outer):
+        return part.norms()
+    return _norms_float32(part) if part.dtype == np.float32 else _norms_float64(part)
 
 
 def _norms_float64(rows: Rows) -> Floats:

@@ -15,9 +15,12 @@ by example are those of Opacus's ``GradSampleModule``, so what Opacus cannot tak
 normalisation, is refused by its validator. A batch may be empty. The loss and the accuracy on
 training data are releases that nobody charges: look at them, and do not show them.
 
-Ghost clipping, which finds norms without the gradients, is not offered: what it adds up is clipped
-by norms in float32, so that no contribution is certain to be within what was charged. Where memory
-is short, ``max_physical_batch_size`` works a batch in parts.
+With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
+clipping finds norms and adds up in float32, so that no contribution is certain to be within what
+was charged; here both are exact (``streams.trainers.outer``), in one backward pass. It is for
+linear layers in float32 that see one row an example, and for trainings without ``user_ids``; all
+others are written out as ever. Where memory is short nevertheless, ``max_physical_batch_size``
+works a batch in parts.
 
 PyTorch and Opacus are the extra ``torch``.
 """
@@ -33,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
+from opacus.optimizers.utils import params
 from opacus.validators import ModuleValidator
 from torch.utils._pytree import tree_map
 from torch.utils.data import RandomSampler, WeightedRandomSampler, default_collate
@@ -41,9 +45,11 @@ from streams.sdk.errors import InvalidRequest
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser, Selection
+from streams.trainers.ghost import GhostModule, mark_weights, part_of
 from streams.trainers.pacing import Pace
 from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
+from streams.trainers.sums import Part
 
 _CONTENT = "content"
 
@@ -64,6 +70,7 @@ def make_private(
     own_coins: bool = True,
     pace: Pace | None = None,
     max_physical_batch_size: int | None = None,
+    grad_sample_mode: str = "hooks",
     collate_fn: Callable[[list[Any]], Any] = default_collate,
     batch_first: bool = True,
     loss_reduction: str = "mean",
@@ -93,6 +100,8 @@ def make_private(
         pace: keeps levels to what lasts until the end.
         max_physical_batch_size: how many examples the loader gives at a time, users kept together;
             the optimizer moves when the step is complete.
+        grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
+            layers.
         collate_fn: makes a batch of examples.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
@@ -113,7 +122,12 @@ def make_private(
         raise InvalidRequest(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
     if max_physical_batch_size is not None and max_physical_batch_size < 1:
         raise InvalidRequest("max_physical_batch_size must be at least 1")
+    if grad_sample_mode not in ("hooks", "ghost"):
+        raise InvalidRequest(
+            f"grad_sample_mode is {grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
+        )
     ModuleValidator.validate(module, strict=True)
+    kind, ghosts = GradSampleModule, set[int]()
     examples = (
         ExamplesByUser.one_each(len(dataset)) if user_ids is None else ExamplesByUser.of(user_ids)
     )
@@ -124,6 +138,8 @@ def make_private(
         multiple = noise_multiplier(step) if callable(noise_multiplier) else noise_multiplier
         return multiple * max_grad_norm
 
+    if grad_sample_mode == "ghost":
+        kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
     private = PrivateSteps(
         run,
         examples.users,
@@ -134,14 +150,16 @@ def make_private(
         levels=levels,
         own_coins=own_coins,
         pace=pace,
+        outer_parts=ghosts,
         not_private_generator=not_private_generator,
     )
     loader = IndividualDPLoader(
         private, examples, dataset, collate_fn, steps, sampling_rate, max_physical_batch_size
     )
-    wrapped = GradSampleModule(module, batch_first=batch_first, loss_reduction=loss_reduction)
+    wrapped = kind(module, batch_first=batch_first, loss_reduction=loss_reduction)
     scale = 1.0 if loss_reduction == "mean" else expected
-    return wrapped, IndividualDPOptimizer(optimizer, private, loader, scale), loader
+    made = IndividualDPOptimizer(optimizer, private, loader, scale, one_each=user_ids is None)
+    return wrapped, made, loader
 
 
 def save(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer) -> None:
@@ -236,10 +254,11 @@ class IndividualDPOptimizer(DPOptimizer):
         private: PrivateSteps,
         loader: IndividualDPLoader,
         scale: float,
+        one_each: bool,
     ) -> None:
         super().__init__(optimizer, noise_multiplier=0.0, max_grad_norm=0.0, expected_batch_size=1)
         self.private = private
-        self._loader, self._scale = loader, scale
+        self._loader, self._scale, self._one_each = loader, scale, one_each
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip and add up this batch; if it completes the step, add noise once and go on.
@@ -254,23 +273,24 @@ class IndividualDPOptimizer(DPOptimizer):
         if not self._loader.is_last:
             return False
         sizes = [parameter.numel() for parameter in self.params]
-        flat = step.release(sum(sizes)) * self._scale
+        flat = step.release(sizes) * self._scale
         for parameter, part in zip(self.params, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
             found = torch.as_tensor(part, dtype=parameter.dtype, device=parameter.device)
             parameter.grad = found.view_as(parameter)
         return True
 
-    def _rows(self, chosen: Selection) -> list[NDArray[np.floating[Any]]]:
+    def _rows(self, chosen: Selection) -> list[Part]:
         """The gradient of each user, one part a parameter."""
-        rows = [_in_numpy(sample) for sample in self.grad_samples]
-        if {len(part) for part in rows} != {len(chosen.examples)}:
+        samples = self.grad_samples
+        if {len(sample) for sample in samples} != {len(chosen.examples)}:
             raise InvalidRequest(
-                f"{len(rows[0])} gradients for {len(chosen.examples)} examples: compute the loss "
-                "of a batch once, and call zero_grad before it"
+                f"{len(samples[0])} gradients for {len(chosen.examples)} examples: compute the "
+                "loss of a batch once, and call zero_grad before it"
             )
-        if len(chosen.counts) == len(chosen.examples):
-            return rows
-        return [chosen.sums(part.astype(np.float64)) for part in rows]
+        return [
+            part_of(parameter, sample, chosen, self._one_each)
+            for parameter, sample in zip(self.params, samples, strict=True)
+        ]
 
 
 def _sampling_of(data_loader: Any) -> str:
@@ -279,14 +299,6 @@ def _sampling_of(data_loader: Any) -> str:
     if isinstance(sampler, WeightedRandomSampler):
         return "weighted"
     return "shuffled" if isinstance(sampler, RandomSampler) else "fixed"
-
-
-def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
-    """Rows of a type that numpy has."""
-    kept = sample.detach().cpu()
-    kept = kept.float() if kept.dtype.itemsize < 4 else kept
-    rows: NDArray[np.floating[Any]] = kept.reshape(len(kept), -1).numpy()
-    return rows
 
 
 def _none_of(leaf: Any) -> Any:

@@ -110,6 +110,23 @@ def test_an_interrupted_step_can_be_given_up(reached: set[int]) -> None:
     assert service.rejects == []
 
 
+def test_with_nothing_to_abandon_abandon_does_nothing() -> None:
+    service, run, roster = begun()
+    for step in range(2):
+        roster.set_norms(NORMS)
+        lengths = [len(log) for log in service.logs]
+        run.abandon()
+        assert (run.step, run.interrupted) == (step, False)
+        assert [len(log) for log in service.logs] == lengths
+        decided = roster.charge(noise_stddev=4.0)
+        assert decided.step == step
+        assert (decided.clip_norms >= NORMS).all()
+    spent = service.spent()
+    expected = 2 * decided.clip_norms**2 / 32
+    np.testing.assert_allclose([spent[user] for user in USERS], expected, rtol=1e-9)
+    assert service.rejects == []
+
+
 @pytest.mark.parametrize("place", range(3))
 def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int) -> None:
     service, _, roster = begun()
@@ -118,7 +135,7 @@ def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int)
     with pytest.raises(DecisionTimeout):
         roster.charge(noise_stddev=4.0)
     service.mute = set()
-    with pytest.raises(InvalidRequest, match="published"):
+    with pytest.raises(InvalidRequest, match="another mechanism, and may be decided yet"):
         roster.charge(noise_stddev=5.0)
     step = roster.charge(noise_stddev=4.0)
     spent = service.spent()

@@ -131,7 +131,7 @@ def test_a_step_that_this_attempt_has_published_is_not_abandoned() -> None:
     service.mute = {1}
     with pytest.raises(DecisionTimeout):
         charge(run)
-    with pytest.raises(InvalidRequest, match="open the run again"):
+    with pytest.raises(InvalidRequest, match=r"charge the same again, or open the run again"):
         run.abandon()
     service.mute = set()
     assert charge(run).step == 0

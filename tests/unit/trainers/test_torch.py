@@ -10,12 +10,15 @@ import pytest
 
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.examples import Selection
+from streams.trainers.sums import ClippedSum
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
 dp = pytest.importorskip("streams.trainers.torch")
+ghost = pytest.importorskip("streams.trainers.ghost")
 
 USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
 ROWS = torch.tensor(np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32))
@@ -72,10 +75,16 @@ def flat(module: Any) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
 
+MODES = pytest.mark.parametrize("mode", ["hooks", "ghost"])
+
+
+@MODES
 @pytest.mark.parametrize("at_once", [None, 1, 7])
-def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None) -> None:
+def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None, mode: str) -> None:
     service = FilterService()
-    module, optimizer, loader = made(service, max_physical_batch_size=at_once)
+    module, optimizer, loader = made(
+        service, max_physical_batch_size=at_once, grad_sample_mode=mode
+    )
     silenced(optimizer.private)
     before = flat(module)
     train(module, optimizer, loader)
@@ -83,8 +92,9 @@ def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None) -> Non
     assert len(service.charges) == 1
 
 
-def test_loss_reduction_sum_gives_sums() -> None:
-    module, optimizer, loader = made(FilterService(), loss_reduction="sum")
+@MODES
+def test_loss_reduction_sum_gives_sums(mode: str) -> None:
+    module, optimizer, loader = made(FilterService(), loss_reduction="sum", grad_sample_mode=mode)
     silenced(optimizer.private)
     before = flat(module)
     for rows, labels in loader:
@@ -103,8 +113,11 @@ def test_one_pass_of_the_loader_has_as_many_steps_as_opacus_has() -> None:
     assert len(service.charges) == 8
 
 
-def test_an_empty_batch_is_released_as_noise() -> None:
-    module, optimizer, loader = made(FilterService(), sampling_rate=1e-9, steps=1)
+@MODES
+def test_an_empty_batch_is_released_as_noise(mode: str) -> None:
+    module, optimizer, loader = made(
+        FilterService(), sampling_rate=1e-9, steps=1, grad_sample_mode=mode
+    )
     before = flat(module)
     train(module, optimizer, loader)
     assert np.abs(flat(module) - before).min() > 0.0
@@ -147,8 +160,80 @@ def test_a_batch_without_its_step_is_handed_out_again() -> None:
         optimizer.step()
 
 
-def test_gradients_of_more_than_one_pass_are_refused() -> None:
-    module, optimizer, loader = made(FilterService())
+class Twice(torch.nn.Module):
+    """One layer that is called twice, one whose weight another one shares, one with two rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.same = torch.nn.Linear(3, 3)
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.last = torch.nn.Linear(3, 2)
+
+    def forward(self, rows: Any) -> Any:
+        rows = self.same(torch.tanh(self.same(rows)))
+        rows = self.second(torch.tanh(self.first(rows)))
+        return self.last(torch.stack([rows, -rows], dim=1)).sum(dim=1)
+
+
+@pytest.mark.parametrize("build", [network, Twice])
+@pytest.mark.parametrize("owners", [None, USERS])
+def test_ghost_clipping_releases_what_written_gradients_do(build: Any, owners: Any) -> None:
+    moved = []
+    for mode in ("hooks", "ghost"):
+        module, optimizer, loader = made(
+            FilterService(), module=build(), grad_sample_mode=mode, user_ids=owners
+        )
+        silenced(optimizer.private)
+        kept = optimizer.private.outer_parts
+        assert len(kept) == (0 if mode == "hooks" else 2)
+        train(module, optimizer, loader)
+        moved.append(flat(module))
+    assert np.abs(moved[0] - flat(build())).max() > 0.01
+    assert moved[0] == pytest.approx(moved[1], abs=1e-5)
+
+
+def test_what_a_user_adds_does_not_follow_how_many_examples_others_have() -> None:
+    _, optimizer, _ = made(FilterService())
+    parameter = next(iter(network().parameters()))
+    added = []
+    for counts in ([1, 1], [1, 2]):
+        total = sum(counts)
+        sample = torch.full((total, 4, 3), 0.1)
+        chosen = Selection(np.arange(total), np.array(counts))
+        part = ghost.part_of(parameter, sample, chosen, optimizer._one_each)
+        one = ClippedSum(-24)
+        norms = one.add([part[:1]], np.array([0.01]))
+        added.append((norms.tolist(), one.totals()[0][1].tolist()))
+    assert added[0] == added[1]
+
+
+def test_ghost_clipping_writes_out_no_gradient_of_a_linear_layer() -> None:
+    module, _, loader = made(FilterService(), grad_sample_mode="ghost", user_ids=None)
+    rows, labels = next(iter(loader))
+    LOSS(module(rows), labels).backward()
+    written = [sum(map(len, p.grad_sample[:1])) for p in module.parameters()]
+    assert written == [0, 4, 0, 2]
+
+
+def test_ghost_clipping_trains_as_written_gradients_do() -> None:
+    module, optimizer, loader = made(
+        FilterService(epsilon=50.0),
+        sampling_rate=0.5,
+        population=40,
+        noise_multiplier=0.8,
+        steps=60,
+        grad_sample_mode="ghost",
+    )
+    train(module, optimizer, loader)
+    with torch.no_grad():
+        assert float((module(ROWS).argmax(dim=1) == LABELS).float().mean()) > 0.75
+
+
+@MODES
+def test_gradients_of_more_than_one_pass_are_refused(mode: str) -> None:
+    module, optimizer, loader = made(FilterService(), grad_sample_mode=mode)
     rows, labels = next(iter(loader))
     for _ in range(2):
         LOSS(module(rows), labels).backward()
@@ -175,6 +260,7 @@ DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
         ),
         ({"loss_reduction": "none"}, "loss_reduction"),
         ({"max_physical_batch_size": 0}, "at least 1"),
+        ({"grad_sample_mode": "functorch"}, "'hooks' or 'ghost'"),
         ({"user_ids": USERS[1:]}, "79 user ids for 80"),
         ({"noise_multiplier": 0.0}, "noise_stddev"),
     ],

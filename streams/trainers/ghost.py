@@ -1,0 +1,104 @@
+"""Linear layers whose gradients by example are not written out, for ``streams.trainers.torch``.
+
+What goes into a layer and what comes back to it is kept in their place, and added up exactly
+(``streams.trainers.outer``). One backward pass is enough: the same kept rows give norms and sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.linear import compute_linear_grad_sample
+
+from streams.trainers.examples import Selection
+from streams.trainers.outer import Outer
+from streams.trainers.sums import Part
+
+Factors: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
+
+_FACTORS = "turnstile_factors"
+
+
+class GhostModule(GradSampleModule):
+    """Opacus's module, which keeps factors of the weights that ``mark_weights`` has marked."""
+
+
+def mark_weights(module: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> set[int]:
+    """Mark weights of linear layers; returns their places among the parameters.
+
+    A weight that several layers share is left to be written out.
+    """
+    layers = list(module.modules())
+    owners = Counter(id(own) for layer in layers for own in layer.parameters(recurse=False))
+    marked = {
+        id(layer.weight)
+        for layer in layers
+        if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1
+    }
+    places = {place for place, parameter in enumerate(parameters) if id(parameter) in marked}
+    for place in places:
+        setattr(parameters[place], _FACTORS, [])
+    return places
+
+
+def part_of(
+    parameter: torch.nn.Parameter, sample: torch.Tensor, chosen: Selection, one_each: bool
+) -> Part:
+    """The gradients of one parameter, a row a user; from rows or from what was kept.
+
+    Args:
+        parameter: of the model.
+        sample: its gradients by example.
+        chosen: the examples.
+        one_each: whether every user has one example, whoever is drawn: what one user adds may not
+            be rounded in another way because of how many examples others have.
+    """
+    factors: Factors = getattr(parameter, _FACTORS, [])
+    if len(factors) == 1 and one_each and factors[0][0].dtype == torch.float32:
+        left, right = (side.detach().cpu().numpy() for side in factors[0])
+        return Outer(left, right)
+    if factors:
+        written = [torch.einsum("ni,nj->nij", left, right) for left, right in factors]
+        sample = torch.stack(written).sum(dim=0)
+    rows = _in_numpy(sample)
+    return rows if one_each else chosen.sums(rows.astype(np.float64))
+
+
+def _sample_linear(
+    layer: torch.nn.Linear, activations: list[torch.Tensor], backprops: torch.Tensor
+) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """In the place of rows (n, q, p) there are rows (n, 0), by which Opacus counts passes.
+
+    A layer that is called several times in one pass has as many factors. Before the first of them,
+    which finds no rows of this pass yet, those of the pass before are forgotten.
+    """
+    weight = layer.weight
+    if not hasattr(weight, "_current_grad_sample") and hasattr(weight, _FACTORS):
+        setattr(weight, _FACTORS, [])
+    if backprops.dim() != 2 or not hasattr(weight, _FACTORS):
+        written: dict[torch.nn.Parameter, torch.Tensor] = compute_linear_grad_sample(
+            layer, activations, backprops
+        )
+        return written
+    factors: Factors = getattr(weight, _FACTORS)
+    factors.append((backprops, activations[0].to(backprops.dtype)))
+    kept = {weight: backprops.new_empty((len(backprops), 0))}
+    if layer.bias is not None and layer.bias.requires_grad:
+        kept[layer.bias] = backprops
+    return kept
+
+
+GhostModule.GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, torch.nn.Linear: _sample_linear}
+
+
+def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
+    """Rows of a type that numpy has."""
+    kept = sample.detach().cpu()
+    kept = kept.float() if kept.dtype.itemsize < 4 else kept
+    rows: NDArray[np.floating[Any]] = kept.reshape(len(kept), -1).numpy()
+    return rows

@@ -1,0 +1,178 @@
+"""Trainers over a real broker, Redis and workers: the model is the one that is trained in memory,
+bit for bit, whoever dies; and nobody is charged for a step twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.schemas import ChargeRoster, decode_request
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import DecisionTimeout
+from streams.trainers import Checkpoint, IndividualDPClassifier
+from streams.wire.packing import roster_digest
+from tests.audit.auditor import Rows, state_of
+from tests.integration import training
+from tests.integration.service import Service, ServiceFactory, eventually
+from tests.integration.test_trainer_kills import assert_no_rejects
+from tests.integration.training import POLICY, STEPS, Training
+
+
+@pytest.fixture(scope="module")
+def shared(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=1, partitions=3) as service:
+        yield service
+
+
+@pytest.fixture
+def undisturbed(name: str, tmp_path: Path) -> tuple[np.ndarray, Rows]:
+    """The model, and what everybody was charged, where nothing happens."""
+    turnstile = Turnstile.in_memory(partitions=3)
+    turnstile.create_dataset(name, **POLICY)
+    model = Training(turnstile, name, Checkpoint(tmp_path / "undisturbed.npz")).go()
+    charged = charged_in_memory(turnstile, name)
+    spent = [paid for paid, *_ in charged.values()]
+    assert len(set(spent)) > 10  # users differ in what they were charged
+    return model, charged
+
+
+def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
+    ledgers = turnstile._connection.ledgers  # type: ignore[attr-defined]
+    return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
+
+
+def live(service: Service, name: str, checkpoint: Path, point: str, step: int) -> int:
+    """One life of the training in a process of its own; how it ended."""
+    arguments = [service.kafka, service.prefix, name, str(checkpoint), point, str(step)]
+    return subprocess.run([sys.executable, training.__file__, *arguments], timeout=120).returncode
+
+
+def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
+    shared: Service, name: str, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
+) -> None:
+    shared.client.create_dataset(name, **POLICY)
+    turnstile = shared.turnstile(timeout=4.0)
+    reached, killed = threading.Event(), threading.Event()
+
+    def at(point: str, step: int) -> None:
+        if (point, step) == ("decided", STEPS // 2):
+            reached.set()
+            killed.wait(60.0)
+
+    def kill() -> None:
+        if reached.wait(60.0):
+            pid = shared.stack.workers[0].pid
+            shared.stack.kill_worker(0)
+            killed.set()
+            eventually(lambda: shared.stack.workers[0].pid != pid)
+
+    life = Training(turnstile, name, Checkpoint(tmp_path / "real.npz"), at)
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    model = eventually(lambda: went_to_the_end(life))
+    killer.join(60.0)
+    assert killed.is_set()
+    assert model == undisturbed[0].tobytes()
+    assert shared.state(name) == undisturbed[1]
+    shared.audit()
+
+
+def went_to_the_end(life: Training) -> bytes | None:
+    """The model; None after a time-out, which says to call again."""
+    try:
+        return life.go().tobytes()
+    except DecisionTimeout:
+        return None
+
+
+def test_a_trainer_that_dies_before_its_releases_trains_what_it_would_have_trained(
+    shared: Service, name: str, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
+) -> None:
+    shared.client.create_dataset(name, **POLICY)
+    path = tmp_path / "real.npz"
+    for step in (0, 7, 8, 25):
+        assert live(shared, name, path, "decided", step) == -signal.SIGKILL
+        assert Checkpoint(path).released() == step - 1
+        run = shared.client.run(name, "training", released=step - 1)
+        assert (run.step, run.interrupted) == (step, True)
+    assert live(shared, name, path, "", -1) == 0
+    saved = Checkpoint(path).load((name, "training"))
+    assert saved is not None
+    assert saved.released == STEPS - 1
+    assert saved.arrays["model"].tobytes() == undisturbed[0].tobytes()
+    assert shared.state(name) == undisturbed[1]
+    assert_each_step_charged_once(shared, name)
+    shared.audit()
+
+
+def test_a_trainer_that_dies_at_any_point_is_charged_once_for_every_step(
+    shared: Service, name: str, tmp_path: Path
+) -> None:
+    shared.client.create_dataset(name, **POLICY)
+    path = tmp_path / "real.npz"
+    for point, step in (("half", 0), ("released", 3), ("half", 9), ("released", 20)):
+        assert live(shared, name, path, point, step) == -signal.SIGKILL, (point, step)
+    seen: list[int] = []
+    life = Training(
+        shared.client,
+        name,
+        Checkpoint(path),
+        lambda point, step: seen.append(step) if point == "released" else None,
+    )
+    life.go()
+    assert seen == list(range(21, STEPS))
+    assert Checkpoint(path).released() == STEPS - 1
+    assert_each_step_charged_once(shared, name)
+    shared.audit()
+
+
+def assert_each_step_charged_once(service: Service, dataset: str) -> None:
+    """No partition has seen two contents of a step, and none has refused one."""
+    service.log.refresh()
+    contents = defaultdict(set)
+    for partition, _, value in service.log.records["norms"]:
+        request = decode_request(value)
+        if isinstance(request, ChargeRoster) and request.dataset == dataset:
+            contents[partition, request.step].add(roster_digest(request))
+    assert len(contents) == service.partitions * STEPS
+    assert {len(digests) for digests in contents.values()} == {1}
+    assert_no_rejects(service, dataset)
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_a_classifier_on_the_service_is_the_one_in_memory(
+    shared: Service, name: str, paced: bool
+) -> None:
+    from sklearn.datasets import load_digits
+
+    rows, labels = load_digits(return_X_y=True)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    owners = np.arange(len(rows)) // 2  # two images each
+    fitted, charged = [], []
+    for turnstile in (shared.client, Turnstile.in_memory(partitions=3)):
+        turnstile.create_dataset(name, measure="renyi", epsilon=4.0, delta=1e-5)
+        classifier = IndividualDPClassifier(
+            4.0,
+            1e-5,
+            steps=30,
+            worst_case_steps=15,
+            sampling_rate=0.2,
+            paced=paced,
+            not_private_seed=3,
+        )
+        fitted.append(classifier.fit(rows, labels, owners, run=turnstile.run(name, "fit")))
+        in_memory = turnstile is not shared.client
+        charged.append(charged_in_memory(turnstile, name) if in_memory else shared.state(name))
+    real, reference = fitted
+    assert real.coef_.tobytes() == reference.coef_.tobytes()
+    assert real.intercept_.tobytes() == reference.intercept_.tobytes()
+    assert charged[0] == charged[1]
+    assert real.score(rows, labels) > 0.5
