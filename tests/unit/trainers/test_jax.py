@@ -104,6 +104,7 @@ def test_nobody_drawn_is_released_as_noise() -> None:
     assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, PARAMS)
 
 
+@pytest.mark.slow
 def test_a_model_is_learnt_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "jax.npz")
     optimizer = optax.adam(0.1)
