@@ -1,6 +1,7 @@
 """The examples of the README run as they stand there."""
 
 import numpy as np
+import pytest
 
 from tests.readme import (
     blocks,
@@ -17,6 +18,7 @@ def test_every_example_is_run_by_some_test() -> None:
     assert sorted(run) == sorted(blocks())
 
 
+@pytest.mark.slow
 def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:
     (example,) = blocks_of_the_library()
     names: dict[str, object] = {}

@@ -221,23 +221,6 @@ def test_tariffs_of_too_few_or_too_many_budgets_are_refused(cut):
     log.audit()
 
 
-def test_what_a_charge_may_write_is_counted_for_every_budget():
-    log = RosterLog()
-    log.create("depth1")
-    for depth in range(2, MAX_BUDGETS + 1):
-        log.create(f"depth{depth}", within=f"depth{depth - 1}")
-    inner = f"depth{MAX_BUDGETS}"
-    users, norms = np.arange(2**18), np.ones(2**18)
-    for name in ("depth1", inner):
-        log.open(name)
-    packed = users.astype("<i8").tobytes()
-    assert not isinstance(log.charge(0, packed, norms, dataset="depth1"), Rejected)
-    assert log.charge(0, packed, norms, dataset=inner).reason is Reason.TOO_LARGE
-    assert not isinstance(log.enrol(packed, dataset=inner), Rejected)
-    more = (users + len(users)).astype("<i8").tobytes()
-    assert log.enrol(more, len(users), dataset=inner).reason is Reason.TOO_LARGE
-
-
 RUN = st.sampled_from(list(RUNS))
 LEVEL = st.integers(0, LEVELS)
 OPERATIONS = st.one_of(

@@ -25,7 +25,9 @@ from streams.schemas import MAX_REQUEST_BYTES, decode_answer, decode_request, en
 from streams.topics.topics import SETTINGS
 from tests.readme import TOP
 
-DOCUMENT: dict[str, Any] = yaml.safe_load((TOP / "deploy" / "asyncapi.yaml").read_text())
+DOCUMENT: dict[str, Any] = yaml.load(
+    (TOP / "deploy" / "asyncapi.yaml").read_text(), yaml.CSafeLoader
+)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 MESSAGES: dict[str, Any] = DOCUMENT["components"]["messages"]
 CHANNELS: dict[str, Any] = DOCUMENT["channels"]

@@ -33,7 +33,8 @@ from streams.wire.packing import tariff_digest
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
 CHARGE = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
-VERSIONS = pytest.mark.parametrize("v", range(OLDEST, VERSION + 1))
+OLDER = [pytest.param(v, marks=pytest.mark.slow) for v in range(OLDEST, VERSION)]
+VERSIONS = pytest.mark.parametrize("v", [*OLDER, VERSION])
 
 
 def outputs_fit(value: bytes, **policy: Any) -> bool:
@@ -151,6 +152,7 @@ def most_members(*, clip: bool) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
     users = [f"{i:05}" + "\U0001f9ee" * 251 for i in range(16_000)]
     parts = [users[i : i + 4_000] for i in range(0, 16_000, 4_000)]
@@ -160,6 +162,7 @@ def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
     assert all(map(fits, outputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_exhaustion", "price"), [("halt", 4), ("clip", 6)])
 def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int) -> None:
     """Of as many integers as a step may charge; all are charged, then halted or granted less."""
