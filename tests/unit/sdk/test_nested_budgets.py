@@ -1,6 +1,6 @@
-"""Cases of two on-device budgeting systems, decided by nested budgets under the pure-DP measure.
+"""Datasets within others, as the README and two on-device budgeting systems have them.
 
-There, what is protected is one week (an epoch) of a browser: here it is a user. A site that asks is
+On a device, what is protected is one week (an epoch) of a browser: here it is a user. A site that asks is
 a dataset; what holds for all sites is the dataset that it is within. Facts, not code, are from
 
     w3c/attribution at 9fab4e8, impl/e2e-tests/single-epoch-budgeting.json and
@@ -22,6 +22,7 @@ import pytest
 from accounting import Laplace, PureDP
 from accounting.exact.units import from_units_down
 from streams.sdk.client import Turnstile
+from tests.readme import blocks_of_several_datasets
 
 SLACK = 2.0**-40
 """Decimal fractions are rounded up to units when they are charged: for a few of them."""
@@ -127,3 +128,18 @@ def test_no_budget_is_charged_where_one_is_too_small() -> None:
     assert {name: budgets.left(name) for name in before} == before
     (halt,) = budgets.turnstile.halts("querier", follow=False)
     assert halt.refused_by == "querier"
+
+
+def test_the_example_of_the_readme_holds_one_budget_over_its_datasets() -> None:
+    (example,) = blocks_of_several_datasets()
+    with Turnstile.in_memory() as turnstile:
+        exec(example, {"t": turnstile})
+        decided = [
+            turnstile.run(dataset, "r").charge([7], [1.0], noise_stddev=8.0).admitted.tolist()
+            for dataset in ("ads", "search", "person")
+        ]
+        assert decided == [[True]] * 3
+        refused = turnstile.run("ads", "again").charge([7], [1.0], noise_stddev=2.0)
+        assert not refused.admitted.any()
+        (halt,) = turnstile.halts("ads", follow=False)
+        assert halt.refused_by in ("ads", "person")
