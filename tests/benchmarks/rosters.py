@@ -23,6 +23,7 @@ NOISE, RATE = 1.1, 1e-3
 _BLOCK = 50
 _WARM_UP = 100
 _DENSE = 10
+_OBSERVED = 500
 
 
 @dataclass
@@ -117,7 +118,9 @@ def _measure(
     costs.elapsed = sum(costs.quiet) / 1e3
     costs.log_bytes = (_log_bytes(config) - begun) / charged
     costs.sent_bytes = sent / charged
-    costs.observed = [milliseconds(_observed(roster, random)) for _ in range(steps // 4)]
+    costs.observed = [
+        milliseconds(_observed(roster, random)) for _ in range(min(steps // 4, _OBSERVED))
+    ]
     costs.dense = [milliseconds(_dense(roster, random)) for _ in range(_DENSE)]
     costs.kept_bytes = (_memory(config) - before) / costs.users
     return costs
