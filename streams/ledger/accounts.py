@@ -279,7 +279,6 @@ class Accounts:
             raised: of those whose odometer rose.
             bound: of those who were bound to an order.
         """
-        self._exhausted = None
         rows = [
             self._rows.note(written, *columns)
             for written, columns in (
@@ -289,6 +288,8 @@ class Accounts:
             )
             if isinstance(written, slice) or len(written)
         ]
+        if rows:  # else nobody has to be counted again
+            self._exhausted = None
         return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
 
     def put_back(self, changes: AccountsChanges) -> None:

@@ -19,6 +19,7 @@ UNKNOWN = -1
 Seed = tuple[int, int, int]
 _SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(64) | 1)
 _HALF = np.uint64(32)
+_MANY = 2**17
 
 
 class UserIndex:
@@ -54,7 +55,8 @@ class UserIndex:
         slots = np.arange(first, first + len(users), dtype=np.int64)
         self._count += len(users)
         if self._count > len(self._integer_at):
-            grown = np.empty(max(self._count, 2 * len(self._integer_at)), dtype=np.int64)
+            room = len(self._integer_at)
+            grown = np.empty(max(self._count, room + room // 8), dtype=np.int64)
             grown[:first] = self._integer_at[:first]
             self._integer_at = grown
         if isinstance(users, np.ndarray):
@@ -93,7 +95,8 @@ class UserIndex:
 
 
 class _SlotTable:
-    """Slots of integer users by id: open addressing with linear probing, at most a quarter full.
+    """Slots of integer users by id: open addressing with linear probing, at most a quarter full;
+    with more than 131,072 users, for whom memory counts, at most half.
 
     A place holds a slot alone, so that the table stays small; whose slot it is, `ids` says.
     """
@@ -140,10 +143,12 @@ class _SlotTable:
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Enter the users of these slots; they must not be in the table."""
         self._count += len(slots)
-        if 4 * self._count > len(self._slots):
+        room = 2 if self._count > _MANY else 4  # places for each
+        if room * self._count > len(self._slots):
             known = self._slots[self._slots != UNKNOWN].astype(np.int64)
             slots = np.concatenate([known, slots])
-            self._allocate(bits=int(8 * self._count - 1).bit_length())
+            wanted = 2 if self._count > _MANY else 8
+            self._allocate(bits=int(wanted * self._count - 1).bit_length())
         self._insert(slots, ids)
 
     def _insert(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:

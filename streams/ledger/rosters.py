@@ -245,7 +245,7 @@ class Members:
         start = number * PAGE_ROWS
         if start != self._count:
             raise ValueError(f"page {number} follows {self._count} members, not {start}")
-        self._count = start + len(page["level"])
+        self._count = start + self._rows.rows_in(page)
         self._rows.reserve(self._count)
         self._rows.load_page(number, page)
 

@@ -1061,17 +1061,25 @@ def state_of(ledger: Ledger, name: str) -> Rows:
     while len(rows) < len(accounts):
         page = accounts.take_page(number)
         number += 1
-        columns = page.columns
-        base, rungs = numbers_of(columns["base"], "q"), numbers_of(columns["rungs"], "q")
+        columns = {name.rstrip("~"): _unpacked(packed) for name, packed in page.columns.items()}
+        base, rungs = columns["base"], columns["rungs"]
         for i, user in enumerate(numbers_of(page.users, "q")):
             paid = tuple(spent[len(rows)])
             used = tuple(
                 s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
             )
-            is_bound = columns.get("bound", bytes(i + 1))[i]
+            is_bound = "bound" in columns and columns["bound"][i]
             rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
     assert list(rows) == list(users)
     return rows
+
+
+def _unpacked(packed: bytes) -> list[int]:
+    """A column of a page: distances of so many bytes from a number, or from it and their place."""
+    least, count, width, steps = struct.unpack_from("<qIBB", packed)
+    ends = range(14, 14 + count * width, width) if width else [14] * count
+    distances = [int.from_bytes(packed[at : at + width], "little") for at in ends]
+    return [least + distance + steps * i for i, distance in enumerate(distances)]
 
 
 def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
