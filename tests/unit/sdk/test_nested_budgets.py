@@ -1,7 +1,8 @@
 """Datasets within others, as the README and two on-device budgeting systems have them.
 
-On a device, what is protected is one week (an epoch) of a browser: here it is a user. A site that asks is
-a dataset; what holds for all sites is the dataset that it is within. Facts, not code, are from
+On a device, what is protected is one week (an epoch) of a browser: here it is a user. A site that
+asks is a dataset; what holds for all sites is the dataset that it is within. Facts, not code, are
+from
 
     w3c/attribution at 9fab4e8, impl/e2e-tests/single-epoch-budgeting.json and
     multi-epoch-budgeting.json: noise scale 2 x maxValue / epsilon, budgets 1 a site and 8 for all
