@@ -111,12 +111,22 @@ class Columns:
             return
         more = max(count, self._room + self._room // _GROWTH) - self._room
         for name, column in self._columns.items():
-            grown = np.concatenate([getattr(self, name), self._initial(column, more)])
-            setattr(self, name, grown)
+            if not self.is_elsewhere(name):
+                grown = np.concatenate([getattr(self, name), self._initial(column, more)])
+                setattr(self, name, grown)
         self._room += more
         pages = np.zeros(-(-self._room // PAGE_ROWS), dtype=np.bool_)
         pages[: len(self._changed_pages)] = self._changed_pages
         self._changed_pages = pages
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a column is kept by somebody else by now: then ``numbers`` asks there."""
+        return False
+
+    def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
+        """A column in some rows; not a copy of a slice."""
+        numbers: NDArray[np.integer] = getattr(self, name)[rows]
+        return numbers
 
     def touch(self, slots: Numbers) -> None:
         """The pages of these rows are not what they were."""
@@ -160,12 +170,10 @@ class Columns:
         self.touch(rows)
         return RowChanges(rows.astype("<u4").tobytes(), packed)
 
-    def fill(self, rows: slice, name: str, number: int) -> RowChanges:
-        """Set a column to one number in rows that follow one another; what says so."""
-        column = getattr(self, name)
-        column[rows] = number
+    def say_same(self, rows: slice, name: str, number: int) -> RowChanges:
+        """Say that a column is one number in rows that follow one another, as it is there."""
         self._touch_all(rows)
-        one = self._pack(name, np.array([number], dtype=column.dtype))
+        one = self._pack(name, np.array([number]))
         return RowChanges(b"", {name: one}, (rows.start, rows.stop))
 
     def put_back(self, changes: RowChanges) -> None:
@@ -190,7 +198,7 @@ class Columns:
         """
         self._changed_pages[number] = False
         rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
-        return {name + _PACKED: pack_numbers(getattr(self, name)[rows]) for name in self._columns}
+        return {name + _PACKED: pack_numbers(self.numbers(name, rows)) for name in self._columns}
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
         """Put the rows of a page back, for which there is room."""
@@ -219,7 +227,7 @@ class Columns:
 
     def _packed(self, name: str, rows: Rows) -> bytes:
         """The numbers of some rows; one of them if they are all the same."""
-        numbers = getattr(self, name)[rows]
+        numbers = self.numbers(name, rows)
         same = numbers.ndim == 1 and len(numbers) > 1 and numbers[0] == numbers[-1]
         if same and bool((numbers == numbers[0]).all()):
             numbers = numbers[:1]

@@ -9,6 +9,7 @@ Slots do not depend on them.
 from __future__ import annotations
 
 import secrets
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ class UserIndex:
         self._integers = _SlotTable()
         self._strings: dict[str, int] = {}
         self._integer_at = np.empty(64, dtype=np.int64)  # slot -> id, for integer users
-        self._string_at: dict[int, str] = {}  # slot -> id, for string users
+        # Slot -> id, None for integer users; empty before the first string.
+        self._string_at: list[str | None] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -62,12 +64,13 @@ class UserIndex:
         if isinstance(users, np.ndarray):
             self._integer_at[first : self._count] = users
             self._integers.add(slots, self._integer_at)
+            self._name([None] * len(users))
             return slots
+        self._name([user if isinstance(user, str) else None for user in users])
         integer_slots = []
         for slot, user in enumerate(users, start=first):
             if isinstance(user, str):
                 self._strings[user] = slot
-                self._string_at[slot] = user
             else:
                 self._integer_at[slot] = user
                 integer_slots.append(slot)
@@ -79,11 +82,13 @@ class UserIndex:
         integers = self._integer_at[slots]
         if not self._string_at:
             return integers
-        ids = [
-            self._string_at.get(slot, integer)
-            for slot, integer in zip(slots.tolist(), integers.tolist(), strict=True)
-        ]
-        return ids if any(isinstance(user, str) for user in ids) else integers
+        names = [self._string_at[slot] for slot in slots.tolist()]
+        if not any(names):
+            return integers
+        if None not in names:
+            return cast(list[User], names)
+        pairs = zip(names, integers.tolist(), strict=True)
+        return [integer if name is None else name for name, integer in pairs]
 
     def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
         """The ids in slots start to stop, in order."""
@@ -91,7 +96,14 @@ class UserIndex:
 
     def user(self, slot: int) -> User:
         """The id in one slot."""
-        return self._string_at.get(slot, int(self._integer_at[slot]))
+        name = self._string_at[slot] if self._string_at else None
+        return int(self._integer_at[slot]) if name is None else name
+
+    def _name(self, names: list[str | None]) -> None:
+        """Tell the ids in the last slots, as far as they are strings."""
+        if self._string_at or any(names):
+            before = self._count - len(names) - len(self._string_at)
+            self._string_at += [None] * before + names
 
 
 class _SlotTable:

@@ -78,7 +78,12 @@ class Step:
 
 
 class _Rows(Columns):
-    """What is stored of members; what it means is said in ``accounting.rules.standing``."""
+    """What is stored of members; what it means is said in ``accounting.rules.standing``.
+
+    Once a roster can be charged, it keeps all of this but the slots.
+    """
+
+    standing: Standing | None = None
 
     slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
     level: Annotated[Bytes, Column(dtype="|u1")]
@@ -86,12 +91,26 @@ class _Rows(Columns):
     flags: Annotated[Bytes, Column(dtype="|u1")]
     since: Annotated[Numbers, Column()]
 
+    def live_in(self, standing: Standing) -> None:
+        """From now on a roster keeps what it knows."""
+        self.standing = standing
+        for name in RosterColumns._fields:
+            setattr(self, name, getattr(self, name)[:0].copy())
+
+    def is_elsewhere(self, name: str) -> bool:
+        return self.standing is not None and name in RosterColumns._fields
+
+    def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
+        if self.standing is not None and name in RosterColumns._fields:
+            return self.standing.column(name, rows)
+        return super().numbers(name, rows)
+
 
 class Members:
     """The members of one roster in one partition, by position.
 
     What is stored of them is put back first; ``wake`` makes a roster of it that can be charged.
-    From then on rows are what ``note`` has last seen of it.
+    Whatever it changes is noted with the record that did so.
     """
 
     def __init__(self) -> None:
@@ -113,26 +132,26 @@ class Members:
     @property
     def levels(self) -> Bytes:
         """Of all members, as the last step left them."""
-        return self._rows.level[: self._count]
+        return self._bytes("level")
 
     @property
     def granted(self) -> Bytes:
         """What the last step granted to each, 0 to those who were not admitted."""
-        return self._rows.granted[: self._count]
+        return self._bytes("granted")
 
     @property
     def halted(self) -> Numbers:
         """Positions of those who were not admitted last."""
-        return np.flatnonzero(self._rows.flags[: self._count] & _HALTED)
+        return np.flatnonzero(self._bytes("flags") & _HALTED)
 
     @property
     def exhausted(self) -> Numbers:
         """Positions of those who had nothing left after the last step."""
-        return np.flatnonzero(self._rows.flags[: self._count] & _EXHAUSTED)
+        return np.flatnonzero(self._bytes("flags") & _EXHAUSTED)
 
     def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
         """Who of these members had nothing left after the last step."""
-        return np.asarray(self._rows.flags[rows] & _EXHAUSTED != 0)
+        return np.asarray(self._rows.numbers("flags", rows) & _EXHAUSTED != 0)
 
     def wake(self, budgets: Budgets, terms: Terms, steps: int) -> None:
         """Go on from what is stored, after so many steps."""
@@ -153,6 +172,7 @@ class Members:
             tariffs=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
             clip=budgets.own.policy.on_exhaustion == "clip",
         )
+        rows.live_in(self.standing)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowChanges:
         """Put users behind the last member, at a level; these are their slots in each budget."""
@@ -163,7 +183,6 @@ class Members:
         self._rows.slot[rows] = own
         self._awake.enrol(slots, np.full(len(own), level, dtype=np.uint8))
         self._unbound = self._binds
-        self.note(rows)
         return self._rows.note(rows)
 
     def step(self, priced: Pricing) -> Step:
@@ -185,10 +204,10 @@ class Members:
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
         noted = []
         if isinstance(settled, slice):  # all of them after the same step
-            noted.append(self._rows.fill(settled, "since", self._awake.steps))
+            noted.append(self._rows.say_same(settled, "since", self._awake.steps))
             del written["since"]
         noted += [
-            self._note(rows, column)
+            self._rows.note(rows, column)
             for column, rows in written.items()
             if isinstance(rows, slice) or len(rows)
         ]
@@ -215,12 +234,11 @@ class Members:
 
     def note(self, rows: Numbers) -> RowChanges:
         """What says how these members are now."""
-        return self._note(rows, *RosterColumns._fields)
+        return self._rows.note(rows, *RosterColumns._fields)
 
-    def _note(self, rows: Rows, *columns: str) -> RowChanges:
-        for column in columns:
-            getattr(self._rows, column)[rows] = self._awake.column(column, rows)
-        return self._rows.note(rows, *columns)
+    def _bytes(self, name: str) -> Bytes:
+        """A column of bytes, of all members; to be read at once."""
+        return self._rows.numbers(name, slice(0, self._count)).view(np.uint8)
 
     def close(self) -> None:
         """Charge what is in arrears; nobody is charged as a member any more."""

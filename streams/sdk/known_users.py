@@ -51,7 +51,8 @@ class KnownUsers:
                 if not more and elements == known:
                     return known
                 if more and elements[: len(known)] == known:
-                    return known + list(read_users(more))
+                    ids = read_users(more)
+                    return known + (ids if isinstance(ids, list) else ids.tolist())
             ids = read_users(elements)
             return ids.copy() if ids is elements else ids
         ids = read_users(elements)
