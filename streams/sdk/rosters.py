@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
-from streams.sdk.arguments import read_numbers
+from streams.sdk.arguments import read_event, read_numbers
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -222,7 +222,7 @@ class Roster:
         noise_stddev: float | None = None,
         sampling_rate: float = 1.0,
         norms: ArrayLike | None = None,
-        mechanism: Mechanism | None = None,
+        mechanism: Any = None,
         timeout: float | None = None,
     ) -> RosterStep:
         """Charge one step to everybody, sampled or not, and wait until it is decided everywhere.
@@ -237,7 +237,8 @@ class Roster:
             sampling_rate: with which each user is drawn by Poisson sampling, from public numbers
                 and released outputs alone. 1: everybody takes part.
             norms: the same as ``set_norms`` before this call: every level anew.
-            mechanism: instead of noise_stddev, an ``accounting`` mechanism.
+            mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
+                dp_accounting for one step, whose noise is a multiple of the roster's clip norm.
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
@@ -247,7 +248,7 @@ class Roster:
                 charged.
             Fenced, RequestRejected, ConflictingDecisions: as ``Run.charge``.
         """
-        priced = self._priced(_chosen(noise_stddev, sampling_rate, mechanism))
+        priced = self._priced(_chosen(noise_stddev, sampling_rate, mechanism, self.clip_norm))
         before = None
         if norms is not None:
             before = self._level.copy()
@@ -478,7 +479,7 @@ def checked_decision(
 
 
 def _chosen(
-    noise_stddev: float | None, sampling_rate: float, mechanism: Mechanism | None
+    noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
 ) -> Mechanism:
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
@@ -487,6 +488,7 @@ def _chosen(
             if sampling_rate == 1:
                 return Gaussian(noise_stddev)  # type: ignore[arg-type]
             return PoissonGaussian(noise_stddev, sampling_rate)  # type: ignore[arg-type]
+        mechanism = read_event(mechanism, clip_norm)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     if sampling_rate != 1:
@@ -494,7 +496,8 @@ def _chosen(
     if type(mechanism) not in _NAMES:
         known = ", ".join(kind.__name__ for kind in _NAMES)
         raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
-    return mechanism
+    chosen: Mechanism = mechanism
+    return chosen
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -20,13 +20,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike
 
-from accounting import InvalidInput, Mechanism
+from accounting import InvalidInput
 from accounting.costs.tariffs import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
@@ -128,7 +128,7 @@ class Run:
         norms: ArrayLike,
         *,
         noise_stddev: float | None = None,
-        mechanism: Mechanism | None = None,
+        mechanism: Any = None,
         clip_norm: float | None = None,
         timeout: float | None = None,
     ) -> StepDecision:
@@ -147,7 +147,8 @@ class Run:
             norms: (n,) the norm of each user's contribution before release: L2 for Gaussian
                 noise, L1 for Laplace noise, the step's eps for PureDP.
             noise_stddev: standard deviation of Gaussian noise, in the units of the norms.
-            mechanism: instead of noise_stddev, an ``accounting`` mechanism.
+            mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
+                dp_accounting for one step, whose noise is a multiple of ``clip_norm``.
             clip_norm: no norm may exceed it. For norms in float32 or float16 it is rounded up to
                 their type, so that contributions clipped in that type are within it.
             timeout: seconds to wait; the Turnstile's own by default.
@@ -163,11 +164,11 @@ class Run:
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            name, scale = read_mechanism(noise_stddev, mechanism, self._policies)
             ids = self._users.read(users)
-            values, clip_norm = read_norms(norms, len(ids), clip_norm)
+            values, limit = read_norms(norms, len(ids), clip_norm)
+            name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
             layout = self._laid_out(ids)
-            parts = layout.parts(self._charge_of_nobody(name, scale, clip_norm), values)
+            parts = layout.parts(self._charge_of_nobody(name, scale, limit), values)
             decision = layout.put_together(self.step, self._decide(parts, deadline))
             self._go_on()
             return decision

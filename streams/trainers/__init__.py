@@ -1,7 +1,7 @@
 """Private training that charges every user before every step, at no more gradient work than DP-SGD.
 
 What is named here is imported when it is asked for: whoever trains with JAX needs no PyTorch.
-``streams.trainers.pytorch`` (the extra ``torch``) and ``streams.trainers.jax`` (the extra ``jax``)
+``streams.trainers.torch`` (the extra ``torch``) and ``streams.trainers.jax`` (the extra ``jax``)
 are asked for by their own names.
 """
 

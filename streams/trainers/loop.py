@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.steps import PrivateSteps, Schedule
+from streams.trainers.sums import Part
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], NDArray[np.floating]]
+Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Part]
 """Of a model and positions of users, the gradients (m, d): of each the sum over its examples. What
-it does for one user may not depend on who else was drawn."""
+it does for one user may not depend on who else was drawn. Where gradients are outer products, as of
+a linear model, they need not be written out (``streams.trainers.outer``; ``outer_parts={0}``)."""
 
 
 class Optimizer(Protocol):
@@ -132,7 +134,7 @@ class PrivateTrainer:
                 step = self.steps.begin()
                 for places in step.parts(self._at_once):
                     step.add(self._gradients(model, step.positions[places]), places)
-                gradient = step.release(len(model))
+                gradient = step.release([len(model)])
                 self._model = model = self._optimizer.move(model, gradient, step.step)
                 if (step.step + 1) % self._every == 0 or step.step + 1 >= steps:
                     self._save(model)

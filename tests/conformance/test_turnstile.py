@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, renyi_cost
 from streams import (
@@ -475,3 +476,38 @@ def test_a_step_is_given_up_under_every_measure(
     assert run.interrupted
     run.abandon()
     assert run.step == 1
+
+
+# --- what describes a step ------------------------------------------------------------------------
+
+
+def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
+    turnstile: Turnstile, name: str
+) -> None:
+    fine = {"budget": [5.0, 20.0], "odometer_step": [2.0**-30, 2.0**-28]}
+    turnstile.create_dataset(name, measure="renyi", orders=[4.0, 16.0], **fine)
+    sampled = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.5))
+    charged = []
+    for mechanism in (sampled, PoissonGaussian(3.0, 0.02)):  # at a clip norm of 2
+        user = len(charged)
+        roster = turnstile.run(name, f"roster-{user}").enrol([user], clip_norm=2.0, levels=10)
+        step = roster.charge(mechanism=mechanism)
+        assert step.sampling_rate == 0.02
+        charged.append(step.clip_norms.tolist())
+    assert charged == [[2.0]] * 2
+    run = turnstile.run(name, "by-norms")
+    assert run.charge(
+        [0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0), clip_norm=0.5
+    ).admitted.all()
+    assert run.charge([1], [0.5], mechanism=Gaussian(2.0), clip_norm=0.5).admitted.all()
+    bounds: dict[Any, list[list[float]]] = {}
+    for checkpoint in turnstile.odometer(name, follow=False):
+        bounds.setdefault(checkpoint.user, []).append(checkpoint.bound)
+    assert bounds[0] == bounds[1]
+    assert len(bounds[0]) == 2
+    with pytest.raises(InvalidRequest, match="give clip_norm"):
+        run.charge([0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0))
+    with pytest.raises(InvalidRequest, match="a step of its own"):
+        run.charge([0], [0.5], mechanism=dp_event.SelfComposedDpEvent(sampled, 3), clip_norm=0.5)
+    with pytest.raises(InvalidRequest, match="charged by a roster"):
+        run.charge([0], [0.5], mechanism=sampled, clip_norm=0.5)

@@ -21,10 +21,12 @@ def main() -> None:
     training = train(images)
     rows = [
         *feldman.filters(options.out),
+        *feldman.training(images),
         *koskela.gdp_against_renyi(options.out),
         *koskela.individual_epsilons(training, options.out),
         *yu.rounding(training, options.out),
         *yu.release(training, options.out),
+        *yu.clipping(images),
         *asoodeh.curves(options.out),
     ]
     table = markdown(rows)
