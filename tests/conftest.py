@@ -7,6 +7,7 @@ one all the same.
 from __future__ import annotations
 
 import _posixsubprocess
+import gc
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -37,6 +38,17 @@ INQUIRIES = frozenset({"file", "uname"})
 
 _without_processes: str | None = None
 """The test that is running now, if it has no mark."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing that is collected is garbage, now or while tests run: nobody looks through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
