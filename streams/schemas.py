@@ -455,7 +455,7 @@ MAX_WRITE_BYTES = 256 * 1024 * 1024
 """What a charge may make a worker write (see ``streams.ledger.limits``); not in version 1."""
 
 MAX_ROSTER_WRITE_BYTES = 640 * 1024 * 1024
-"""The same, of a step of a roster: 2.7 million members. Redis takes 1 GiB in one command."""
+"""The same, of a step of a roster: 2.7 million integer ids. Redis takes 1 GiB in one command."""
 
 _LAST_ATTEMPT_OF_1 = 2**53
 

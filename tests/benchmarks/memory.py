@@ -27,7 +27,7 @@ from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.rosters import Roster
 from tests.benchmarks.servers import resident_bytes
 
-PARTITIONS = 4
+PARTITIONS = 8
 NOISE, RATE = 1.1, 1e-3
 _STEPS = 50
 _ADDRESS = ("population", "training")
