@@ -48,7 +48,6 @@ from accounting.exact.validation import (
     FloatArray,
     IntArray,
     Number,
-    exact_number,
     nonnegative_finite,
     probability,
     whole_number,
@@ -170,7 +169,7 @@ class Measure:
         Raises:
             InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
         """
-        return budget_units(exact_number("budget", budget) ** self.power)
+        return budget_units(budget, self.power)
 
     def stated(self, units: npt.ArrayLike) -> FloatArray:
         """Return what was spent, or a bound on it, in `unit`: never less, and of the same shape.

@@ -22,6 +22,8 @@ request.
     A roster: the users of a run are enrolled once (``enrol``) and charged by their levels, one byte
     each, at the prices of a tariff (``charge-roster``). So sampled steps can be charged: what
     computing their cost needs besides rational arithmetic has been done before the log.
+    A dataset may be ``within`` another one: what is charged to it counts against both. It is
+    opened and charged in version 3 only, by which who asks is told of all these budgets.
 
 Changing a record:
 
@@ -88,8 +90,9 @@ Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 class Reason(StrEnum):
     """Why a record was refused, in the order in which the checks are made.
 
-    Two things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
-    is not looked at; and in version 1 packed arrays of a wrong length are found after the attempt.
+    Three things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
+    is not looked at; in version 1 packed arrays of a wrong length are found after the attempt; and
+    that a dataset is opened or charged in later versions only is found when it is known.
     """
 
     UNSUPPORTED_VERSION = "unsupported-version"
@@ -186,6 +189,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Each user is bound to one of the orders, with its first charge that costs
     # something, and charged there alone; else all orders have to hold.
     own_order: Literal[True] | UnsetType = UNSET
+    # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
+    # charged to: of the same users, and halting as this one does.
+    within: Name | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -291,6 +297,7 @@ class RunOpened(_OfRun, frozen=True, tag="run-opened"):
     offset: int
     last_step: int  # the last step decided here, -1 before the first
     policy: Policy
+    outer: list[Policy] | UnsetType = UNSET  # of those it is within, the nearest first, if it is
 
 
 class RunClosed(_OfRun, frozen=True, tag="run-closed"):
@@ -325,6 +332,13 @@ class Decision(_OfRun, frozen=True, tag="decision"):
     halted: Users  # the ids of those not admitted: the HALT events of this step
     clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
     granted: bytes = b""  # float64 granted norms of those positions
+
+
+class NestedDecision(Decision, frozen=True, kw_only=True, tag="nested-decision"):
+    """The same, of a dataset that is within others."""
+
+    budgets: list[Name]  # the dataset itself, then the others, the nearest first
+    refused: bytes  # for each of the halted the first of these budgets that the step does not fit
 
 
 class Enrolled(_OfRun, frozen=True, tag="enrolled"):
@@ -379,6 +393,9 @@ class Halted(_OfRun, frozen=True, tag="halted"):
     parts: int
     users: Users
     exhausted: bytes  # bit set: nothing is left, least significant bit first
+    # As in a nested decision, if the dataset is within others.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
 
 
 Answer: TypeAlias = (
@@ -387,6 +404,7 @@ Answer: TypeAlias = (
     | RunOpened
     | RunClosed
     | Decision
+    | NestedDecision
     | Enrolled
     | RosterDecision
     | Halted
@@ -430,8 +448,14 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_CHARGE_USERS = 2**19
 """More users in one charge are refused, however small their encoding: an answer has to fit too."""
 
+MAX_BUDGETS = 8
+"""Of a dataset and those it is within: so many count against a charge at most."""
+
 MAX_WRITE_BYTES = 256 * 1024 * 1024
 """What a charge may make a worker write (see ``streams.ledger.limits``); not in version 1."""
+
+MAX_ROSTER_WRITE_BYTES = 640 * 1024 * 1024
+"""The same, of a step of a roster: 2.7 million integer ids. Redis takes 1 GiB in one command."""
 
 _LAST_ATTEMPT_OF_1 = 2**53
 
@@ -462,7 +486,7 @@ def decode_request(value: bytes | None) -> Request:
         raise Rejection(Reason.MALFORMED, str(error)) from error
     _check_version(request.v)
     if request.v < 3:
-        _check_rosters(request)
+        _check_later_features(request)
     if request.v == 1:
         _check_features(request)
     else:
@@ -492,7 +516,7 @@ def _check_features(request: Request) -> None:
     raise Rejection(Reason.MALFORMED, f"{feature} needs version 2, not {request.v}")
 
 
-def _check_rosters(request: Request) -> None:
+def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
         case Enrol() | ChargeRoster():
@@ -501,6 +525,8 @@ def _check_rosters(request: Request) -> None:
             feature = "own_order"
         case CreateDataset(policy=policy) if policy.measure == "pure-dp":
             feature = "measure pure-dp"
+        case CreateDataset(policy=policy) if policy.within is not UNSET:
+            feature = "within"
         case _:
             return
     raise Rejection(Reason.MALFORMED, f"{feature} needs version 3, not {request.v}")

@@ -36,6 +36,11 @@ def blocks_of_the_service() -> list[str]:
     return [block for block in blocks() if "Turnstile(" in block]
 
 
+def blocks_of_several_datasets() -> list[str]:
+    """One budget over several datasets; the tests of the SDK run it."""
+    return [block for block in blocks() if "within=" in block]
+
+
 def blocks_of_sampled_training() -> list[str]:
     """A loop over a roster and a classifier; the tests of the trainers run them."""
     return [block for block in blocks() if "roster" in block or "Classifier" in block]

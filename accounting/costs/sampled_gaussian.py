@@ -33,7 +33,7 @@ import scipy
 from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected
-from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
+from accounting.exact.validation import BoolArray, FloatArray, norm_vector, renyi_orders
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.
@@ -178,12 +178,12 @@ def _windows_add(mu: FloatArray, order: FloatArray, rate: float) -> _Windows:
     weight = (order - 1.0) * mu
     log_odds = math.log(rate) - math.log1p(-rate)
     low = -np.minimum(weight, np.sqrt(-2.0 * (order - 1.0) * math.log1p(-rate)))
-    low, _ = bisected(
-        lambda y: y + weight * scipy.special.expit(log_odds + mu * (y - 0.5 * mu)) < 0.0,
-        low,
-        np.zeros_like(mu),
-        _BISECTIONS,
-    )
+
+    def below_the_mode(y: FloatArray) -> BoolArray:
+        share: FloatArray = scipy.special.expit(log_odds + mu * (y - 0.5 * mu))
+        return y + weight * share < 0.0
+
+    low, _ = bisected(below_the_mode, low, np.zeros_like(mu), _BISECTIONS)
     curvature = 1.0 + 1.3 * (2.0 - low) * mu
     last = np.where(low < -_FAR_MODE, low, 2.0 * mu) + _REACH
     return _nodes(low - _REACH, last, curvature, math.pi / (3.0 * mu))

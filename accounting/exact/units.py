@@ -57,18 +57,18 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
     return scaled.astype(np.int64)
 
 
-def budget_units(budget: Number) -> int:
-    """Return floor(budget * 2**44), exactly.
+def budget_units(budget: Number, power: int = 1) -> int:
+    """Return floor(budget**power * 2**44), exactly.
 
     Args:
-        budget: in the unit of the measure (mu squared for GDP), without rounding if it is a
-            `Fraction` or `Decimal`.
+        budget: in the unit of the measure, without rounding if it is a `Fraction` or `Decimal`.
+        power: 2 for the mu of GDP.
 
     Raises:
         InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a budget above 0 of which less
             than one unit would be left.
     """
-    units, rest = split_budget("budget", budget)
+    units, rest = split_budget("budget", budget, power)
     if units == 0 and rest > 0:
         raise InvalidInput("budget", budget, f"0, or at least one unit, which is 2**-{UNIT_BITS}")
     return units

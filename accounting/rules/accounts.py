@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accounting.exact.validation import IntArray
-from accounting.rules.own_order import OrderArray
 from accounting.rules.slot_map import Rows
 from accounting.rules.terms import Balances, Terms
 
@@ -51,9 +50,12 @@ class Account:
             for standing in others:
                 standing.review(standing.positions_of(self, rows))
 
-    def order(self, rows: Rows) -> OrderArray | None:
+    def order(self, rows: Rows) -> IntArray | None:
         """Return the orders that these users are bound to, if they are bound to any."""
-        return self.balances.order[rows] if self.terms.orders == "own" else None
+        if self.terms.orders != "own":
+            return None
+        # As places in an array, which numpy would make of it at every use.
+        return self.balances.order[rows].astype(np.intp)
 
 
 def _listed(slots: Rows) -> IntArray:

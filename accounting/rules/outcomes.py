@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,10 @@ import numpy.typing as npt
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.validation import BoolArray, IntArray
 from accounting.rules.roster import EXHAUSTED, HALTED, LISTED, FlagArray
+from accounting.rules.seats import NOBODY
 from accounting.rules.slot_map import Rows
 
 _Number = TypeVar("_Number", bound=np.generic)
-
-NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 class Raised(NamedTuple):
@@ -54,7 +53,7 @@ class StepOutcome(NamedTuple):
 
 
 def told(
-    where: Rows,
+    where: IntArray,
     *,
     asked: LevelArray,
     granted: LevelArray,
@@ -64,10 +63,10 @@ def told(
     refused_by: npt.NDArray[np.uint8],
     raised: Sequence[tuple[IntArray, IntArray]],
 ) -> tuple[StepOutcome, FlagArray]:
-    """Return (what is news of a block of a roster; its flags now).
+    """Return (what is news of some users of a roster; their flags now).
 
-    `where`: the positions of the block; `granted_before`: given if levels may be lower than asked
-    for; `raised`: for each account whose odometer rose, as indices, and the rungs before.
+    `where`: their positions; `granted_before`: given if levels may be lower than asked for;
+    `raised`: for each account the positions whose odometer rose, and the rungs before.
     """
     halted = (granted == 0) & (asked > 0)
     flags: FlagArray = halted.view(np.uint8) | exhausted.view(np.uint8) << 1
@@ -83,13 +82,13 @@ def told(
         back = np.flatnonzero(news & flags_before & HALTED)
         empty = np.flatnonzero(news & flags & EXHAUSTED)
     outcome = StepOutcome(
-        halted=_at(where, left),
+        halted=where[left],
         refused_by=refused_by[left],
-        readmitted=_at(where, back),
-        exhausted=_at(where, empty),
-        regranted=_at(where, regranted),
+        readmitted=where[back],
+        exhausted=where[empty],
+        regranted=where[regranted],
         levels=granted[regranted],
-        raised=tuple(Raised(_at(where, users), before) for users, before in raised),
+        raised=tuple(Raised(*risen) for risen in raised),
         settled=None,
     )
     return outcome, flags
@@ -124,6 +123,6 @@ def _joined(parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _at(where: Rows, users: IntArray) -> IntArray:
-    """Return the positions of users of a block."""
+def positions_at(where: Rows, users: IntArray) -> IntArray:
+    """Return the positions of users of a block, who are given as indices."""
     return where[users] if not isinstance(where, slice) else users + where.start

@@ -84,8 +84,12 @@ class SlotMap:
 
 def _follow(slots: IntArray) -> bool:
     """Return whether each slot is the one after the slot before it."""
+    if not slots.size or int(slots[-1]) - int(slots[0]) != slots.size - 1:
+        return not slots.size
+    expected = np.arange(_BLOCK) + slots[0]
     for start in range(0, slots.size, _BLOCK):
         block = slots[start : start + _BLOCK]
-        if not np.array_equal(block, np.arange(slots[0] + start, slots[0] + start + block.size)):
+        if not bool((block == expected[: block.size]).all()):
             return False
+        expected += _BLOCK
     return True

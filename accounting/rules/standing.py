@@ -51,9 +51,9 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
 from accounting.rules.accounts import Account
 from accounting.rules.calendar import NEVER, Calendar, distinct
-from accounting.rules.outcomes import NOBODY, StepOutcome, joined, told
+from accounting.rules.outcomes import StepOutcome, joined, positions_at, told
 from accounting.rules.roster import EPOCH, LISTED, Roster, RosterColumns
-from accounting.rules.seats import Seat, grant, quiet_steps
+from accounting.rules.seats import NOBODY, Arrears, Seat, Tables, grant, quiet_steps
 from accounting.rules.slot_map import Rows
 
 _BLOCK: Final = 2**14  # users at a time, so that the temporaries stay in the cache
@@ -85,8 +85,9 @@ class Standing:
         self.clip = clip
         self._roster = Roster(len(accounts), highest)
         self._calendar = Calendar()
-        self._tariffs: tuple[IntArray, ...] = ()
+        self._tables: tuple[Tables, ...] = ()
         self._everybody = True  # is settled at the next step
+        self._foretold = True  # else the next step finds out first who is to be settled when
         self.enrol(slots, levels)
         for account in self.accounts:
             account.standings.append(self)
@@ -102,7 +103,7 @@ class Standing:
     @property
     def tariffs(self) -> tuple[IntArray, ...]:
         """Of each account, what steps charge; none before the first step."""
-        return self._tariffs
+        return tuple(tables.tariff for tables in self._tables)
 
     @property
     def admitted(self) -> BoolArray:
@@ -150,7 +151,7 @@ class Standing:
         standing = cls(accounts, slots, columns.level, highest, clip=clip)
         try:
             standing._roster.restore(columns, steps)
-            standing._tariffs = standing._checked_tariffs(tariffs) if tariffs else ()
+            standing._tables = standing._checked_tariffs(tariffs) if tariffs else ()
             standing._check_arrears()
         except InvalidInput:
             standing._leave()
@@ -165,6 +166,7 @@ class Standing:
             levels: bytes, shape (m,).
         """
         self._calendar.extend(self._roster.enrol(slots, levels), self._now + 1)
+        self._everybody |= not self._foretold
 
     def step(
         self,
@@ -185,7 +187,7 @@ class Standing:
             InvalidInput: for other arguments; then nothing has changed.
         """
         # Step 1. Check everything.
-        charges = self._checked_tariffs(tariffs)
+        tables = self._checked_tariffs(tariffs)
         listed, asked = self._roster.checked_levels(positions, levels)
         # Step 2. Whose step was not foretold, or is one that matters? Nothing fails from here on.
         self._turn_epoch()
@@ -193,15 +195,17 @@ class Standing:
             self._roster.level[listed] = asked
             if self.clip:
                 self._roster.flags[listed] |= LISTED
-        changed = charges is not self._tariffs and not (
-            self._tariffs and all(map(np.array_equal, self._tariffs, charges))
-        )
         rows = None  # everybody
-        if not (changed or self._everybody or isinstance(listed, slice)):
+        if tables is self._tables and not (self._everybody or isinstance(listed, slice)):
+            self._foretell()
             due = self._calendar.take(self._now + 1)
-            rows = due if listed is None else distinct(np.concatenate([due, listed]))
+            rows = due
+            if listed is not None:
+                rows = distinct(np.concatenate([due, listed])) if due.size else listed
         # Step 3. They are brought up to date, their step is carried out, and the next one found.
-        outcome = self._settle(rows, charges)
+        # If all levels are new with every step, nothing is foretold in vain.
+        self._foretold = not isinstance(listed, slice)
+        outcome = self._settle(rows, tables)
         self._everybody = False
         return outcome
 
@@ -219,11 +223,12 @@ class Standing:
         Raises:
             InvalidInput: for other arguments; then nothing has changed.
         """
-        charges = self._checked_tariffs(tariffs)
+        tables = self._checked_tariffs(tariffs)
         _, asked = self._roster.checked_levels(None, levels)
         self._turn_epoch()
-        self._roster.flags |= LISTED
-        outcome = self._settle(None, charges, once=asked)
+        if self.clip:
+            self._roster.flags |= LISTED
+        outcome = self._settle(None, tables, once=asked)
         self._roster.granted = self._roster.level * self.admitted
         self._everybody = True
         return outcome
@@ -236,6 +241,7 @@ class Standing:
     def review(self, positions: IntArray) -> None:
         """As `settle`, for balances that are about to be written: the next step looks at them."""
         self.settle(positions)
+        self._everybody |= not self._foretold
         if not self._everybody:
             following = self._now + 1
             later = distinct(positions[self._calendar.due[positions] != following])
@@ -244,10 +250,10 @@ class Standing:
     def owed(self, account: Account) -> tuple[IntArray, IntArray]:
         """Return the rows of all positions in an account, and what each owes; writes nothing."""
         roster = self._roster
-        for own, known, tariff in zip(self.accounts, roster.slots, self._tariffs, strict=False):
+        for own, known, tables in zip(self.accounts, roster.slots, self._tables, strict=False):
             if own is account:
                 rows = known.rows(np.arange(len(self)))
-                charge = account.terms.charges(tariff, roster.granted, account.order(rows))
+                charge = tables.charges(tables.cells(roster.granted, account.order(rows)))
                 elapsed = self._now - roster.since.astype(np.int64)
                 charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
                 return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
@@ -259,6 +265,10 @@ class Standing:
             if own is account:
                 return known.positions(slots)
         return NOBODY
+
+    def rows(self, account: int, positions: Rows) -> Rows:
+        """Return the rows of these positions in the account of that number."""
+        return self._roster.slots[account].rows(positions)
 
     def close(self) -> None:
         """Bring all balances up to date, and leave the accounts; no step may follow."""
@@ -274,50 +284,82 @@ class Standing:
         return self._roster.now
 
     def _settle(
-        self, rows: IntArray | None, charges: tuple[IntArray, ...], once: LevelArray | None = None
+        self, rows: IntArray | None, tables: tuple[Tables, ...], once: LevelArray | None = None
     ) -> StepOutcome:
         """Carry out a step for some, or for everybody; that of the others is as foretold."""
         if rows is None:
             self._calendar.forget()
         self._roster.steps += 1
         blocks = self._blocks(slice(None) if rows is None else rows)
-        parts = [self._settle_block(block, charges, once) for block in blocks]
+        parts = [self._settle_block(block, tables, once) for block in blocks]
         if once is None:
-            self._tariffs = charges
-        return joined(parts, rows, len(self.accounts))
+            self._tables = tables
+        news = [part for part in parts if part is not None]
+        return joined(news, rows, len(self.accounts))
 
     def _settle_block(
-        self, where: Rows, charges: tuple[IntArray, ...], once: LevelArray | None
-    ) -> StepOutcome:
-        self._collect(where, self._now - 1)
-        asked = (self._roster.level if once is None else once)[where]
-        for account, known in zip(self.accounts, self._roster.slots, strict=True):
+        self, where: Rows, tables: tuple[Tables, ...], once: LevelArray | None
+    ) -> StepOutcome | None:
+        """Carry out a step for a block, and say what is news of it, if anything is."""
+        roster = self._roster
+        arrears = self._arrears(where, self._now - 1)
+        asked = (roster.level if once is None else once)[where]
+        for account, known in zip(self.accounts, roster.slots, strict=True):
             account.take(known.rows(where), but=self)
-        seats = self._seats(where, charges, asked)
+        seats = self._seats(where, tables, asked, arrears)
         granted, refused_by = grant(seats, asked, clip=self.clip)
         raised = [seat.pay() for seat in seats]
-        roster = self._roster
-        outcome, flags = told(
-            where,
-            asked=asked,
-            granted=granted,
-            exhausted=reduce(np.logical_or, [seat.exhausted() for seat in seats]),
-            flags_before=roster.flags[where],
-            granted_before=roster.granted[where] if self.clip else None,
-            refused_by=refused_by,
-            raised=raised,
-        )
-        roster.flags[where], roster.granted[where], roster.since[where] = flags, granted, self._now
-        if once is None:
+        # Of all others there is no news: their flags stay 0, and what was asked for is granted.
+        noticed = roster.flags[where] != 0
+        if self.clip:
+            noticed |= roster.granted[where] != asked
+        for seat in seats:
+            noticed[seat.close] = True
+        few = np.flatnonzero(noticed)
+        outcome = None
+        if few.size:
+            at = positions_at(where, few)
+            outcome, roster.flags[at] = told(
+                at,
+                asked=asked[few],
+                granted=granted[few],
+                exhausted=reduce(np.logical_or, [seat.exhausted(few) for seat in seats]),
+                flags_before=roster.flags[at],
+                granted_before=roster.granted[at] if self.clip else None,
+                refused_by=refused_by[few],
+                raised=[(positions_at(where, users), before) for users, before in raised],
+            )
+        roster.granted[where], roster.since[where] = granted, self._now
+        if once is None and self._foretold:
             self._place(where, seats)
         return outcome
 
-    def _seats(self, where: Rows, charges: tuple[IntArray, ...], levels: LevelArray) -> list[Seat]:
-        parts = zip(self.accounts, self._roster.slots, charges, strict=True)
-        return [
-            Seat(account.terms, account.balances, known.rows(where), tariff, levels)
-            for account, known, tariff in parts
-        ]
+    def _seats(
+        self,
+        where: Rows,
+        tables: tuple[Tables, ...],
+        levels: LevelArray,
+        arrears: Sequence[Arrears] = (),
+    ) -> list[Seat]:
+        seats = []
+        for index, (account, known) in enumerate(
+            zip(self.accounts, self._roster.slots, strict=True)
+        ):
+            rows = known.rows(where)
+            owed = arrears[index] if arrears else None
+            order = account.order(rows)
+            seats.append(Seat(tables[index], account.balances, rows, order, levels, owed))
+        return seats
+
+    def _foretell(self) -> None:
+        """Say of everybody, all of whom the last step has settled, what it left unsaid."""
+        if not self._foretold:
+            for where in self._blocks(slice(None)):
+                seats = self._seats(where, self._tables, self._roster.granted[where])
+                for seat in seats:
+                    seat.pay_nothing()
+                self._place(where, seats)
+            self._foretold = True
 
     def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
         """Say at which step these users are to be settled next."""
@@ -331,20 +373,20 @@ class Standing:
 
     def _collect(self, where: Rows, now: int) -> None:
         """Charge these users for the steps since they were last settled, up to `now`."""
-        if not self._tariffs:
-            return
-        elapsed = now - self._roster.since[where].astype(np.int64)
-        if not elapsed.any():
-            return
-        granted = self._roster.granted[where]
-        for account, known, tariff in zip(
-            self.accounts, self._roster.slots, self._tariffs, strict=True
-        ):
-            rows, spent = known.rows(where), account.balances.spent
-            charge = account.terms.charges(tariff, granted, account.order(rows))
-            charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
-            spent[rows] = spent[rows] + charge
-        self._roster.since[where] = now
+        arrears = self._arrears(where, now)
+        for account, known, owed in zip(self.accounts, self._roster.slots, arrears, strict=False):
+            rows = known.rows(where)
+            account.balances.spent[rows] += owed.units(account.order(rows))
+        if arrears:
+            self._roster.since[where] = now
+
+    def _arrears(self, where: Rows, now: int) -> list[Arrears]:
+        """Return what these users owe in each account up to `now`; nothing if none of them does."""
+        since = self._roster.since[where]
+        if not self._tables or bool((since == now).all()):
+            return []
+        elapsed, granted = now - since.astype(np.int64), self._roster.granted[where]
+        return [Arrears(tables, granted, elapsed) for tables in self._tables]
 
     def _turn_epoch(self) -> None:
         """Count steps from here, before their numbers become too large for the columns."""
@@ -358,16 +400,23 @@ class Standing:
         parts = [slice(i, min(i + _BLOCK, count)) for i in range(0, count, _BLOCK)]
         return list(parts) if isinstance(positions, slice) else [positions[p] for p in parts]
 
-    def _checked_tariffs(self, tariffs: Sequence[npt.ArrayLike] | None) -> tuple[IntArray, ...]:
+    def _checked_tariffs(self, tariffs: Sequence[npt.ArrayLike] | None) -> tuple[Tables, ...]:
+        """Return what to look up; what is in force, if that is not another tariff."""
         if tariffs is None:
-            if not self._tariffs:
+            if not self._tables:
                 raise InvalidInput("tariffs", None, "given at the first step")
-            return self._tariffs
+            return self._tables
         if not isinstance(tariffs, (list, tuple)) or len(tariffs) != len(self.accounts):
             raise InvalidInput("tariffs", tariffs, f"a list of {len(self.accounts)}")
-        pairs = zip(self.accounts, tariffs, strict=True)
-        return tuple(
+        pairs = list(zip(self.accounts, tariffs, strict=True))
+        checked = [
             account.terms.checked_tariff(one, self._roster.highest) for account, one in pairs
+        ]
+        if self._tables and all(map(np.array_equal, self.tariffs, checked)):
+            return self._tables
+        return tuple(
+            Tables(account.terms, tariff)
+            for account, tariff in zip(self.accounts, checked, strict=True)
         )
 
     def _check_arrears(self) -> None:
@@ -376,9 +425,9 @@ class Standing:
             elapsed = self._roster.now - self._roster.since[where].astype(np.int64)
             if not elapsed.any():
                 continue
-            if not self._tariffs:
+            if not self._tables:
                 raise InvalidInput("tariffs", (), "given, for steps that are not charged yet")
-            for seat in self._seats(where, self._tariffs, self._roster.granted[where]):
+            for seat in self._seats(where, self._tables, self._roster.granted[where]):
                 if not seat.can_repeat(elapsed).all():
                     allowed = "after the last step at which something happened to the user"
                     raise InvalidInput("since", int(elapsed.max()), allowed)

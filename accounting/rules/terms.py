@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.tariffs import LevelArray, checked_tariff
+from accounting.costs.tariffs import checked_tariff
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import IntArray, whole_numbers
@@ -81,17 +81,6 @@ class Terms:
         if units.shape != shape:
             raise InvalidInput("tariff", units.shape, f"of shape {shape}")
         return np.ascontiguousarray(units)
-
-    def charges(
-        self, tariff: IntArray, levels: LevelArray, order: OrderArray | IntArray | None
-    ) -> IntArray:
-        """Return what users at these levels are charged."""
-        cells = levels.astype(np.intp)
-        if order is None:
-            return tariff.take(cells, axis=0)
-        cells *= len(self.budgets)
-        cells += order
-        return tariff.reshape(-1).take(cells)
 
 
 def _set_units(terms: Terms, name: str, values: Sequence[int], least: int) -> None:

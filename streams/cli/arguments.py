@@ -154,6 +154,12 @@ def _add_datasets(verbs: Any) -> None:
         choices=get_args(UserIds),
         help="which ids it has (default one-kind: integers or strings, whichever comes first)",
     )
+    create.add_argument(
+        "--within",
+        type=_name,
+        metavar="DATASET",
+        help="another dataset of the same users, whose budget every step has to fit as well",
+    )
     show = _verb(
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", _OBSERVER
     )

@@ -76,6 +76,7 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             odometer_step=_one_or_many(options.odometer_step),
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
+            within=options.within,
         )
     show(_policy(policy), options.json)
     return Exit.OK
@@ -181,6 +182,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "orders": policy.orders or None,
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids or "mixed",
+        "within": policy.within or None,
         "partitions": policy.partitions,
     }
 

@@ -1,14 +1,15 @@
 """The accounts of one dataset in one partition: who has spent what, and who is admitted.
 
-``plan`` checks everything and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries
-the plan out. What a step comes to is said by ``rule``: here users become rows, and rows users.
+``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries out
+the plan that is made of it. What a step comes to is said by ``rule``: here users become rows, and
+rows users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -17,13 +18,7 @@ from numpy.typing import NDArray
 from accounting import Mechanism, own_order
 from accounting.rules import terms
 from accounting.rules.accounts import Account
-from streams.ledger.charges import (
-    check_charge,
-    check_kinds,
-    check_new_users,
-    check_no_member,
-    check_once,
-)
+from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,
@@ -37,7 +32,7 @@ from streams.ledger.columns import (
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.limits import ids_written
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
-from streams.schemas import Charge, Policy, User, Users
+from streams.schemas import Policy, User, Users
 from streams.wire.packing import pack_users, select_users, unpack_users
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -82,6 +77,13 @@ class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
         return ids_written(self.new_users) + rows + _CHANGES_BYTES
 
 
+class Sought(NamedTuple):
+    """Where users are."""
+
+    slots: Numbers  # those of new users are the next ones
+    new_users: NDArray[np.int64] | list[User]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A charge that has passed every check."""
@@ -89,7 +91,7 @@ class Plan:
     users: NDArray[np.int64] | list[User]
     norms: NDArray[np.float64]
     mechanism: Mechanism
-    slots: Numbers  # those of new users are the next ones
+    slots: Numbers
     new_users: NDArray[np.int64] | list[User]
 
 
@@ -151,30 +153,28 @@ class Accounts:
         """Who was charged or enrolled first, if anybody was."""
         return self._index.user(0) if len(self._index) else None
 
-    def plan(self, charge: Charge) -> Plan:
-        """What one step asks for, if it can be charged; nothing has changed yet.
+    def seek(self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY) -> Sought:
+        """The slots of users who are all different, and who of them is new; nothing has changed.
 
-        Raises:
-            Rejection: for the first reason that applies.
-        """
-        users, norms, mechanism = check_charge(charge, self.policy, self.first_user)
-        return Plan(users, norms, mechanism, *self._seek(users))
-
-    def enrolment(
-        self, users: NDArray[np.int64] | list[User], members: Numbers, version: int
-    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
-        """The slots of users who are to be enrolled, and who of them is new; nothing has changed.
+        Those of new users are the next ones, in their order.
 
         Args:
-            users: who is to be enrolled.
-            members: slots of those who are.
-            version: of the request.
+            users: who is sought.
+            members: slots of users who may not be among them.
 
         Raises:
-            Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
+            Rejection: DUPLICATE_USER or WRONG_PARTITION.
         """
-        check_kinds(self.policy, self.first_user, users, version)
-        return self._seek(users, members)
+        slots = self._index.find(users)
+        new = positions(slots == UNKNOWN)
+        new_users = select_users(users, new)
+        check_once(users, slots)
+        if len(members):
+            check_no_member(users, slots, members)
+        if len(new):
+            check_new_users(new_users, self._partition, self.policy.partitions)
+            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
+        return Sought(slots, new_users)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""
@@ -196,17 +196,32 @@ class Accounts:
             raised += len(settled.raised)
         return charged, raised
 
-    def charge(self, plan: Plan) -> Outcome:
-        """Carry out a plan that was made of the accounts as they are."""
-        first_new_slot = len(self._index)
+    def prepare(self, plan: Plan) -> None:
+        """Have rows, up to date, for all users of a plan that was made of the accounts as they are.
+
+        What ``admits`` says and what ``charge`` does is of these.
+        """
         if len(plan.new_users):
             self._enrol(plan.new_users)
         self.account.take(plan.slots)
+
+    def admits(self, plan: Plan) -> NDArray[np.bool_]:
+        """Whom this budget alone admits, (n,), where users are halted; nothing changes."""
+        return _joined(self._bill(plan, block)[2] for block in self._blocks(plan.slots))
+
+    def charge(self, plan: Plan, allowed: NDArray[np.bool_] | None = None) -> Outcome:
+        """Carry out a plan that is prepared.
+
+        Args:
+            plan: of the charge.
+            allowed: whom other budgets admit, (n,); None: everybody.
+        """
+        first_new_slot = len(self._index) - len(plan.new_users)
         blocks = self._blocks(plan.slots)
         decided: list[tuple[NDArray[np.bool_], Bill, Settled]] = []
         written: list[list[RowChanges]] = []
         for block in blocks:
-            admitted, bill, settled = self._decide(plan, block)
+            admitted, bill, settled = self._decide(plan, block, allowed)
             written.append(self._write(plan.slots[block], bill, settled))
             # What grows with the orders is kept once, as bytes.
             decided.append(
@@ -264,7 +279,6 @@ class Accounts:
             raised: of those whose odometer rose.
             bound: of those who were bound to an order.
         """
-        self._exhausted = None
         rows = [
             self._rows.note(written, *columns)
             for written, columns in (
@@ -274,6 +288,8 @@ class Accounts:
             )
             if isinstance(written, slice) or len(written)
         ]
+        if rows:  # else nobody has to be counted again
+            self._exhausted = None
         return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
 
     def put_back(self, changes: AccountsChanges) -> None:
@@ -345,31 +361,6 @@ class Accounts:
                 own = None if order is None else self.policy.orders[int(order[at])]
                 yield Raised(self._index.user(int(slots[block][at])), bound, own)
 
-    def _seek(
-        self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY
-    ) -> tuple[Numbers, NDArray[np.int64] | list[User]]:
-        """The slots of users who are all different, and who of them is new.
-
-        Those of new users are the next ones, in their order.
-
-        Args:
-            users: who is sought.
-            members: slots of users who may not be among them.
-
-        Raises:
-            Rejection: DUPLICATE_USER or WRONG_PARTITION.
-        """
-        slots = self._index.find(users)
-        new = positions(slots == UNKNOWN)
-        new_users = select_users(users, new)
-        check_once(users, slots)
-        if len(members):
-            check_no_member(users, slots, members)
-        if len(new):
-            check_new_users(new_users, self._partition, self.policy.partitions)
-            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
-        return slots, new_users
-
     def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> None:
         slots = self._index.add(new_users)
         self._rows.reserve(len(self._index))
@@ -390,15 +381,21 @@ class Accounts:
             None if own is None else own.bound.take(slots) != 0,
         )
 
-    def _decide(self, plan: Plan, block: slice) -> tuple[NDArray[np.bool_], Bill, Settled]:
-        """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
+    def _bill(self, plan: Plan, block: slice) -> tuple[Before, Bill, NDArray[np.bool_]]:
+        """What a block of users is asked for, and whom this budget admits; writes nothing."""
         rows = self._before(plan.slots[block])
         bill = self.rule.bill(rows, plan.mechanism, plan.norms[block])
-        admitted = bill.admitted
-        if admitted is None:
-            admitted = self.rule.fits(rows, bill)
-            if not admitted.all():
-                bill.cost[~admitted] = 0
+        return rows, bill, self.rule.fits(rows, bill) if bill.admitted is None else bill.admitted
+
+    def _decide(
+        self, plan: Plan, block: slice, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.bool_], Bill, Settled]:
+        """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
+        rows, bill, admitted = self._bill(plan, block)
+        if allowed is not None:
+            admitted &= allowed[block]
+        if bill.admitted is None and not admitted.all():
+            bill.cost[~admitted] = 0
         return admitted, bill, self.rule.settle(rows, bill)
 
     def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:

@@ -6,6 +6,7 @@ holds at least one string.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -22,14 +23,14 @@ from streams.wire.partitioner import partitions_of
 
 
 def check_charge(
-    charge: Charge, policy: Policy, first: User | None
+    charge: Charge, held: Sequence[tuple[Policy, User | None]]
 ) -> tuple[NDArray[np.int64] | list[User], NDArray[np.float64], Mechanism]:
     """Check what can be told without knowing the users.
 
     Args:
         charge: one step in one partition.
-        policy: of the dataset.
-        first: its first user in this partition, if it has one.
+        held: of every dataset whose budget it counts against, the policy and the first user in
+            this partition, if it has one.
 
     Returns:
         The users, their norms and the mechanism.
@@ -40,8 +41,9 @@ def check_charge(
     users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
-    mechanism = mechanism_of(charge.mechanism, charge.scale, policy)
-    check_kinds(policy, first, users, charge.v)
+    mechanism, *_ = [mechanism_of(charge.mechanism, charge.scale, policy) for policy, _ in held]
+    for policy, first in held:
+        check_kinds(policy, first, users, charge.v)
     check_norms(norms, charge.clip_norm)
     return users, norms, mechanism
 

@@ -8,7 +8,9 @@ A subclass names its columns, one line each, and that line is all a new one take
         level: Annotated[NDArray[np.uint8], Column(dtype="u1")]
 
 Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
-names: state that was stored before there was a column has its initial value in every row.
+names: state that was stored before there was a column has its initial value in every row. In pages
+they are in as few bytes as they need, which ``~`` behind the name says; without it, as releases
+before stored them, they are as in changes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.ledger.packed import pack_numbers, unpack_numbers
+
 Numbers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = Numbers | slice
 """Slots of rows, or a slice from one to another."""
@@ -28,6 +32,11 @@ Rows: TypeAlias = Numbers | slice
 _PAGE_BITS = 12
 PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
+
+_GROWTH = 8
+"""Room is made for one row more in so many, at least."""
+_PACKED = "~"
+"""Behind the name of a column whose numbers are packed."""
 
 
 class UnknownState(Exception):
@@ -100,14 +109,24 @@ class Columns:
         """Make room for so many rows, which are as they are initially."""
         if count <= self._room:
             return
-        more = max(count, 2 * self._room) - self._room
+        more = max(count, self._room + self._room // _GROWTH) - self._room
         for name, column in self._columns.items():
-            grown = np.concatenate([getattr(self, name), self._initial(column, more)])
-            setattr(self, name, grown)
+            if not self.is_elsewhere(name):
+                grown = np.concatenate([getattr(self, name), self._initial(column, more)])
+                setattr(self, name, grown)
         self._room += more
         pages = np.zeros(-(-self._room // PAGE_ROWS), dtype=np.bool_)
         pages[: len(self._changed_pages)] = self._changed_pages
         self._changed_pages = pages
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a column is kept by somebody else by now: then ``numbers`` asks there."""
+        return False
+
+    def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
+        """A column in some rows; not a copy of a slice."""
+        numbers: NDArray[np.integer] = getattr(self, name)[rows]
+        return numbers
 
     def touch(self, slots: Numbers) -> None:
         """The pages of these rows are not what they were."""
@@ -146,10 +165,16 @@ class Columns:
         names = columns or tuple(self._columns)
         packed = {name: self._packed(name, rows) for name in names}
         if isinstance(rows, slice):
-            self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
+            self._touch_all(rows)
             return RowChanges(b"", packed, (rows.start, rows.stop))
         self.touch(rows)
         return RowChanges(rows.astype("<u4").tobytes(), packed)
+
+    def say_same(self, rows: slice, name: str, number: int) -> RowChanges:
+        """Say that a column is one number in rows that follow one another, as it is there."""
+        self._touch_all(rows)
+        one = self._pack(name, np.array([number]))
+        return RowChanges(b"", {name: one}, (rows.start, rows.stop))
 
     def put_back(self, changes: RowChanges) -> None:
         """Set what ``write`` has set before."""
@@ -173,33 +198,46 @@ class Columns:
         """
         self._changed_pages[number] = False
         rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
-        return {name: self._pack(name, getattr(self, name)[rows]) for name in self._columns}
+        return {name + _PACKED: pack_numbers(self.numbers(name, rows)) for name in self._columns}
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
         """Put the rows of a page back, for which there is room."""
         start = number * PAGE_ROWS
-        for name, packed in page.items():
-            rows = self.unpack(name, packed)
-            getattr(self, name)[start : start + len(rows)] = rows
+        for key, packed in page.items():
+            rows = self._of_page(key, packed)
+            getattr(self, key.removesuffix(_PACKED))[start : start + len(rows)] = rows
         self._changed_pages[number] = False
 
-    def unpack(self, name: str, packed: bytes) -> NDArray[np.integer]:
-        """Rows of one column."""
+    def rows_in(self, page: Mapping[str, bytes]) -> int:
+        """How many rows a page is of."""
+        return max((len(self._of_page(key, packed)) for key, packed in page.items()), default=0)
+
+    def _of_page(self, key: str, packed: bytes) -> NDArray[np.integer]:
+        name = key.removesuffix(_PACKED)
+        return self.unpack(name, packed, compact=name != key)
+
+    def unpack(self, name: str, packed: bytes, *, compact: bool = False) -> NDArray[np.integer]:
+        """Rows of one column, as changes have them, or in as few bytes as they need."""
         if name not in self._columns:
             raise UnknownState(f"numbers of users called {name!r}")
         column = self._columns[name]
         shape = self._orders if column.per_order else ()
-        return np.frombuffer(packed, dtype=column.dtype).reshape(-1, *shape)
+        numbers = unpack_numbers(packed) if compact else np.frombuffer(packed, dtype=column.dtype)
+        return numbers.reshape(-1, *shape)
 
     def _packed(self, name: str, rows: Rows) -> bytes:
         """The numbers of some rows; one of them if they are all the same."""
-        numbers = getattr(self, name)[rows]
-        if numbers.ndim == 1 and len(numbers) > 1 and bool((numbers == numbers[0]).all()):
+        numbers = self.numbers(name, rows)
+        same = numbers.ndim == 1 and len(numbers) > 1 and numbers[0] == numbers[-1]
+        if same and bool((numbers == numbers[0]).all()):
             numbers = numbers[:1]
         return self._pack(name, numbers)
 
     def _pack(self, name: str, numbers: NDArray[np.integer]) -> bytes:
         return numbers.astype(self._columns[name].dtype, copy=False).tobytes()
+
+    def _touch_all(self, rows: slice) -> None:
+        self._changed_pages[rows.start >> _PAGE_BITS : -(-rows.stop // PAGE_ROWS)] = True
 
     def _initial(self, column: Column, count: int) -> NDArray[np.integer]:
         shape = self._orders if column.per_order else ()

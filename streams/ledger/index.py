@@ -9,6 +9,7 @@ Slots do not depend on them.
 from __future__ import annotations
 
 import secrets
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ UNKNOWN = -1
 Seed = tuple[int, int, int]
 _SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(64) | 1)
 _HALF = np.uint64(32)
+_MANY = 2**17
 
 
 class UserIndex:
@@ -28,7 +30,8 @@ class UserIndex:
         self._integers = _SlotTable()
         self._strings: dict[str, int] = {}
         self._integer_at = np.empty(64, dtype=np.int64)  # slot -> id, for integer users
-        self._string_at: dict[int, str] = {}  # slot -> id, for string users
+        # Slot -> id, None for integer users; empty before the first string.
+        self._string_at: list[str | None] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -54,18 +57,20 @@ class UserIndex:
         slots = np.arange(first, first + len(users), dtype=np.int64)
         self._count += len(users)
         if self._count > len(self._integer_at):
-            grown = np.empty(max(self._count, 2 * len(self._integer_at)), dtype=np.int64)
+            room = len(self._integer_at)
+            grown = np.empty(max(self._count, room + room // 8), dtype=np.int64)
             grown[:first] = self._integer_at[:first]
             self._integer_at = grown
         if isinstance(users, np.ndarray):
             self._integer_at[first : self._count] = users
             self._integers.add(slots, self._integer_at)
+            self._name([None] * len(users))
             return slots
+        self._name([user if isinstance(user, str) else None for user in users])
         integer_slots = []
         for slot, user in enumerate(users, start=first):
             if isinstance(user, str):
                 self._strings[user] = slot
-                self._string_at[slot] = user
             else:
                 self._integer_at[slot] = user
                 integer_slots.append(slot)
@@ -77,11 +82,13 @@ class UserIndex:
         integers = self._integer_at[slots]
         if not self._string_at:
             return integers
-        ids = [
-            self._string_at.get(slot, integer)
-            for slot, integer in zip(slots.tolist(), integers.tolist(), strict=True)
-        ]
-        return ids if any(isinstance(user, str) for user in ids) else integers
+        names = [self._string_at[slot] for slot in slots.tolist()]
+        if not any(names):
+            return integers
+        if None not in names:
+            return cast(list[User], names)
+        pairs = zip(names, integers.tolist(), strict=True)
+        return [integer if name is None else name for name, integer in pairs]
 
     def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
         """The ids in slots start to stop, in order."""
@@ -89,11 +96,19 @@ class UserIndex:
 
     def user(self, slot: int) -> User:
         """The id in one slot."""
-        return self._string_at.get(slot, int(self._integer_at[slot]))
+        name = self._string_at[slot] if self._string_at else None
+        return int(self._integer_at[slot]) if name is None else name
+
+    def _name(self, names: list[str | None]) -> None:
+        """Tell the ids in the last slots, as far as they are strings."""
+        if self._string_at or any(names):
+            before = self._count - len(names) - len(self._string_at)
+            self._string_at += [None] * before + names
 
 
 class _SlotTable:
-    """Slots of integer users by id: open addressing with linear probing, at most a quarter full.
+    """Slots of integer users by id: open addressing with linear probing, at most a quarter full;
+    with more than 131,072 users, for whom memory counts, at most half.
 
     A place holds a slot alone, so that the table stays small; whose slot it is, `ids` says.
     """
@@ -140,10 +155,12 @@ class _SlotTable:
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Enter the users of these slots; they must not be in the table."""
         self._count += len(slots)
-        if 4 * self._count > len(self._slots):
+        room = 2 if self._count > _MANY else 4  # places for each
+        if room * self._count > len(self._slots):
             known = self._slots[self._slots != UNKNOWN].astype(np.int64)
             slots = np.concatenate([known, slots])
-            self._allocate(bits=int(8 * self._count - 1).bit_length())
+            wanted = 2 if self._count > _MANY else 8
+            self._allocate(bits=int(wanted * self._count - 1).bit_length())
         self._insert(slots, ids)
 
     def _insert(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:

@@ -6,6 +6,7 @@ sees it:
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
     policy --open-run--> policy, in use
+    policy --create-dataset within it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
     (unknown) --withdraw-dataset--> unchanged
 
@@ -14,10 +15,13 @@ Applying the same records to the same state gives the same bytes, on any machine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
-from streams.ledger.accounts import Accounts
+from streams.ledger.budgets import Budgets
 from streams.ledger.columns import Rows, UnknownState
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
@@ -34,6 +38,7 @@ from streams.ledger.outputs import (
 )
 from streams.ledger.policies import (
     check_policy,
+    check_within,
     is_same_policy,
     policy_as_of,
     policy_to_store,
@@ -51,6 +56,7 @@ from streams.ledger.runs import (
 from streams.ledger.state import Changes, DatasetSummary, Kept, LayoutMismatch, State, Summary
 from streams.ledger.tracked import Address
 from streams.schemas import (
+    VERSION,
     Answer,
     Charge,
     ChargeRoster,
@@ -61,6 +67,7 @@ from streams.schemas import (
     Enrol,
     Enrolled,
     OpenRun,
+    Policy,
     Reason,
     Rejection,
     Request,
@@ -171,6 +178,8 @@ class Ledger(State):
     def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
         policy = request.policy
         check_policy(policy)
+        outer = self._policies_around(policy)
+        check_within(policy, outer)
         if policy.partitions != self.partitions:
             if not self.layout:
                 raise LayoutMismatch(policy.partitions, self.partitions)
@@ -178,7 +187,10 @@ class Ledger(State):
             raise Rejection(Reason.INVALID_POLICY, detail)
         stored = self.policies.get(request.address)
         if stored is None:
-            stored = policy_to_store(policy, request.v)
+            if policy.within is not UNSET and not outer:
+                detail = f"dataset {policy.within!r} does not exist: create the outer one first"
+                raise Rejection(Reason.UNKNOWN_DATASET, detail)
+            stored = policy_to_store(policy, request.v, outer)
             if not self.layout:
                 self.layout[()] = policy.partitions
             self.policies[request.address] = stored
@@ -205,6 +217,9 @@ class Ledger(State):
             if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
+            if self.policies.has_within(name):
+                detail = f"dataset {name!r} cannot be withdrawn: another dataset is within it"
+                raise Rejection(Reason.DATASET_IN_USE, detail)
             del self.policies[request.address]
         return DatasetWithdrawn(
             v=request.v,
@@ -215,7 +230,7 @@ class Ledger(State):
         )
 
     def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
-        accounts = self._accounts_of(request.dataset)
+        budgets = self._budgets_of(request.dataset, request.v)
         run = opened(self.runs.get(request.address), request)
         self.runs[request.address] = run
         return RunOpened(
@@ -227,11 +242,12 @@ class Ledger(State):
             partition=place.partition,
             offset=place.offset,
             last_step=run.step,
-            policy=policy_as_of(accounts.policy, request.v),
+            policy=policy_as_of(budgets.own.policy, request.v),
+            outer=budgets.policies[1:] if budgets.is_nested else UNSET,
         )
 
     def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
-        self._accounts_of(request.dataset)
+        self._budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
         self._drop_roster(request.address)
@@ -247,49 +263,56 @@ class Ledger(State):
         )
 
     def _charge(self, place: Place, charge: Charge) -> list[Output]:
-        accounts = self._accounts_of(charge.dataset)
+        budgets = self._budgets_of(charge.dataset, charge.v)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = charge_digest(charge)
         if charge.step == run.step:
             return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
-        orders = accounts.rule.orders or 1
-        check_size(charge, orders)
-        plan = accounts.plan(charge)
+        check_size(charge, budgets.orders)
+        plans = budgets.plan(charge)
+        orders = budgets.own.rule.orders or 1
         if charge.v == 1 and not fits_by_counts(charge, orders):
-            check_values(charge, orders, *accounts.measure(plan))
-        outcome = accounts.charge(plan)
-        self._note(outcome.changes)
-        self._note_taken(accounts, plan.slots)
-        decision = encode(decision_of(charge, digest, plan.users, outcome, place))
+            check_values(charge, orders, *budgets.own.measure(plans[0]))
+        outcome = budgets.charge(plans)
+        for changes in outcome.changes:
+            self._note(changes)
+        self._note_taken(budgets, outcome.slots)
+        decision = encode(decision_of(charge, digest, budgets, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run, step=charge.step, digest=digest, decision=decision, of_roster=False
         )
         return [
             answer_to(charge, decision),
-            *(checkpoint_of(charge, risen, place) for risen in outcome.raised),
+            *(
+                checkpoint_of(charge, dataset, risen, place)
+                for dataset, raised in outcome.raised
+                for risen in raised
+            ),
         ]
 
     def _enrol(self, place: Place, request: Enrol) -> Enrolled:
-        accounts = self._accounts_of(request.dataset)
+        budgets = self._budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         terms = self.rosters.get(request.address)
         members = self.rosters.members.get(request.address, Members())
-        enrolled = enrolment(request, terms, members, accounts)
+        enrolled = enrolment(request, terms, members, budgets)
         if enrolled.terms != terms:
             self.rosters[request.address] = enrolled.terms
-            self._wake(accounts)
+            self._wake(budgets)
             members = self.rosters.members[request.address]
-        if len(enrolled.slots):
-            if len(enrolled.new_users):
-                self._note(accounts.enrol(enrolled.new_users))
-            added = members.add(enrolled.slots, enrolled.terms.levels)
+        for accounts, sought in zip(budgets.accounts, enrolled.sought, strict=True):
+            if len(sought.new_users):
+                self._note(accounts.enrol(sought.new_users))
+        slots = [sought.slots for sought in enrolled.sought]
+        if len(slots[0]):
+            added = members.add(slots, enrolled.terms.levels)
             self._note_members(request.address, added)
-        users = accounts.users_at(members.slots)
-        return enrolled_of(request, enrolled.terms, members, users, run, place)
+        digests = members.digests(budgets.own)
+        return enrolled_of(request, enrolled.terms, members, digests, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
-        accounts = self._accounts_of(charge.dataset)
+        budgets = self._budgets_of(charge.dataset)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = roster_digest(charge)
         if charge.step == run.step:
@@ -300,16 +323,23 @@ class Ledger(State):
             detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
             raise Rejection(Reason.UNKNOWN_ROSTER, detail)
         members = self.rosters.members[charge.address]
-        priced = pricing(charge, terms, len(members), accounts)
+        priced = pricing(charge, terms, len(members), budgets)
         step = members.step(priced)
-        outcome, risen = step.outcome, step.outcome.raised[0]
-        raised = members.slots_of(risen.positions)
+        outcome = step.outcome
         if priced.terms != terms:
             self.rosters[charge.address] = priced.terms
         for noted in step.noted:
             self._note_members(charge.address, noted)
-        self._note_taken(accounts, step.slots, but=charge.address)
-        self._note(accounts.note(step.slots, raised, step.bound))
+        self._note_taken(budgets, step.slots, but=charge.address)
+        checkpoints: list[Output] = []
+        for number, accounts in enumerate(budgets.accounts):
+            risen = outcome.raised[number]
+            raised = members.slots_of(risen.positions)[number]
+            self._note(accounts.note(step.slots[number], raised, step.bound[number]))
+            checkpoints += (
+                checkpoint_of(charge, accounts.policy.dataset, bound, place)
+                for bound in accounts.bounds_raised(raised, risen.rungs_before)
+            )
         decision = encode(roster_decision_of(charge, digest, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
             run,
@@ -319,46 +349,79 @@ class Ledger(State):
             of_roster=True,
             roster_steps=run.roster_steps + 1,
         )
-        halted = accounts.users_at(members.slots_of(outcome.halted))
-        checkpoints = accounts.bounds_raised(raised, risen.rungs_before)
+        halted = budgets.own.users_at(members.slots_of(outcome.halted)[0])
+        exhausted = members.is_exhausted(outcome.halted)
+        refused = budgets, outcome.refused_by
         return [
             answer_to(charge, decision),
-            *halted_of(charge, halted, members.is_exhausted(outcome.halted), place),
-            *(checkpoint_of(charge, bound, place) for bound in checkpoints),
+            *halted_of(charge, halted, exhausted, refused, place),
+            *checkpoints,
         ]
 
     def _drop_roster(self, address: Address) -> None:
         """Charge its members what is in arrears, and forget it."""
         if address in self.rosters:
-            accounts, members = self.datasets[address[0]], self.rosters.members[address]
+            members, budgets = self.rosters.members[address], self.policies.budgets(address[0])
             members.close()
-            self._note(accounts.note(members.slots, NOBODY, NOBODY))
+            everybody = np.arange(len(members))
+            slots = members.slots_of(everybody)
+            for accounts, rows in zip(budgets.accounts, slots, strict=True):
+                self._note(accounts.note(rows, NOBODY, NOBODY))
             del self.rosters[address]
 
-    def _note_taken(self, accounts: Accounts, taken: Rows, but: Address | None = None) -> None:
-        """Note what rosters know of these users, whose accounts were brought up to date."""
-        if len(accounts.account.standings) <= (but is not None):
+    def _note_taken(
+        self, budgets: Budgets, taken: Sequence[Rows], but: Address | None = None
+    ) -> None:
+        """Note what rosters know of these users, whose accounts were brought up to date.
+
+        Those in budgets that are not charged now, too, where a roster charges both.
+        """
+        if len(budgets.outermost.account.standings) <= (but is not None):
             return
-        slots = np.arange(taken.start, taken.stop) if isinstance(taken, slice) else taken
         for address, members in self.rosters.members.items():
-            if address[0] == accounts.policy.dataset and address != but:
-                rows = np.sort(members.rows_of(slots))
-                self._note_members(address, members.note(rows))
+            other = self.policies.budgets(address[0])
+            if address == but or other.outermost is not budgets.outermost:
+                continue
+            accounts, slots = next(
+                pair
+                for pair in zip(budgets.accounts, taken, strict=True)
+                if pair[0] in other.accounts
+            )
+            listed = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+            rows = np.sort(members.rows_of(accounts, listed))
+            self._note_members(address, members.note(rows))
+            for accounts, slots in zip(other.accounts, members.slots_of(rows), strict=True):
+                if len(slots) and accounts not in budgets.accounts:
+                    self._note(accounts.note(slots, NOBODY, NOBODY))
 
-    def _wake(self, accounts: Accounts) -> None:
-        """Have all rosters of a dataset go on from what is stored of them."""
-        dataset = accounts.policy.dataset
-        for address in [address for address in self.rosters.asleep if address[0] == dataset]:
-            run = self.runs[address]
-            self.rosters.members[address].wake(accounts, self.rosters[address], run.roster_steps)
-            self.rosters.asleep.discard(address)
+    def _wake(self, budgets: Budgets) -> None:
+        """Have all rosters that share a budget with these go on from what is stored of them."""
+        for address in list(self.rosters.asleep):
+            own = self.policies.budgets(address[0])
+            if own.outermost is budgets.outermost:
+                steps = self.runs[address].roster_steps
+                self.rosters.members[address].wake(own, self.rosters[address], steps)
+                self.rosters.asleep.discard(address)
 
-    def _accounts_of(self, dataset: str) -> Accounts:
+    def _policies_around(self, policy: Policy) -> list[Policy]:
+        """Of the datasets that a new one would be within; none if there is none of that name."""
+        if policy.within is UNSET or policy.within not in self.datasets:
+            return []
+        return self.policies.budgets(policy.within).policies
+
+    def _budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
+        """Of a dataset that a request of this version wants to charge."""
         try:
-            accounts = self.datasets[dataset]
+            budgets = self.policies.budgets(dataset)
         except KeyError:
             detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
             raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
+        if budgets.is_nested and version < 3:
+            detail = (
+                f"dataset {dataset!r} is within another one, of which version {version} knows "
+                "nothing: open and charge it in version 3"
+            )
+            raise Rejection(Reason.UNSUPPORTED_VERSION, detail)
         if self.rosters.asleep:
-            self._wake(accounts)
-        return accounts
+            self._wake(budgets)
+        return budgets

@@ -13,13 +13,18 @@ new, its odometer rises and its norm is clipped:
     110 + 2 names + 9 orders      its checkpoint, whose key names the dataset too
     29, or 5 + 7 id               its id there; in the key, which is JSON, a byte may take six
 
-Halted, it takes less: its id in the decision instead of all that is charged.
+Halted, it takes less: its id in the decision instead of all that is charged. Where datasets are one
+within the other, all this is counted for each of their budgets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from streams.schemas import (
     MAX_CHARGE_USERS,
+    MAX_REQUEST_BYTES,
+    MAX_ROSTER_WRITE_BYTES,
     MAX_WRITE_BYTES,
     Charge,
     Enrol,
@@ -48,10 +53,14 @@ def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
     return _FIXED + users * per_user + _PER_ID_BYTE * id_bytes
 
 
-def check_size(charge: Charge, orders: int) -> None:
+def check_size(charge: Charge, orders: Mapping[str, int]) -> None:
     """Refuse a charge of too many users, or that might write more than ``MAX_WRITE_BYTES``.
 
     Version 1 has no such limit but that of Redis; see ``check_values``.
+
+    Args:
+        charge: one step in one partition.
+        orders: of the policy of each dataset that it counts against, by name.
 
     Raises:
         Rejection: TOO_LARGE.
@@ -62,23 +71,37 @@ def check_size(charge: Charge, orders: int) -> None:
         raise Rejection(Reason.TOO_LARGE, detail)
     if charge.v < 2:
         return
-    written = most_written(users, id_bytes(charge.users), charge.dataset, orders)
+    written = _most_written(users, id_bytes(charge.users), orders)
     if written > MAX_WRITE_BYTES:
         detail = (
-            f"{users} users at {orders} orders may write {written} bytes, more than "
+            f"{users} users at {sum(orders.values())} orders may write {written} bytes, more than "
             f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 
 
-def check_roster(request: Enrol, members: int, id_bytes: int, orders: int) -> None:
-    """Refuse an enrolment after which a step of the roster might write too much.
+def most_answered(members: int, clip: bool) -> int:
+    """An upper bound of the bytes of the longest answer about a roster, but for names.
+
+    It tells level and grant of each member, who is halted and who is exhausted, and the decision of
+    the last step: who is halted, readmitted or exhausted by it, and, if norms are clipped, who is
+    granted another level, and which.
+    """
+    bits = 30 if clip else 21
+    return members * bits // 8 + members // 256 + _FIXED
+
+
+def check_roster(
+    request: Enrol, members: int, id_bytes: int, orders: Mapping[str, int], *, clip: bool
+) -> None:
+    """Refuse an enrolment after which a step of the roster might write or say too much.
 
     Args:
         request: the enrolment.
         members: of the roster, after it.
         id_bytes: of those ids of all members that are strings, in UTF-8.
-        orders: of the dataset's policy; 1 for a measure without orders.
+        orders: of the policy of each dataset that it counts against, by name.
+        clip: whether norms are clipped to what is left.
 
     Raises:
         Rejection: TOO_LARGE.
@@ -87,11 +110,22 @@ def check_roster(request: Enrol, members: int, id_bytes: int, orders: int) -> No
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; {MAX_CHARGE_USERS} at most are enrolled at once: send them apart"
         raise Rejection(Reason.TOO_LARGE, detail)
-    written = most_written(members, id_bytes, request.dataset, orders)
-    if written > MAX_WRITE_BYTES:
+    written = _most_written(members, id_bytes, orders)
+    if written > MAX_ROSTER_WRITE_BYTES:
         detail = (
-            f"a step of {members} users at {orders} orders may write {written} bytes, more than "
-            f"{MAX_WRITE_BYTES}: use more partitions or fewer orders"
+            f"a step of {members} users at {sum(orders.values())} orders may write {written} "
+            f"bytes, more than {MAX_ROSTER_WRITE_BYTES}: use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+    _check_answer(members, clip)
+
+
+def _check_answer(members: int, clip: bool) -> None:
+    said = most_answered(members, clip)
+    if said > MAX_REQUEST_BYTES:
+        detail = (
+            f"what is said of a roster of {members} users may take {said} bytes, more than "
+            f"{MAX_REQUEST_BYTES}: use more partitions"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 
@@ -137,6 +171,10 @@ def id_bytes(users: Users) -> int:
     if isinstance(users, bytes):
         return 0
     return sum(len(user.encode()) for user in users if isinstance(user, str))
+
+
+def _most_written(users: int, id_bytes: int, orders: Mapping[str, int]) -> int:
+    return sum(most_written(users, id_bytes, name, count) for name, count in orders.items())
 
 
 def _count(users: Users) -> int:

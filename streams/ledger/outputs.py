@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from accounting.rules.outcomes import StepOutcome
-from streams.ledger.accounts import Outcome, Raised
+from streams.ledger.accounts import Raised
+from streams.ledger.budgets import Budgets, Charged
 from streams.ledger.rosters import Members, Terms
 from streams.ledger.runs import RunState
 from streams.schemas import (
@@ -28,6 +30,7 @@ from streams.schemas import (
     Enrol,
     Enrolled,
     Halted,
+    NestedDecision,
     OdometerCheckpoint,
     Rejected,
     Rejection,
@@ -37,7 +40,7 @@ from streams.schemas import (
     encode,
     odometer_key,
 )
-from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users, page_digests
+from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13
@@ -78,20 +81,16 @@ def answer_to(request: Request, answer: bytes) -> Output:
 
 
 def decision_of(
-    charge: Charge,
-    digest: bytes,
-    users: NDArray[np.int64] | list[User],
-    outcome: Outcome,
-    place: Place,
+    charge: Charge, digest: bytes, budgets: Budgets, outcome: Charged, place: Place
 ) -> Decision:
     """What is said of a step that was charged."""
-    admitted = outcome.admitted
+    users, admitted = outcome.users, outcome.admitted
     halted = (
         [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
         if isinstance(users, list)
         else users[~admitted]
     )
-    return Decision(
+    decision = Decision(
         v=charge.v,
         dataset=charge.dataset,
         run=charge.run,
@@ -107,17 +106,20 @@ def decision_of(
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
     )
+    if not budgets.is_nested:
+        return decision
+    return NestedDecision(**asdict(decision), **_refused(budgets, outcome.refused))
 
 
 def enrolled_of(
     request: Enrol,
     terms: Terms,
     members: Members,
-    users: NDArray[np.int64] | list[User],
+    digests: bytes,
     run: RunState,
     place: Place,
 ) -> Enrolled:
-    """What is said of a roster, of whose members these are the ids."""
+    """What is said of a roster, whose members have these digests."""
     count = len(members)
     return Enrolled(
         v=request.v,
@@ -129,7 +131,7 @@ def enrolled_of(
         offset=place.offset,
         last_step=run.step,
         members=count,
-        digests=page_digests(users),
+        digests=digests,
         clip_norm=terms.clip_norm,
         grid=terms.levels,
         levels=members.levels.tobytes(),
@@ -168,9 +170,13 @@ def halted_of(
     charge: ChargeRoster,
     users: NDArray[np.int64] | list[User],
     exhausted: NDArray[np.bool_],
+    refused: tuple[Budgets, NDArray[np.uint8]],
     place: Place,
 ) -> Iterator[Output]:
-    """The HALT events of a step of a roster: who is halted, and whether anything is left."""
+    """The HALT events of a step of a roster: who is halted, whether anything is left, and of which
+    of these budgets there is too little.
+    """
+    budgets, refused_by = refused
     starts = range(0, len(users), _HALTED_USERS)
     for part, start in enumerate(starts):
         some = slice(start, start + _HALTED_USERS)
@@ -187,21 +193,35 @@ def halted_of(
             users=pack_users(users[some]),
             exhausted=pack_bits(exhausted[some]),
         )
+        if budgets.is_nested:
+            halted = replace(halted, **_refused(budgets, refused_by[some]))
         yield answer_to(charge, encode(halted))
 
 
-def checkpoint_of(charge: Charge | ChargeRoster, risen: Raised, place: Place) -> Output:
-    """What is said of a user whose bound rose."""
+def checkpoint_of(
+    charge: Charge | ChargeRoster, dataset: str, risen: Raised, place: Place
+) -> Output:
+    """What is said of a user whose bound rose in a dataset."""
     checkpoint = OdometerCheckpoint(
         v=charge.v,
-        dataset=charge.dataset,
+        dataset=dataset,
         user=risen.user,
         partition=place.partition,
         offset=place.offset,
         bound=risen.bound,
         order=UNSET if risen.order is None else risen.order,
     )
-    return Output(Channel.ODOMETER, odometer_key(charge.dataset, risen.user), encode(checkpoint))
+    return Output(Channel.ODOMETER, odometer_key(dataset, risen.user), encode(checkpoint))
+
+
+class _Refused(TypedDict):
+    budgets: list[str]
+    refused: bytes
+
+
+def _refused(budgets: Budgets, refused: NDArray[np.uint8]) -> _Refused:
+    """Which budgets there are, and which of them refused the halted."""
+    return {"budgets": budgets.names, "refused": refused.tobytes()}
 
 
 def reject(

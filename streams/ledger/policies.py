@@ -7,7 +7,7 @@ name of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -23,7 +23,15 @@ from accounting import (
     PoissonGaussian,
     PureDP,
 )
-from streams.schemas import ChargeRoster, MechanismName, Policy, Reason, Rejection, UserIds
+from streams.schemas import (
+    MAX_BUDGETS,
+    ChargeRoster,
+    MechanismName,
+    Policy,
+    Reason,
+    Rejection,
+    UserIds,
+)
 
 MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
     "gaussian": Gaussian,
@@ -62,6 +70,10 @@ def check_policy(policy: Policy) -> None:
         complaint = (
             f"on_exhaustion=clip grants norms of gaussian steps, which {measure} has none of"
         )
+    elif policy.within == policy.dataset:
+        complaint = "a dataset cannot be within itself"
+    elif policy.within is not UNSET and policy.on_exhaustion == "clip":
+        complaint = "a dataset within another one halts: on_exhaustion=clip has one budget only"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -75,6 +87,37 @@ def check_policy(policy: Policy) -> None:
         raise Rejection(Reason.INVALID_POLICY, str(error)) from error
 
 
+def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
+    """Check what the datasets allow that a new one is within.
+
+    Args:
+        policy: of the new one, checked by itself.
+        outer: of the others, the nearest first; empty if there is none of that name.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    if not outer:
+        return
+    nearest, complaint = outer[0], None
+    if len(outer) >= MAX_BUDGETS:
+        complaint = f"{MAX_BUDGETS} budgets at most hold one within the other"
+    elif nearest.on_exhaustion == "clip":
+        complaint = f"dataset {nearest.dataset!r} clips; only one that halts can have others in it"
+    elif nearest.user_ids is UNSET:
+        complaint = (
+            f"dataset {nearest.dataset!r} was created by version 1, which says nothing of user "
+            "ids: it can have no others in it"
+        )
+    elif policy.user_ids not in (UNSET, nearest.user_ids):
+        complaint = (
+            f"user_ids are {policy.user_ids}, and {nearest.user_ids} in dataset "
+            f"{nearest.dataset!r}: they are the same people"
+        )
+    if complaint:
+        raise Rejection(Reason.INVALID_POLICY, complaint)
+
+
 def user_ids_of(policy: Policy) -> UserIds:
     """Which kinds of ids a stored policy allows; version 1 allowed all."""
     return "mixed" if policy.user_ids is UNSET else policy.user_ids
@@ -85,10 +128,14 @@ def has_own_orders(policy: Policy) -> bool:
     return policy.own_order is True
 
 
-def policy_to_store(policy: Policy, version: int) -> Policy:
-    """What a request of this version fixes: from version 2 on one kind of ids, if it names none."""
+def policy_to_store(policy: Policy, version: int, outer: Sequence[Policy]) -> Policy:
+    """What a request of this version fixes, within these others.
+
+    From version 2 on, if it names no kinds of ids, theirs, or one kind.
+    """
     if version >= 2 and policy.user_ids is UNSET:
-        return msgspec.structs.replace(policy, user_ids="one-kind")
+        ids = user_ids_of(outer[0]) if outer else "one-kind"
+        return msgspec.structs.replace(policy, user_ids=ids)
     return policy
 
 
@@ -106,14 +153,14 @@ def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
 def policy_as_of(policy: Policy, version: int) -> Policy:
     """A stored policy as an answer of this version can say it."""
     if version < 3:
-        policy = msgspec.structs.replace(policy, own_order=UNSET)
+        policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET)
     return policy if version >= 2 else _without_user_ids(policy)
 
 
 def quoted(policy: Policy) -> str:
     """A policy as texts quote it: as the version did that knew no more than it says."""
     text = str(policy)
-    for field in ("user_ids", "own_order"):
+    for field in ("user_ids", "own_order", "within"):
         text = text.replace(f", {field}={UNSET}", "")
     return text
 

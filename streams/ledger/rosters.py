@@ -14,6 +14,7 @@ accounts goes together, and whatever brings the one up to date notes the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -26,14 +27,22 @@ from accounting.costs.tariffs import grid_norms
 from accounting.rules.outcomes import StepOutcome
 from accounting.rules.roster import RosterColumns
 from accounting.rules.standing import Standing
-from streams.ledger.accounts import Accounts
+from streams.ledger.accounts import Accounts, Sought
+from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import ChargeRoster, Enrol, Reason, Rejection, User
-from streams.wire.packing import pack_users, page_digests, tariff_digest, unpack_users
+from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
+from streams.wire.packing import (
+    PAGE_DIGEST_BYTES,
+    ROSTER_PAGE,
+    pack_users,
+    page_digests,
+    tariff_digest,
+    unpack_users,
+)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -63,13 +72,18 @@ class Step:
     """What a step of a roster did."""
 
     outcome: StepOutcome
-    slots: Rows  # whose accounts it has written
-    bound: Numbers  # slots of those who were bound to an order
+    slots: list[Rows]  # in each budget: whose accounts it has written
+    bound: list[Numbers]  # the same: slots of those who were bound to an order
     noted: list[RowChanges]  # of members
 
 
 class _Rows(Columns):
-    """What is stored of members; what it means is said in ``accounting.rules.standing``."""
+    """What is stored of members; what it means is said in ``accounting.rules.standing``.
+
+    Once a roster can be charged, it keeps all of this but the slots.
+    """
+
+    standing: Standing | None = None
 
     slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
     level: Annotated[Bytes, Column(dtype="|u1")]
@@ -77,20 +91,35 @@ class _Rows(Columns):
     flags: Annotated[Bytes, Column(dtype="|u1")]
     since: Annotated[Numbers, Column()]
 
+    def live_in(self, standing: Standing) -> None:
+        """From now on a roster keeps what it knows."""
+        self.standing = standing
+        for name in RosterColumns._fields:
+            setattr(self, name, getattr(self, name)[:0].copy())
+
+    def is_elsewhere(self, name: str) -> bool:
+        return self.standing is not None and name in RosterColumns._fields
+
+    def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
+        if self.standing is not None and name in RosterColumns._fields:
+            return self.standing.column(name, rows)
+        return super().numbers(name, rows)
+
 
 class Members:
     """The members of one roster in one partition, by position.
 
     What is stored of them is put back first; ``wake`` makes a roster of it that can be charged.
-    From then on rows are what ``note`` has last seen of it.
+    Whatever it changes is noted with the record that did so.
     """
 
     def __init__(self) -> None:
         self.standing: Standing | None = None
         self._count = 0
         self._rows = _Rows()
-        self._accounts: Accounts
+        self._budgets: Budgets
         self._unbound = False  # whether somebody may have no order yet
+        self._digests = b""  # of the first pages, as far as they were asked for
 
     def __len__(self) -> int:
         return self._count
@@ -103,62 +132,65 @@ class Members:
     @property
     def levels(self) -> Bytes:
         """Of all members, as the last step left them."""
-        return self._rows.level[: self._count]
+        return self._bytes("level")
 
     @property
     def granted(self) -> Bytes:
         """What the last step granted to each, 0 to those who were not admitted."""
-        return self._rows.granted[: self._count]
+        return self._bytes("granted")
 
     @property
     def halted(self) -> Numbers:
         """Positions of those who were not admitted last."""
-        return np.flatnonzero(self._rows.flags[: self._count] & _HALTED)
+        return np.flatnonzero(self._bytes("flags") & _HALTED)
 
     @property
     def exhausted(self) -> Numbers:
         """Positions of those who had nothing left after the last step."""
-        return np.flatnonzero(self._rows.flags[: self._count] & _EXHAUSTED)
+        return np.flatnonzero(self._bytes("flags") & _EXHAUSTED)
 
     def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
         """Who of these members had nothing left after the last step."""
-        return np.asarray(self._rows.flags[rows] & _EXHAUSTED != 0)
+        return np.asarray(self._rows.numbers("flags", rows) & _EXHAUSTED != 0)
 
-    def wake(self, accounts: Accounts, terms: Terms, steps: int) -> None:
+    def wake(self, budgets: Budgets, terms: Terms, steps: int) -> None:
         """Go on from what is stored, after so many steps."""
         rows, count = self._rows, self._count
         columns = RosterColumns(
             rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
         )
-        self._accounts = accounts
-        self._unbound = accounts.rule.binds
+        self._budgets = budgets
+        self._unbound = self._binds
+        outer = budgets.accounts[1:]
+        users = budgets.own.users_at(self.slots) if outer else NOBODY
         self.standing = Standing.restored(
-            [accounts.account],
-            [self.slots],
+            [accounts.account for accounts in budgets.accounts],
+            [self.slots, *(accounts.seek(users).slots for accounts in outer)],
             columns,
             terms.levels,
             steps=steps,
-            tariffs=[accounts.rule.tariff(terms.units, terms.levels)] if terms.units else [],
-            clip=accounts.policy.on_exhaustion == "clip",
+            tariffs=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
+            clip=budgets.own.policy.on_exhaustion == "clip",
         )
+        rows.live_in(self.standing)
 
-    def add(self, slots: Numbers, level: int) -> RowChanges:
-        """Put users behind the last member, at a level."""
-        rows = np.arange(self._count, self._count + len(slots))
-        self._count += len(slots)
+    def add(self, slots: Sequence[Numbers], level: int) -> RowChanges:
+        """Put users behind the last member, at a level; these are their slots in each budget."""
+        own = slots[0]
+        rows = np.arange(self._count, self._count + len(own))
+        self._count += len(own)
         self._rows.reserve(self._count)
-        self._rows.slot[rows] = slots
-        self._awake.enrol([slots], np.full(len(slots), level, dtype=np.uint8))
-        self._unbound = self._accounts.rule.binds
-        self.note(rows)
+        self._rows.slot[rows] = own
+        self._awake.enrol(slots, np.full(len(own), level, dtype=np.uint8))
+        self._unbound = self._binds
         return self._rows.note(rows)
 
     def step(self, priced: Pricing) -> Step:
         """Charge everybody once, which has to be noted."""
-        bound = self._bind(priced) if self._unbound else NOBODY
-        outcome = self._awake.step(
-            None if priced.tariff is None else [priced.tariff], priced.rows, priced.row_levels
-        )
+        bound = [NOBODY for _ in self._budgets.accounts]
+        if self._unbound:
+            bound = self._bind(priced)
+        outcome = self._awake.step(priced.tariffs, priced.rows, priced.row_levels)
         everybody = slice(0, self._count)
         settled: Rows = everybody if outcome.settled is None else outcome.settled
         listed: Rows = NOBODY
@@ -170,36 +202,43 @@ class Members:
             granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
-        noted = [
-            self._note(rows, column)
+        noted = []
+        if isinstance(settled, slice):  # all of them after the same step
+            noted.append(self._rows.say_same(settled, "since", self._awake.steps))
+            del written["since"]
+        noted += [
+            self._rows.note(rows, column)
             for column, rows in written.items()
             if isinstance(rows, slice) or len(rows)
         ]
-        return Step(outcome, self._slots_of_all(settled), bound, noted)
+        slots = [self._awake.rows(number, settled) for number in range(len(bound))]
+        return Step(outcome, slots, bound, noted)
 
-    def slots_of(self, rows: Numbers) -> Numbers:
-        """Of these members."""
-        return self._rows.slot[rows].astype(np.int64)
+    def slots_of(self, rows: Numbers) -> list[Numbers]:
+        """Of these members, in each budget."""
+        count = len(self._budgets.accounts)
+        return [np.asarray(self._awake.rows(number, rows)) for number in range(count)]
 
-    def rows_of(self, slots: Numbers) -> Numbers:
-        """The positions of those of these users who are members."""
-        return self._awake.positions_of(self._accounts.account, slots)
+    def digests(self, accounts: Accounts) -> bytes:
+        """By what these members are recognised; a page that is full is looked at once."""
+        full = self._count // ROSTER_PAGE
+        known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
+        more = accounts.users_at(self.slots[known * ROSTER_PAGE :])
+        digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
+        self._digests = digests[: full * PAGE_DIGEST_BYTES]
+        return digests
+
+    def rows_of(self, accounts: Accounts, slots: Numbers) -> Numbers:
+        """The positions of those of these users of a budget who are members."""
+        return self._awake.positions_of(accounts.account, slots)
 
     def note(self, rows: Numbers) -> RowChanges:
         """What says how these members are now."""
-        return self._note(rows, *RosterColumns._fields)
+        return self._rows.note(rows, *RosterColumns._fields)
 
-    def _slots_of_all(self, rows: Rows) -> Rows:
-        """The same, as a slice if they are those of a slice and follow one another."""
-        slots = self._rows.slot[rows]
-        if isinstance(rows, slice) and len(slots) and bool((np.diff(slots) == 1).all()):
-            return slice(int(slots[0]), int(slots[-1]) + 1)
-        return slots.astype(np.int64)
-
-    def _note(self, rows: Rows, *columns: str) -> RowChanges:
-        for column in columns:
-            getattr(self._rows, column)[rows] = self._awake.column(column, rows)
-        return self._rows.note(rows, *columns)
+    def _bytes(self, name: str) -> Bytes:
+        """A column of bytes, of all members; to be read at once."""
+        return self._rows.numbers(name, slice(0, self._count)).view(np.uint8)
 
     def close(self) -> None:
         """Charge what is in arrears; nobody is charged as a member any more."""
@@ -224,27 +263,35 @@ class Members:
         start = number * PAGE_ROWS
         if start != self._count:
             raise ValueError(f"page {number} follows {self._count} members, not {start}")
-        self._count = start + len(page["level"])
+        self._count = start + self._rows.rows_in(page)
         self._rows.reserve(self._count)
         self._rows.load_page(number, page)
-
-    def _all(self, rows: Numbers | None) -> Numbers:
-        return np.arange(self._count) if rows is None else rows
 
     @property
     def _awake(self) -> Standing:
         assert self.standing is not None
         return self.standing
 
-    def _bind(self, priced: Pricing) -> Numbers:
+    @property
+    def _binds(self) -> bool:
+        return any(accounts.rule.binds for accounts in self._budgets.accounts)
+
+    def _bind(self, priced: Pricing) -> list[Numbers]:
         """Bind to an order whoever has none, and is charged something now; their slots."""
         levels = self.levels
         if priced.row_levels is not None:
             levels = levels.copy()
             levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
-        tariff = self._awake.tariffs[0] if priced.tariff is None else priced.tariff
-        bound, self._unbound = self._accounts.bind(self.slots, tariff, levels)
-        return bound
+        tariffs = self._awake.tariffs if priced.tariffs is None else priced.tariffs
+        everybody = np.arange(self._count)
+        bound = [
+            accounts.bind(slots, tariff, levels)
+            for accounts, slots, tariff in zip(
+                self._budgets.accounts, self.slots_of(everybody), tariffs, strict=True
+            )
+        ]
+        self._unbound = any(unbound for _, unbound in bound)
+        return [slots for slots, _ in bound]
 
 
 class Rosters(Tracked[Terms]):
@@ -275,16 +322,13 @@ class Rosters(Tracked[Terms]):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Users who can be enrolled: who is not a member yet."""
+    """Users who can be enrolled: who is not a member yet, and where they are in each budget."""
 
     terms: Terms
-    slots: Numbers
-    new_users: NDArray[np.int64] | list[User]
+    sought: list[Sought]
 
 
-def enrolment(
-    request: Enrol, terms: Terms | None, members: Members, accounts: Accounts
-) -> Enrolment:
+def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Budgets) -> Enrolment:
     """Check an enrolment; nothing has changed yet.
 
     Raises:
@@ -305,7 +349,7 @@ def enrolment(
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     users = unpack_users(request.users)
     overlap = min(count - request.first, len(users))
-    there = accounts.users_at(members.slots[request.first : request.first + overlap])
+    there = budgets.own.users_at(members.slots[request.first : request.first + overlap])
     if page_digests(there) != page_digests(users[:overlap]):
         detail = (
             f"other users are enrolled at positions {request.first} to "
@@ -314,13 +358,14 @@ def enrolment(
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    check_roster(request, count + len(added), written, accounts.rule.orders or 1)
+    clip = budgets.own.policy.on_exhaustion == "clip"
+    check_roster(request, count + len(added), written, budgets.orders, clip=clip)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
-    slots, new_users = accounts.enrolment(added, members.slots, request.v)
-    return Enrolment(msgspec.structs.replace(known, id_bytes=written), slots, new_users)
+    sought = budgets.enrolment(added, members.slots, request.v)
+    return Enrolment(msgspec.structs.replace(known, id_bytes=written), sought)
 
 
 @dataclass(frozen=True)
@@ -328,12 +373,12 @@ class Pricing:
     """A step of a roster that can be charged."""
 
     terms: Terms  # from this step on
-    tariff: Numbers | None  # None: that of the step before
+    tariffs: list[Numbers] | None  # of each budget; None: those of the step before
     rows: Numbers | None  # whose levels change; None: those of all, or of nobody
     row_levels: Bytes | None  # None: of nobody
 
 
-def pricing(charge: ChargeRoster, terms: Terms, count: int, accounts: Accounts) -> Pricing:
+def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) -> Pricing:
     """Check a step of a roster of so many members; nothing has changed yet.
 
     Raises:
@@ -342,21 +387,22 @@ def pricing(charge: ChargeRoster, terms: Terms, count: int, accounts: Accounts) 
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    check_roster_mechanism(charge, accounts.policy)
-    tariff = None
+    for policy in budgets.policies:
+        check_roster_mechanism(charge, policy)
+    tariffs = None
     if charge.units:
         if tariff_digest(charge.units) != charge.tariff:
             detail = "the digest of the tariff is not that of its units"
             raise Rejection(Reason.INVALID_TARIFF, detail)
         try:
-            tariff = accounts.rule.tariff(charge.units, terms.levels)
+            tariffs = budgets.tariffs(charge.units, terms.levels)
         except InvalidInput as error:
             raise Rejection(Reason.INVALID_TARIFF, str(error)) from error
         terms = msgspec.structs.replace(terms, units=charge.units, tariff=charge.tariff)
     elif charge.tariff != terms.tariff:
         detail = "this is not the tariff of the step before: send its units with the step"
         raise Rejection(Reason.INVALID_TARIFF, detail)
-    return Pricing(terms, tariff, *_moved_levels(charge, count, terms.levels))
+    return Pricing(terms, tariffs, *_moved_levels(charge, count, terms.levels))
 
 
 def _moved_levels(

@@ -24,6 +24,7 @@ from streams.schemas import (
     CloseRun,
     Decision,
     Enrol,
+    NestedDecision,
     OpenRun,
     Reason,
     Rejection,
@@ -136,7 +137,7 @@ def stored_decision(
     if digest != run.digest and run.digest not in others:
         detail = f"step {charge.step} was already charged with other content"
         raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)
-    decision = msgspec.msgpack.decode(run.decision, type=Decision | RosterDecision)
+    decision = msgspec.msgpack.decode(run.decision, type=Decision | NestedDecision | RosterDecision)
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 
 

@@ -20,8 +20,10 @@ from __future__ import annotations
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
+from streams.ledger.budgets import Budgets
 from streams.ledger.columns import RowChanges, UnknownState
 from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
@@ -122,6 +124,21 @@ class Policies(Tracked[Policy]):
             # In place of another policy only when what a dataset was, before it was withdrawn
             # and created anew, is put back: who was charged since comes back with later changes.
             self.accounts[name] = Accounts(after, self._partition)
+
+    def budgets(self, name: str) -> Budgets:
+        """Of a dataset and those it is within, the nearest first.
+
+        Raises:
+            KeyError: there is no such dataset.
+        """
+        found = [self.accounts[name]]
+        while (within := found[-1].policy.within) is not UNSET:
+            found.append(self.accounts[within])
+        return Budgets(found)
+
+    def has_within(self, name: str) -> bool:
+        """Whether another dataset is within this one."""
+        return any(policy.within == name for policy in self.values())
 
 
 class State:

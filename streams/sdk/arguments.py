@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Gaussian, InvalidInput, Mechanism
+from accounting import Gaussian, InvalidInput, Mechanism, mechanism_from
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
-from streams.ledger.policies import MECHANISMS, mechanism_of
+from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
 from streams.schemas import MechanismName, Policy, Rejection, User
 from streams.sdk.errors import InvalidRequest
 
@@ -37,7 +37,7 @@ def read_users(users: object) -> Ids:
     Raises:
         InvalidRequest: they are no ids, or have no order.
     """
-    elements = _elements("users", users)
+    elements = elements_of("users", users)
     if isinstance(elements, list):
         return _ids(elements)
     if elements.dtype.kind == "f":
@@ -58,7 +58,7 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
     Raises:
         InvalidRequest: they are no numbers, or have no order.
     """
-    elements = _elements(argument, values)
+    elements = elements_of(argument, values)
     array = _array_of(argument, elements) if isinstance(elements, list) else elements
     narrow = array.dtype.kind == "f" and array.dtype.itemsize < 8
     try:
@@ -126,10 +126,34 @@ def read_norms(
     return values, clip_norm
 
 
+def read_event(mechanism: Any, clip_norm: float | None) -> Mechanism:
+    """A mechanism as it is, or that of a step which a DpEvent of dp_accounting describes.
+
+    Raises:
+        InvalidInput: no step that can be charged.
+        InvalidRequest: an event, which says its noise in multiples of a clip norm, and none.
+    """
+    if not isinstance(mechanism, Mechanism) and clip_norm is None:
+        raise InvalidRequest(
+            f"mechanism is {mechanism!r}: a DpEvent says its noise in multiples of the clip norm, "
+            "so give clip_norm, too; or give a mechanism of accounting"
+        )
+    return mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)
+
+
 def read_mechanism(
-    noise_stddev: float | None, mechanism: Mechanism | None, policy: Policy
+    noise_stddev: float | None,
+    mechanism: Any,
+    clip_norm: float | None,
+    policies: Sequence[Policy],
 ) -> tuple[MechanismName, float]:
-    """The name of a mechanism and its scale, if the policy's measure can charge it.
+    """The name of a mechanism and its scale, if the measures of these policies can charge it.
+
+    Args:
+        noise_stddev: standard deviation of Gaussian noise.
+        mechanism: or a mechanism, or a DpEvent.
+        clip_norm: of which noise in a DpEvent is a multiple.
+        policies: of all budgets that count.
 
     Raises:
         InvalidRequest: with what can be charged.
@@ -137,21 +161,34 @@ def read_mechanism(
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
     try:
-        chosen = Gaussian(noise_stddev) if mechanism is None else mechanism  # type: ignore[arg-type]
+        chosen: Mechanism = (
+            Gaussian(noise_stddev)  # type: ignore[arg-type]
+            if mechanism is None
+            else read_event(mechanism, clip_norm)
+        )
         name = _NAMES.get(type(chosen))
         if name is None:
             raise InvalidRequest(
-                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged. "
-                "Charge Poisson-sampled ones as Gaussian, which never costs less, or account them "
-                "with accounting.RenyiFilter"
+                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged "
+                "by norms. Poisson-sampled ones are charged by a roster (Run.enrol), or as "
+                "Gaussian, which never costs less"
             )
         scale = noise_scale(chosen)
-        mechanism_of(name, scale, policy)
+        for policy in policies:
+            mechanism_of(name, scale, policy)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     except Rejection as refused:
         raise InvalidRequest(refused.detail) from refused
     return name, scale
+
+
+def chargeable(policies: Sequence[Policy]) -> MechanismName:
+    """A mechanism that the measures of all these policies can charge, for a step of nobody."""
+    measures = [measure_of(policy) for policy in policies]
+    return next(
+        name for name, make in MECHANISMS.items() if all(m.covers(make(1.0)) for m in measures)
+    )
 
 
 def check_strings(users: list[str]) -> None:
@@ -186,8 +223,12 @@ def _is_frame(values: object) -> bool:
     return hasattr(type(values), "columns")
 
 
-def _elements(argument: str, values: object) -> NDArray[Any] | list[Any]:
-    """What was given in its order: an array of integers or floats, else a list."""
+def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
+    """What was given in its order: an array of integers or floats, else a list.
+
+    Raises:
+        InvalidRequest: it has no order.
+    """
     kind = type(values).__name__
     if isinstance(values, Set | Mapping):
         raise InvalidRequest(f"{argument} is a {kind}, which has no positions: give a list")

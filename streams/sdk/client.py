@@ -105,6 +105,7 @@ class Turnstile:
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIds | None = None,
+        within: str | None = None,
         timeout: float | None = None,
     ) -> Policy:
         """Fix the policy of a dataset. Doing it again with the same policy is fine, and completes
@@ -128,6 +129,9 @@ class Turnstile:
             user_ids: "integer", "string", "one-kind" (whichever comes first) or "mixed". 1 and
                 "1" are two users with a budget each, so mixed ids must be wanted. None: what the
                 dataset has, or "one-kind" for a new one.
+            within: another dataset of the same users, whose budget every step has to fit as well,
+                and is charged to: a person's, over all datasets. Up to 8, one within the other;
+                they halt and do not clip.
             timeout: seconds to wait for all partitions.
 
         Returns:
@@ -136,6 +140,7 @@ class Turnstile:
         Raises:
             InvalidRequest: arguments that make no policy.
             PolicyChanged: the dataset exists under another policy.
+            RequestRejected: the dataset that it is to be within does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
@@ -150,6 +155,7 @@ class Turnstile:
             odometer_step=odometer_step,
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
+            within=within,
         )
         self._connection.check_partitions()
         return create(self._connection, policy, deadline)

@@ -56,6 +56,7 @@ def policy_from(
     odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
     user_ids: UserIds | None,
+    within: str | None = None,
 ) -> Policy:
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
@@ -94,6 +95,7 @@ def policy_from(
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"own_order": True} if own_order else {}),
+                **({} if within is None else {"within": within}),
             },
             Policy,
         )
@@ -180,15 +182,15 @@ def check_agreement(
     for refusal in refusals.values():
         if refusal.reason is not Reason.UNKNOWN_DATASET:
             raise refusal
-    policies = {
-        p: reply.policy
+    held = {
+        p: [reply.policy, *(getattr(reply, "outer", UNSET) or [])]
         for p, reply in replies.items()
         if isinstance(reply, DatasetCreated | RunOpened)
     }
-    if not policies:
+    if not held:
         raise next(iter(refusals.values()))
-    first, policy = min(policies.items())
-    other = next((p for p in policies if policies[p] != policy), None)
+    first, (policy, *_) = min(held.items())
+    other = next((p for p in held if held[p] != held[first]), None)
     if policy.partitions != partitions:
         raise PartitionsDisagree(
             f"dataset {dataset!r} was made for {policy.partitions} partitions, and the topic has "
@@ -197,9 +199,12 @@ def check_agreement(
             first,
         )
     if other is not None:
+        here, there = next(
+            pair for pair in zip(held[first], held[other], strict=False) if pair[0] != pair[1]
+        )
         raise PartitionsDisagree(
-            f"partition {first} holds dataset {dataset!r} under {_terms(policy)}, partition "
-            f"{other} under {_terms(policies[other])}. If nobody has used it, withdraw it with "
+            f"partition {first} holds dataset {here.dataset!r} under {_terms(here)}, partition "
+            f"{other} under {_terms(there)}. If nobody has used it, withdraw it with "
             "withdraw_dataset; else charge it no more: another dataset would begin with nothing "
             "spent, for the same people",
             other,

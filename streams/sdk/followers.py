@@ -16,11 +16,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 
 from streams.schemas import (
     Answer,
     Decision,
     Halted,
+    NestedDecision,
     OdometerCheckpoint,
     Rejected,
     RosterDecision,
@@ -56,6 +58,8 @@ class Halt:
         user: the id as the log has it; strings are in Unicode's normal form NFC.
         exhausted: nothing is left, so that no later step can admit this user either. Otherwise a
             cheaper step still may.
+        refused_by: the dataset whose budget the step does not fit, the nearest one if there are
+            several: the one that was charged, or one that it is within.
     """
 
     dataset: str
@@ -66,6 +70,7 @@ class Halt:
     exhausted: bool
     partition: int
     offset: int
+    refused_by: str
 
 
 class Followed(NamedTuple):
@@ -157,7 +162,17 @@ def is_whole(decision: Decision) -> bool:
         return False
     halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
     packed = isinstance(decision.halted, bytes)
+    if isinstance(decision, NestedDecision) and not _are_named(decision, halted):
+        return False
     return len(decision.halted) == (8 * halted if packed else halted)
+
+
+def _are_named(answer: NestedDecision | Halted, halted: int) -> bool:
+    """Whether a budget is named for each of so many who are halted, if any are named."""
+    if isinstance(answer.budgets, UnsetType) or isinstance(answer.refused, UnsetType):
+        return answer.budgets is answer.refused
+    known = len(answer.budgets)
+    return len(answer.refused) == halted and max(answer.refused, default=-1) < known
 
 
 def _is_whole_roster(decision: RosterDecision) -> bool:
@@ -175,7 +190,8 @@ def _is_whole_part(halted: Halted) -> bool:
     if packed and len(halted.users) % 8:
         return False
     users = len(halted.users) // 8 if packed else len(halted.users)
-    return len(halted.exhausted) == -(-users // 8) and 0 <= halted.part < halted.parts
+    fit = len(halted.exhausted) == -(-users // 8) and _are_named(halted, users)
+    return fit and 0 <= halted.part < halted.parts
 
 
 def _decoded(
@@ -242,7 +258,10 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
         users = unpack_users(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
     ids = users.tolist() if isinstance(users, np.ndarray) else users
-    for user, is_exhausted in zip(ids, exhausted.tolist(), strict=True):
+    budgets, refused = [answer.dataset], bytes(len(ids))
+    if isinstance(answer, NestedDecision | Halted) and isinstance(answer.refused, bytes):
+        budgets, refused = answer.budgets or budgets, answer.refused
+    for user, is_exhausted, number in zip(ids, exhausted.tolist(), refused, strict=True):
         yield Halt(
             dataset=answer.dataset,
             run=answer.run,
@@ -252,6 +271,7 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
             exhausted=is_exhausted,
             partition=answer.partition,
             offset=answer.offset,
+            refused_by=budgets[number],
         )
 
 

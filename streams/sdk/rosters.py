@@ -14,9 +14,9 @@ seen since, and would send as levels, belongs to the steps after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
-from streams.sdk.arguments import read_numbers
+from streams.sdk.arguments import read_event, read_numbers
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -70,13 +70,13 @@ class _Current:
         self.admitted = np.ones(count, dtype=np.bool_)
         self.exhausted = np.zeros(count, dtype=np.bool_)
         self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
-        self.clip_norms = np.full(count, norms[-1])
         self._norms = norms
 
-    def moved(self, positions: NDArray[np.int64]) -> None:
-        """Work out anew what users at these positions are to be clipped to."""
-        granted = self._norms.take(self.granted[positions])
-        self.clip_norms[positions] = np.where(self.admitted[positions], granted, 0.0)
+    def clip_norms(self, where: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
+        """What users at these positions are to be clipped to."""
+        norms = self._norms.take(self.granted[where])
+        norms[~self.admitted[where]] = 0.0
+        return norms
 
 
 class RosterStep:
@@ -121,11 +121,11 @@ class RosterStep:
         It is that of the level that was charged; 0 for who is not admitted. With many users
         ``clip_norms_at`` is faster.
         """
-        return self._as_of_now().clip_norms.copy()
+        return self._as_of_now().clip_norms()
 
     def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The clip norms of these users, as one who drew them needs them."""
-        return self._as_of_now().clip_norms[positions]
+        return self._as_of_now().clip_norms(positions)
 
     def sample(self) -> NDArray[np.int64]:
         """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
@@ -194,13 +194,13 @@ class Roster:
     def __init__(
         self,
         layout: Layout,
-        policy: Policy,
+        policies: Sequence[Policy],
         clip_norm: float,
         levels: int,
         charge: Callable[..., RosterStep],
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
-        self._layout, self._policy, self._charge = layout, policy, charge
+        self._layout, self._policies, self._charge = layout, policies, charge
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = _Current(count, self._norms)
@@ -222,7 +222,7 @@ class Roster:
         noise_stddev: float | None = None,
         sampling_rate: float = 1.0,
         norms: ArrayLike | None = None,
-        mechanism: Mechanism | None = None,
+        mechanism: Any = None,
         timeout: float | None = None,
     ) -> RosterStep:
         """Charge one step to everybody, sampled or not, and wait until it is decided everywhere.
@@ -237,7 +237,8 @@ class Roster:
             sampling_rate: with which each user is drawn by Poisson sampling, from public numbers
                 and released outputs alone. 1: everybody takes part.
             norms: the same as ``set_norms`` before this call: every level anew.
-            mechanism: instead of noise_stddev, an ``accounting`` mechanism.
+            mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
+                dp_accounting for one step, whose noise is a multiple of the roster's clip norm.
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
@@ -247,7 +248,7 @@ class Roster:
                 charged.
             Fenced, RequestRejected, ConflictingDecisions: as ``Run.charge``.
         """
-        priced = self._priced(_chosen(noise_stddev, sampling_rate, mechanism))
+        priced = self._priced(_chosen(noise_stddev, sampling_rate, mechanism, self.clip_norm))
         before = None
         if norms is not None:
             before = self._level.copy()
@@ -308,7 +309,6 @@ class Roster:
             now.granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
             now.admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
             now.exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
-            now.moved(mine)
             self._known[partition] = answer.tariff
             self.there[partition] = answer
 
@@ -321,7 +321,7 @@ class Roster:
         self._listed = {}
         for partition in partitions:
             mine = self._layout.positions[partition]
-            rows = moved.get(partition, mine[:0])
+            rows = moved[partition]
             places = self._place[rows]
             if 5 * len(rows) >= len(mine) > 0 and len(rows):
                 places, rows = places[:0], mine
@@ -379,7 +379,7 @@ class Roster:
         now = self._current
         now.step = step
         halted, readmitted, kept = [], [], []
-        moved = self._moved_by_partition()
+        moved = self._moved_by_partition() if again else []
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
@@ -394,14 +394,12 @@ class Roster:
             now.admitted[left], now.admitted[back] = False, True
             now.exhausted[spent] = True
             if partition in again:  # what was granted is known; levels set since go with the next
-                kept.append(moved.get(partition, mine[:0]))
+                kept.append(moved[partition])
             else:
                 afresh = np.concatenate([self._listed[partition], back])
                 now.granted[afresh] = self._sent[afresh] = self._level[afresh]
                 now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
                 self._known[partition] = priced.digest
-                now.moved(np.concatenate([afresh, regranted]))
-            now.moved(np.concatenate([left, back]))
             halted.append(left)
             readmitted.append(back)
         self._moved, self.there = kept, {}
@@ -412,20 +410,18 @@ class Roster:
             sampling_rate=priced.sampling_rate,
         )
 
-    def _moved_by_partition(self) -> dict[int, NDArray[np.int64]]:
+    def _moved_by_partition(self) -> list[NDArray[np.int64]]:
         """Positions whose level is not the one in force, increasing."""
+        everybody = self._layout.positions
         if self._moved is None:
-            rows = np.flatnonzero(self._level != self._sent)
-        elif not self._moved:
-            return {}
-        else:
-            rows = np.unique(np.concatenate(self._moved))
-            rows = rows[self._level[rows] != self._sent[rows]]
+            moved = self._level != self._sent
+            return [mine[moved[mine]] for mine in everybody]
+        if not self._moved:
+            return [mine[:0] for mine in everybody]
+        rows = np.unique(np.concatenate(self._moved))
+        rows = rows[self._level[rows] != self._sent[rows]]
         homes = self._home[rows]
-        order = np.argsort(homes, kind="stable")
-        partitions, starts = np.unique(homes[order], return_index=True)
-        parts = np.split(rows[order], starts[1:])
-        return dict(zip(partitions.tolist(), parts, strict=True)) if len(rows) else {}
+        return [rows[homes == partition] for partition in range(len(everybody))]
 
     def _rows(self, positions: ArrayLike | None) -> NDArray[np.int64] | None:
         if positions is None:
@@ -440,12 +436,7 @@ class Roster:
 
     def _priced(self, mechanism: Mechanism) -> Priced:
         if mechanism not in self._tariffs:
-            orders = self._policy.orders or None
-            try:
-                units = tariff(self._policy.measure, mechanism, self.clip_norm, self.levels, orders)
-            except InvalidInput as error:
-                raise InvalidRequest(str(error)) from error
-            packed = units.astype("<i8").tobytes()
+            packed = b"".join(self._tariff(policy, mechanism) for policy in self._policies)
             self._tariffs[mechanism] = Priced(
                 name=_NAMES[type(mechanism)],
                 scale=_scale_of(mechanism),
@@ -454,6 +445,15 @@ class Roster:
                 digest=tariff_digest(packed),
             )
         return self._tariffs[mechanism]
+
+    def _tariff(self, policy: Policy, mechanism: Mechanism) -> bytes:
+        """What each level costs under a policy, as the wire has it."""
+        orders = policy.orders or None
+        try:
+            units = tariff(policy.measure, mechanism, self.clip_norm, self.levels, orders)
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from error
+        return units.astype("<i8").tobytes()
 
 
 def checked_decision(
@@ -479,7 +479,7 @@ def checked_decision(
 
 
 def _chosen(
-    noise_stddev: float | None, sampling_rate: float, mechanism: Mechanism | None
+    noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
 ) -> Mechanism:
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
@@ -488,6 +488,7 @@ def _chosen(
             if sampling_rate == 1:
                 return Gaussian(noise_stddev)  # type: ignore[arg-type]
             return PoissonGaussian(noise_stddev, sampling_rate)  # type: ignore[arg-type]
+        mechanism = read_event(mechanism, clip_norm)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     if sampling_rate != 1:
@@ -495,7 +496,8 @@ def _chosen(
     if type(mechanism) not in _NAMES:
         known = ", ".join(kind.__name__ for kind in _NAMES)
         raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
-    return mechanism
+    chosen: Mechanism = mechanism
+    return chosen
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -20,13 +20,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike
 
-from accounting import InvalidInput, Mechanism
+from accounting import InvalidInput
 from accounting.costs.tariffs import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
@@ -44,7 +44,7 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
-from streams.sdk.arguments import read_mechanism, read_norms, read_users
+from streams.sdk.arguments import Ids, chargeable, read_mechanism, read_norms
 from streams.sdk.connection import Connection, Deadline, step_key
 from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
@@ -56,6 +56,7 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
+from streams.sdk.known_users import KnownUsers
 from streams.sdk.rosters import Priced, Roster, RosterStep
 from streams.sdk.steps import Layout, StepDecision, lay_out
 
@@ -91,12 +92,15 @@ class Run:
             decided it, or before it was released. Charging it again with the same users and norms
             completes it; ``abandon`` gives it up.
         policy: the policy of the dataset.
+        outer: those of the datasets that it is within, the nearest first: a step fits their
+            budgets as well, and is charged to all of them.
     """
 
     def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
         first = opened[0]
         self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
         self.policy: Policy = first.policy
+        self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.step = step
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
@@ -110,6 +114,7 @@ class Run:
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
+        self._users = KnownUsers()
         self._layout: Layout | None = None
 
     @property
@@ -123,7 +128,7 @@ class Run:
         norms: ArrayLike,
         *,
         noise_stddev: float | None = None,
-        mechanism: Mechanism | None = None,
+        mechanism: Any = None,
         clip_norm: float | None = None,
         timeout: float | None = None,
     ) -> StepDecision:
@@ -142,7 +147,8 @@ class Run:
             norms: (n,) the norm of each user's contribution before release: L2 for Gaussian
                 noise, L1 for Laplace noise, the step's eps for PureDP.
             noise_stddev: standard deviation of Gaussian noise, in the units of the norms.
-            mechanism: instead of noise_stddev, an ``accounting`` mechanism.
+            mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
+                dp_accounting for one step, whose noise is a multiple of ``clip_norm``.
             clip_norm: no norm may exceed it. For norms in float32 or float16 it is rounded up to
                 their type, so that contributions clipped in that type are within it.
             timeout: seconds to wait; the Turnstile's own by default.
@@ -158,13 +164,12 @@ class Run:
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            name, scale = read_mechanism(noise_stddev, mechanism, self.policy)
-            ids = read_users(users)
-            values, clip_norm = read_norms(norms, len(ids), clip_norm)
-            if self._layout is None or not self._layout.is_of(ids):
-                self._layout = lay_out(ids, self.policy)
-            parts = self._layout.parts(self._charge_of_nobody(name, scale, clip_norm), values)
-            decision = self._layout.put_together(self.step, self._decide(parts, deadline))
+            ids = self._users.read(users)
+            values, limit = read_norms(norms, len(ids), clip_norm)
+            name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
+            layout = self._laid_out(ids)
+            parts = layout.parts(self._charge_of_nobody(name, scale, limit), values)
+            decision = layout.put_together(self.step, self._decide(parts, deadline))
             self._go_on()
             return decision
 
@@ -206,7 +211,7 @@ class Run:
                     f"dataset {self.dataset!r} was created by the first release, which knows no "
                     "rosters: charge its users with Run.charge"
                 )
-            layout = lay_out(read_users(users), self.policy)
+            layout = self._laid_out(self._users.read(users))
             blank = Enrol(
                 v=VERSION,
                 dataset=self.dataset,
@@ -219,7 +224,7 @@ class Run:
                 levels=count,
             )
             there = enrol(self._connection, blank, layout, deadline)
-            roster = Roster(layout, self.policy, limit, count, self._charge_roster)
+            roster = Roster(layout, self._policies, limit, count, self._charge_roster)
             roster.take(there)
             return roster
 
@@ -255,7 +260,7 @@ class Run:
             deadline = self._connection.deadline(timeout)
             if self._decided:
                 nobody = lay_out(np.empty(0, dtype=np.int64), self.policy)
-                charge = self._charge_of_nobody("gaussian", 1.0, None)
+                charge = self._charge_of_nobody(chargeable(self._policies), 1.0, None)
                 parts = nobody.parts(charge, np.empty(0)).items()
                 self._decide({p: part for p, part in parts if p not in self._decided}, deadline)
                 self._go_on()
@@ -289,6 +294,10 @@ class Run:
                 self._closing, dict.fromkeys(everywhere, encode(request)), deadline
             )
             self._closed = True
+
+    @property
+    def _policies(self) -> list[Policy]:
+        return [self.policy, *self.outer]
 
     @contextmanager
     def _in_use(self, *, to_close: bool = False) -> Iterator[None]:
@@ -331,6 +340,12 @@ class Run:
             scale=scale,
             clip_norm=clip_norm,
         )
+
+    def _laid_out(self, ids: Ids) -> Layout:
+        """These users by partition; what is known of the last ones is not found out again."""
+        if self._layout is None or not self._layout.is_of(ids):
+            self._layout = lay_out(ids, self.policy, self._layout)
+        return self._layout
 
     def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
         """Have these parts decided: first where the step was decided before, then elsewhere."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -104,20 +105,37 @@ class Layout:
     """Users by partition, worked out once for all steps that have the same users.
 
     Attributes:
-        ids: all of them, as they were given.
+        ids: all of them, as they were given; nobody changes them.
+        known: the same, as the log knows them.
+        homes: the partition of each.
         positions: of the users of each partition among all.
         users: of each partition, as its request carries them.
     """
 
     ids: Ids
+    known: Ids
+    homes: NDArray[np.int64]
     positions: list[NDArray[np.int64]]
     users: list[Users]
 
     def is_of(self, ids: Ids) -> bool:
         """Whether these are the same users in the same order."""
-        if isinstance(ids, list) and isinstance(self.ids, list):
-            return ids == self.ids
-        return type(ids) is type(self.ids) and np.array_equal(ids, self.ids)
+        return ids is self.ids or (len(ids) == len(self.ids) and self.begins(ids))
+
+    def begins(self, ids: Ids) -> bool:
+        """Whether these users begin with those laid out, in the same order."""
+        first = ids[: len(self.ids)]
+        if isinstance(first, list) and isinstance(self.ids, list):
+            return first == self.ids
+        return type(first) is type(self.ids) and np.array_equal(first, self.ids)
+
+    @cached_property
+    def names(self) -> list[Raw | None]:
+        """The ids of each partition as they are written, if they are not all integers."""
+        return [
+            Raw(encode(users)) if isinstance(users, list) and strings_of(users) else None
+            for users in self.users
+        ]
 
     def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, Part]:
         """What each partition is asked: this charge, of the users who live there.
@@ -130,8 +148,10 @@ class Layout:
             InvalidRequest: too many users live in one partition.
         """
         return {
-            partition: _part(partition, replace(charge, users=users), norms[mine])
-            for partition, (users, mine) in enumerate(zip(self.users, self.positions, strict=True))
+            partition: _part(partition, replace(charge, users=users), names, norms[mine])
+            for partition, (users, names, mine) in enumerate(
+                zip(self.users, self.names, self.positions, strict=True)
+            )
         }
 
     def put_together(self, step: int, decisions: Mapping[int, StepDecision]) -> StepDecision:
@@ -150,22 +170,32 @@ class Layout:
         return whole
 
 
-def lay_out(ids: Ids, policy: Policy) -> Layout:
+def lay_out(ids: Ids, policy: Policy, before: Layout | None = None) -> Layout:
     """Find the partition of each user.
+
+    Args:
+        ids: which nobody changes from now on.
+        policy: of their dataset.
+        before: a layout in this dataset; users that begin with those in it are not looked at anew.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
+    count = len(before.ids) if before is not None and before.begins(ids) else 0
     # A dataset of version 1 knows names as they are written.
-    known = ids if policy.user_ids is UNSET else _in_normal_form(ids)
+    more = ids[count:] if policy.user_ids is UNSET else _in_normal_form(ids[count:])
+    homes = partitions_of(more, policy.partitions)
+    known = more
+    if before is not None and count:
+        known = _joined(before.known, more)
+        homes = np.concatenate([before.homes, homes])
     check_distinct(known)
     _check_kinds(known, policy)
-    homes = partitions_of(known, policy.partitions)
     order = np.argsort(homes, kind="stable")
     bounds = np.searchsorted(homes[order], np.arange(policy.partitions + 1))
     positions = [order[start:stop] for start, stop in pairwise(bounds)]
     users = [pack_users(select_users(known, mine)) for mine in positions]
-    return Layout(ids.copy(), positions, users)
+    return Layout(ids, known, homes, positions, users)
 
 
 def check_distinct(ids: Ids) -> None:
@@ -184,6 +214,12 @@ def check_distinct(ids: Ids) -> None:
         twice = [user for user in ids if user in seen or seen.add(user)]  # type: ignore[func-returns-value]
     if twice:
         raise InvalidRequest(f"user {twice[0]!r} appears twice in one step: add its norms up first")
+
+
+def _joined(ids: Ids, more: Ids) -> Ids:
+    if isinstance(ids, np.ndarray) and isinstance(more, np.ndarray):
+        return np.concatenate([ids, more])
+    return [*ids, *more]
 
 
 def _in_normal_form(ids: Ids) -> Ids:
@@ -210,16 +246,16 @@ def _check_kinds(ids: Ids, policy: Policy) -> None:
         )
 
 
-def _part(partition: int, charge: Charge, norms: NDArray[np.float64]) -> Part:
+def _part(partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.float64]) -> Part:
     charge = replace(charge, norms=pack_norms(norms))
-    record = encode(charge)
+    record = encode(charge if names is None else replace(charge, users=cast(Users, names)))
     if len(norms) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
         raise InvalidRequest(
             f"partition {partition} has {len(norms)} users, who take {len(record)} bytes; it must "
             f"be at most {MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer "
             "users a step, or use more partitions"
         )
-    return Part(record, charge_digest(charge), norms)
+    return Part(record, charge_digest(charge, names=names), norms)
 
 
 def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:

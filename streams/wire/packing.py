@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Raw
 from numpy.typing import NDArray
 
 from streams.schemas import (
@@ -22,6 +23,8 @@ from streams.schemas import (
 
 ROSTER_PAGE = 4096
 """Users of a roster that have one digest."""
+
+PAGE_DIGEST_BYTES = 16
 
 
 def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
@@ -88,18 +91,19 @@ def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
     return np.unpackbits(octets, count=count, bitorder="little").astype(np.bool_)
 
 
-def charge_digest(charge: Charge, version: int | None = None) -> bytes:
+def charge_digest(charge: Charge, version: int | None = None, names: Raw | None = None) -> bytes:
     """What makes a step the same step: all its content but the attempt, however it is encoded.
 
     Args:
         charge: one step of one run in one partition.
         version: by which rule; the charge's own if it is not given.
+        names: its users as they are encoded, if that is known, and not all of them are integers.
 
     Raises:
         Rejection: MALFORMED, when packed users or norms are not a multiple of 8 bytes.
     """
     digest = hashlib.sha256() if (version or charge.v) >= 2 else hashlib.blake2b(digest_size=16)
-    for part in _content(charge):
+    for part in _content(charge, names):
         digest.update(part)
     return digest.digest()[:16]
 
@@ -109,11 +113,9 @@ def other_digests(charge: Charge) -> list[bytes]:
     return [charge_digest(charge, 2 if charge.v == 1 else 1)]
 
 
-def _content(charge: Charge) -> Iterator[bytes]:
-    users, norms = charge.users, charge.norms
-    users = _even(users, "users") if isinstance(users, bytes) else pack_users(unpack_users(users))
-    packed = isinstance(users, bytes)
-    content = users if isinstance(users, bytes) else encode(users)
+def _content(charge: Charge, names: Raw | None) -> Iterator[bytes]:
+    norms = charge.norms
+    packed, content = (False, bytes(names)) if names is not None else _users_of(charge)
     yield encode(
         (
             (charge.dataset, charge.run, charge.step, charge.mechanism),
@@ -123,6 +125,13 @@ def _content(charge: Charge) -> Iterator[bytes]:
     )
     yield content
     yield _even(norms, "norms") if isinstance(norms, bytes) else pack_norms(unpack_norms(norms))
+
+
+def _users_of(charge: Charge) -> tuple[bool, bytes]:
+    """Whether all users of a charge are integers, which are packed then, and their bytes."""
+    users = charge.users
+    users = _even(users, "users") if isinstance(users, bytes) else pack_users(unpack_users(users))
+    return (True, users) if isinstance(users, bytes) else (False, encode(users))
 
 
 def _optional(number: float | None) -> float | None:
@@ -161,7 +170,7 @@ def page_digests(users: NDArray[np.int64] | Sequence[User]) -> bytes:
 def _page_digest(users: NDArray[np.int64] | Sequence[User]) -> bytes:
     packed = pack_users(unpack_users(list(users)) if not isinstance(users, np.ndarray) else users)
     kind, content = (b"i", packed) if isinstance(packed, bytes) else (b"s", encode(packed))
-    return hashlib.sha256(kind + content).digest()[:16]
+    return hashlib.sha256(kind + content).digest()[:PAGE_DIGEST_BYTES]
 
 
 def pack_positions(positions: NDArray[np.integer], count: int) -> bytes:

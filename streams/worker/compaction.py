@@ -22,7 +22,7 @@ COMPACT_BYTES = 16 * 1024 * 1024
 """Changes are compacted when there are this many bytes of them, and ..."""
 COMPACT_RATIO = 2
 """... this many times the size of the pages, so that it stays cheaper than committing."""
-BYTES_PER_USER = 32
+BYTES_PER_USER = 16
 COMPACT_ENTRIES = 4096
 """Or when there are this many, however small: each is read when the partition is claimed."""
 

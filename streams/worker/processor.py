@@ -296,8 +296,8 @@ class Processor:
 
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
-        began = self._time()
         parcels = parcels_of(batch.first, batch.leader_epoch, batch.outputs)
+        began = self._time()
         verdict = await self.holding.commit(
             batch.first,
             batch.next,

@@ -14,7 +14,7 @@ import hashlib
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -51,7 +51,9 @@ from tests.audit.auditor_rosters import (
     digest_of_roster,
     highest_that_fits,
     parts_of_halted,
+    prices_in,
     published_positions,
+    said_of_budgets,
 )
 
 Place = tuple[int, int]
@@ -64,6 +66,7 @@ _LARGEST_COST = 2**62
 _LARGEST_RECORD = 8 * 1024 * 1024
 _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
+_MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
 _LARGEST_VALUE = 2**29 - 1
 _SHORTFALL = Fraction(1, 2**49)
 
@@ -356,6 +359,8 @@ class Auditor:
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["own_order"] is True and policy["measure"] != "renyi")
             or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
+            or (policy["within"] is not NOT_GIVEN and policy["on_exhaustion"] == "clip")
+            or policy["within"] == policy["dataset"]
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -363,15 +368,29 @@ class Auditor:
         )
         if wrong:
             raise Rejection("invalid-policy")
+        chain = []
+        if policy["within"] in self.datasets[partition]:
+            chain = self._chain(partition, policy["within"])
+            kinds = chain[0].policy["user_ids"]
+            if (
+                len(chain) >= 8
+                or chain[0].policy["on_exhaustion"] == "clip"
+                or kinds is NOT_GIVEN
+                or policy["user_ids"] not in (NOT_GIVEN, kinds)
+            ):
+                raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
             if not self._has_had_datasets[partition]:
                 raise Stopped
             raise Rejection("invalid-policy")
-        self._has_had_datasets[partition] = True
         known = self.datasets[partition].get(policy["dataset"])
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
+        if known is None and policy["within"] is not NOT_GIVEN and not chain:
+            raise Rejection("unknown-dataset")
+        self._has_had_datasets[partition] = True
         if known is None:
-            stored = {**policy, "user_ids": "one-kind"} if unsaid else policy
+            kinds = chain[0].policy["user_ids"] if chain else "one-kind"
+            stored = {**policy, "user_ids": kinds} if unsaid else policy
             known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
         elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
             not unsaid and known.kinds != Dataset(policy).kinds
@@ -391,6 +410,8 @@ class Auditor:
         name = request["dataset"]
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
+        if any(other.policy["within"] == name for other in self.datasets[partition].values()):
+            raise Rejection("dataset-in-use")
         self.datasets[partition].pop(name, None)
         return {
             "type": "dataset-withdrawn",
@@ -406,9 +427,18 @@ class Auditor:
             raise Rejection("unknown-dataset")
         return self.datasets[partition][name]
 
+    def _chain(self, partition: int, name: str, version: int = 3) -> list[Dataset]:
+        """A dataset and those it is within, all of whose budgets count, the nearest first."""
+        chain = [self._dataset(partition, name)]
+        while (outer := chain[-1].policy["within"]) is not NOT_GIVEN:
+            chain.append(self.datasets[partition][outer])
+        if len(chain) > 1 and version < 3:
+            raise Rejection("unsupported-version")
+        return chain
+
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset = self._dataset(partition, request["dataset"])
+        dataset, *outer = self._chain(partition, request["dataset"], request["v"])
         attempt, token = request["attempt"], request["request"]
         run = self.runs[partition].get((request["dataset"], request["run"]))
         if run is None:
@@ -424,6 +454,7 @@ class Auditor:
             **self._about_run(place, request, run),
             "type": "run-opened",
             "policy": policy_in(request["v"], dataset.policy),
+            **({"outer": [dataset.policy for dataset in outer]} if outer else {}),
         }
 
     def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -459,7 +490,7 @@ class Auditor:
         witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
     ) -> dict[str, Any]:
         partition, _ = place
-        dataset, run = self._open_to(partition, charge)
+        chain, run = self._open_to(partition, charge)
         if is_uneven(charge):
             raise Rejection("malformed")
         users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
@@ -472,10 +503,10 @@ class Auditor:
         )
         if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
             return again
-        self._validate(partition, dataset, charge, users, norms)
-        self._check_writes_of_1(dataset, charge, users, norms)
+        self._validate(partition, chain, charge, users, norms)
+        self._check_writes_of_1(chain[0], charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
-        granted = self._settle(place, dataset, charge, users, norms, witnesses.get(key, {}))
+        granted, refused = self._settle(place, chain, charge, users, norms, witnesses.get(key, {}))
         admitted = [grant is not None for grant in granted]
         clipped = [
             (position, grant)
@@ -484,47 +515,53 @@ class Auditor:
         ]
         decision = {
             **_about_step(place, charge),
-            "type": "decision",
+            "type": "nested-decision" if len(chain) > 1 else "decision",
             "digest": digest_of(charge, users, norms),
             "users": len(users),
             "admitted": admitted,
-            "exhausted": [not all(dataset.left(dataset.accounts[user])) for user in users],
+            "exhausted": [_is_exhausted(chain, user) for user in users],
             "halted": [u for u, is_in in zip(users, admitted, strict=True) if not is_in],
             "clipped": [position for position, _ in clipped],
             "granted": [grant for _, grant in clipped],
+            **said_of_budgets(_names(chain), refused),
         }
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
         return decision
 
-    def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[Dataset, RunState]:
+    def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[list[Dataset], RunState]:
         """What a request wants to charge under the current attempt of a run."""
-        dataset = self._dataset(partition, request["dataset"])
+        chain = self._chain(partition, request["dataset"], request["v"])
         run = self._run(partition, request)
         if run.closed:
             raise Rejection("run-closed")
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        return dataset, run
+        return chain, run
 
     def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset, run = self._open_to(partition, request)
+        chain, run = self._open_to(partition, request)
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
-        if len(users) > _MOST_USERS or _may_write(dataset, roster.members + added) > _MOST_WRITTEN:
+        written = _may_write(chain, roster.members + added)
+        said = len(roster.members + added)
+        said = said * (30 if chain[0].policy["on_exhaustion"] == "clip" else 21) // 8 + said // 256
+        too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > _LARGEST_RECORD
+        if len(users) > _MOST_USERS or too_much:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
-        if not dataset.has_room_for(added, request["v"]):
+        if not all(dataset.has_room_for(added, request["v"]) for dataset in chain):
             raise Rejection("mixed-users")
         if len({*roster.members, *added}) < len(roster.members) + len(added):
             raise Rejection("duplicate-user")
-        self._check_homes(partition, dataset, added)
+        self._check_homes(partition, chain[0], added)
         run.roster = roster
         roster.enrol(added)
-        for user in added:
-            dataset.accounts.setdefault(user, dataset.account(user))
+        for dataset in chain:
+            for user in added:
+                dataset.accounts.setdefault(user, dataset.account(user))
         is_of_roster = run.decision.get("type") == "roster-decision"
         return {
             **self._about_run(place, request, run),
@@ -535,7 +572,7 @@ class Auditor:
 
     def _charge_roster(self, place: Place, charge: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset, run = self._open_to(partition, charge)
+        chain, run = self._open_to(partition, charge)
         content, digest = content_of(charge), digest_of_roster(charge)
         if again := _decided_before(run, charge, content, digest):
             return again
@@ -544,24 +581,27 @@ class Auditor:
             raise Rejection("unknown-roster")
         if charge["members"] != len(roster.members):
             raise Rejection("roster-changed")
-        _check_roster_mechanism(dataset, charge)
-        prices = roster.prices_of(charge, len(dataset.budget))
+        for dataset in chain:
+            _check_roster_mechanism(dataset, charge)
+        prices = roster.prices_of(charge, [len(dataset.budget) for dataset in chain])
         moved = roster.levels_of(charge)
         roster.tariff, roster.prices = charge["tariff"], prices
         roster.set_levels(moved)
-        granted = [
-            self._settle_level(place, dataset, user, level, prices)
+        settled = [
+            self._settle_level(place, chain, user, level, prices)
             for user, level in zip(roster.members, roster.levels, strict=True)
         ]
-        exhausted = [not all(dataset.left(dataset.accounts[user])) for user in roster.members]
-        clips = dataset.policy["on_exhaustion"] == "clip"
+        granted = [level for level, _ in settled]
+        exhausted = [_is_exhausted(chain, user) for user in roster.members]
+        clips = chain[0].policy["on_exhaustion"] == "clip"
         decision = {
             **_about_step(place, charge),
             **roster.tell(moved, granted, exhausted, clips),
             "type": "roster-decision",
             "digest": digest,
         }
-        for halted in parts_of_halted(decision, roster):
+        refused = dict(enumerate(first for _, first in settled))
+        for halted in parts_of_halted(decision, roster, _names(chain), refused):
             self.answers[_frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -570,25 +610,35 @@ class Auditor:
         return decision
 
     def _settle_level(
-        self, place: Place, dataset: Dataset, user: User, level: int, prices: list[Cost]
-    ) -> int | None:
-        """Charge a member of a roster; the level that is granted, None if the user is left out."""
-        account = dataset.accounts[user]
-        dataset.bind(account, prices[level])
-        left = dataset.left(account)
-        prices = [dataset.at_orders(account, cost) for cost in prices]
-        granted: int | None = level
-        if any(units > rest for units, rest in zip(prices[level], left, strict=True)):
-            granted = None
-            if dataset.policy["on_exhaustion"] == "clip":
-                granted = highest_that_fits(prices, level, left)
-        self._book(place, dataset, user, prices[granted or 0])
-        return granted
+        self,
+        place: Place,
+        chain: list[Dataset],
+        user: User,
+        level: int,
+        tables: list[list[Cost]],
+    ) -> tuple[int | None, int]:
+        """Charge a member of a roster; the level that is granted, None if the user is left out, and
+        then the first budget that refused.
+        """
+        own, refusing = [], []
+        for number, (dataset, prices) in enumerate(zip(chain, tables, strict=True)):
+            account = dataset.accounts[user]
+            dataset.bind(account, prices[level])
+            own.append([dataset.at_orders(account, cost) for cost in prices])
+            left = dataset.left(account)
+            if any(units > rest for units, rest in zip(own[-1][level], left, strict=True)):
+                refusing.append(number)
+        granted = None if refusing else level
+        if refusing and chain[0].policy["on_exhaustion"] == "clip":
+            granted = highest_that_fits(own[0], level, left)
+        for dataset, prices in zip(chain, own, strict=True):
+            self._book(place, dataset, user, prices[granted or 0])
+        return granted, min(refusing, default=0)
 
     def _validate(
         self,
         partition: int,
-        dataset: Dataset,
+        chain: list[Dataset],
         charge: Mapping[str, Any],
         users: list[User],
         norms: list[float],
@@ -596,12 +646,13 @@ class Auditor:
         """In the documented order of the reasons."""
         if len(users) > _MOST_USERS:
             raise Rejection("too-large")
-        if charge["v"] >= 2 and _may_write(dataset, users) > _MOST_WRITTEN:
+        if charge["v"] >= 2 and _may_write(chain, users) > _MOST_WRITTEN:
             raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
-        _check_mechanism(dataset, charge)
-        if not dataset.has_room_for(users, charge["v"]):
+        for dataset in chain:
+            _check_mechanism(dataset, charge)
+        if not all(dataset.has_room_for(users, charge["v"]) for dataset in chain):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
         if clip_norm is not None and not 0 <= clip_norm < math.inf:
@@ -612,7 +663,7 @@ class Auditor:
             raise Rejection("norm-above-clip")
         if len(set(users)) != len(users):
             raise Rejection("duplicate-user")
-        self._check_homes(partition, dataset, users)
+        self._check_homes(partition, chain[0], users)
 
     def _check_homes(self, partition: int, dataset: Dataset, users: list[User]) -> None:
         """Whether all users live here; those who have an account do."""
@@ -628,7 +679,7 @@ class Auditor:
         norms: list[float],
     ) -> None:
         """What version 1 writes is limited by Redis alone, and so counted and not estimated."""
-        if charge["v"] >= 2 or _may_write(dataset, users) <= _LARGEST_VALUE:
+        if charge["v"] >= 2 or _may_write([dataset], users) <= _LARGEST_VALUE:
             return
         assert dataset.policy["on_exhaustion"] == "halt", "what clipping grants is not known here"
         charged = raised = 0
@@ -649,20 +700,30 @@ class Auditor:
     def _settle(
         self,
         place: Place,
-        dataset: Dataset,
+        chain: list[Dataset],
         charge: Mapping[str, Any],
         users: list[User],
         norms: list[float],
         witness: Mapping[int, float],
-    ) -> list[float | None]:
-        """Charge every user; the granted norm of each, None for those left out."""
+    ) -> tuple[list[float | None], list[int]]:
+        """Charge every user; the granted norm of each, None for those left out, and for these the
+        first budget that refused.
+        """
         granted: list[float | None] = []
+        refused = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
-            account = dataset.accounts.setdefault(user, dataset.account(user))
-            grant, cost = _granted(dataset, account, charge, norm, witness.get(position))
-            granted.append(grant)
-            self._book(place, dataset, user, cost)
-        return granted
+            accounts = [d.accounts.setdefault(user, d.account(user)) for d in chain]
+            offers = [
+                _granted(dataset, account, charge, norm, witness.get(position))
+                for dataset, account in zip(chain, accounts, strict=True)
+            ]
+            refusing = [number for number, (grant, _) in enumerate(offers) if grant is None]
+            granted.append(None if refusing else offers[0][0])
+            refused += refusing[:1]
+            for dataset, (_, cost) in zip(chain, offers, strict=True):
+                is_free = refusing and len(chain) > 1
+                self._book(place, dataset, user, (0,) * len(cost) if is_free else cost)
+        return granted, refused
 
     def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
         """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
@@ -675,6 +736,15 @@ class Auditor:
             if account.order is not None:
                 key = dataset.policy["dataset"], user, *place
                 self.bound_orders[key] = dataset.orders[account.order]
+
+
+def _names(chain: Sequence[Dataset]) -> list[str]:
+    return [dataset.policy["dataset"] for dataset in chain]
+
+
+def _is_exhausted(chain: Sequence[Dataset], user: User) -> bool:
+    """Whether nothing is left of some budget."""
+    return any(not all(dataset.left(dataset.accounts[user])) for dataset in chain)
 
 
 def _about_step(place: Place, charge: Mapping[str, Any]) -> dict[str, Any]:
@@ -741,11 +811,14 @@ def _granted(
     return grant, cost
 
 
-def _may_write(dataset: Dataset, users: list[User]) -> int:
+def _may_write(chain: Sequence[Dataset], users: list[User]) -> int:
     """The documented count of what a charge of these users may make a worker write."""
-    orders = 1 if dataset.binds else len(dataset.budget)
-    per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * orders
-    return 4096 + len(users) * per_user + 8 * _string_bytes(users)
+    total = 0
+    for dataset in chain:
+        orders = 1 if dataset.binds else len(dataset.budget)
+        per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * orders
+        total += 4096 + len(users) * per_user + 8 * _string_bytes(users)
+    return total
 
 
 def _string_bytes(users: list[User]) -> int:
@@ -796,7 +869,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
 def published_answer(value: bytes) -> dict[str, Any]:
     """A record of `halts` in the auditor's terms."""
     answer = msgspec.msgpack.decode(value)
-    if answer["type"] == "decision":
+    if answer["type"] in ("decision", "nested-decision"):
         count = answer["users"]
         answer["admitted"] = _bits(answer["admitted"], count)
         answer["exhausted"] = _bits(answer["exhausted"], count)
@@ -804,6 +877,8 @@ def published_answer(value: bytes) -> dict[str, Any]:
         clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
         answer["granted"] = numbers_of(granted, "d")
+        if "refused" in answer:
+            answer["refused"] = list(answer["refused"])
     elif answer["type"] == "roster-decision":
         for name in ("halted", "readmitted", "exhausted", "regranted"):
             answer[name] = published_positions(answer[name], answer["members"])
@@ -816,8 +891,10 @@ def published_answer(value: bytes) -> dict[str, Any]:
     elif answer["type"] == "halted":
         answer["users"] = numbers_of(answer["users"], "q")
         answer["exhausted"] = _bits(answer["exhausted"], len(answer["users"]))
+        if "refused" in answer:
+            answer["refused"] = list(answer["refused"])
     elif "policy" in answer:
-        assert fits(answer["policy"], POLICY)
+        assert all(fits(policy, POLICY) for policy in [answer["policy"], *answer.get("outer", [])])
     return answer
 
 
@@ -872,7 +949,7 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
         assert answer["partition"] == partition
         frozen, content = _frozen_answer(value or b"")
         answers.append(frozen)
-        if answer["type"] in ("decision", "roster-decision"):
+        if answer["type"] in ("decision", "nested-decision", "roster-decision"):
             key = answer["dataset"], answer["run"], answer["step"], partition
             contents[key].add(content)
     for key, ways in contents.items():
@@ -952,7 +1029,8 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        assert {"user_ids": NOT_GIVEN, "own_order": NOT_GIVEN, **policy} == dataset.policy
+        unsaid = dict.fromkeys(("user_ids", "own_order", "within"), NOT_GIVEN)
+        assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
@@ -974,7 +1052,7 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 def state_of(ledger: Ledger, name: str) -> Rows:
     """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
-    accounts = ledger._accounts_of(name)  # which has rosters go on from what Redis has of them
+    accounts = ledger._budgets_of(name).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()
     spent = spent.reshape(-1, width).tolist()
@@ -983,25 +1061,32 @@ def state_of(ledger: Ledger, name: str) -> Rows:
     while len(rows) < len(accounts):
         page = accounts.take_page(number)
         number += 1
-        columns = page.columns
-        base, rungs = numbers_of(columns["base"], "q"), numbers_of(columns["rungs"], "q")
+        columns = {name.rstrip("~"): _unpacked(packed) for name, packed in page.columns.items()}
+        base, rungs = columns["base"], columns["rungs"]
         for i, user in enumerate(numbers_of(page.users, "q")):
             paid = tuple(spent[len(rows)])
             used = tuple(
                 s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
             )
-            is_bound = columns.get("bound", bytes(i + 1))[i]
+            is_bound = "bound" in columns and columns["bound"][i]
             rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
     assert list(rows) == list(users)
     return rows
+
+
+def _unpacked(packed: bytes) -> list[int]:
+    """A column of a page: distances of so many bytes from a number, or from it and their place."""
+    least, count, width, steps = struct.unpack_from("<qIBB", packed)
+    ends = range(14, 14 + count * width, width) if width else [14] * count
+    distances = [int.from_bytes(packed[at : at + width], "little") for at in ends]
+    return [least + distance + steps * i for i, distance in enumerate(distances)]
 
 
 def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
     """A roster, as Redis has it."""
     terms, members = ledger.rosters[address], ledger.rosters.members[address]
     accounts = ledger.datasets[address[0]]
-    orders = len(accounts.policy.budget)
-    numbers = numbers_of(terms.units, "q")
+    orders = [len(policy.budget) for policy in ledger.policies.budgets(address[0]).policies]
     users = accounts.users_at(members.slots)
     return Roster(
         clip_norm=terms.clip_norm,
@@ -1012,5 +1097,5 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
         halted=set(members.halted.tolist()),
         exhausted=set(members.exhausted.tolist()),
         tariff=terms.tariff,
-        prices=[tuple(numbers[i : i + orders]) for i in range(0, len(numbers), orders)],
+        prices=prices_in(terms.units, terms.levels, orders) if terms.units else [],
     )

@@ -83,8 +83,9 @@ POLICY = {
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
     "own_order": lambda value: value is NOT_GIVEN or value is True,
+    "within": lambda value: value is NOT_GIVEN or _is_name(value),
 }
-_POLICY_SINCE = {"user_ids": 2, "own_order": 3}
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
@@ -172,6 +173,7 @@ _DEFAULTS = {
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
     "own_order": NOT_GIVEN,
+    "within": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,

@@ -40,7 +40,7 @@ class Roster:
     halted: set[int] = field(default_factory=set)  # not admitted last
     exhausted: set[int] = field(default_factory=set)  # said to have nothing left
     tariff: bytes = b""  # the digest
-    prices: list[Cost] = field(default_factory=list)
+    prices: list[list[Cost]] = field(default_factory=list)  # in each budget that it counts against
 
     def check_follows(self, request: Mapping[str, Any], users: list[User]) -> list[User]:
         """Who of these users is not enrolled yet, if the others are those that are."""
@@ -52,19 +52,21 @@ class Roster:
             raise Rejection("roster-changed")
         return users[len(there) :]
 
-    def prices_of(self, charge: Mapping[str, Any], orders: int) -> list[Cost]:
-        """What the levels cost in a step."""
+    def prices_of(self, charge: Mapping[str, Any], orders: Sequence[int]) -> list[list[Cost]]:
+        """What the levels cost in a step, in budgets of so many orders."""
         units = charge["units"]
         if not units:
             if charge["tariff"] != self.tariff:
                 raise Rejection("invalid-tariff")
             return self.prices
-        if tariff_digest(units) != charge["tariff"] or len(units) != 8 * orders * (self.grid + 1):
+        numbers = sum(orders) * (self.grid + 1)
+        if tariff_digest(units) != charge["tariff"] or len(units) != 8 * numbers:
             raise Rejection("invalid-tariff")
-        numbers = numbers_of(units, "q")
-        prices = [tuple(numbers[i : i + orders]) for i in range(0, len(numbers), orders)]
+        return [self._checked_prices(prices) for prices in prices_in(units, self.grid, orders)]
+
+    def _checked_prices(self, prices: list[Cost]) -> list[Cost]:
         falls = any(a > b for low, high in pairwise(prices) for a, b in zip(low, high, strict=True))
-        if any(prices[0]) or falls or any(units > _LARGEST_COST for units in numbers):
+        if any(prices[0]) or falls or max(map(max, prices)) > _LARGEST_COST:
             raise Rejection("invalid-tariff")
         return prices
 
@@ -146,6 +148,16 @@ class Roster:
         }
 
 
+def prices_in(units: bytes, grid: int, orders: Sequence[int]) -> list[list[Cost]]:
+    """Packed prices of every level, in budgets of so many orders, one after the other."""
+    numbers, tables, start = numbers_of(units, "q"), [], 0
+    for count in orders:
+        end = start + count * (grid + 1)
+        tables.append([tuple(numbers[i : i + count]) for i in range(start, end, count)])
+        start = end
+    return tables
+
+
 def check_grid(clip_norm: float, levels: int) -> None:
     """Whether all norms of a grid differ."""
     norms = [_rounded_up(Fraction(clip_norm) * level / levels) for level in range(levels + 1)]
@@ -171,22 +183,37 @@ def highest_that_fits(prices: Sequence[Cost], level: int, left: Cost) -> int | N
     return max(fitting) if max(fitting) or not level else None
 
 
-def parts_of_halted(decision: Mapping[str, Any], roster: Roster) -> list[dict[str, Any]]:
-    """The HALT events that are published beside a decision about a roster, as it is by then."""
-    names = "v", "dataset", "run", "attempt", "step", "partition", "offset"
+def parts_of_halted(
+    decision: Mapping[str, Any], roster: Roster, names: Sequence[str], refused: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    """The HALT events that are published beside a decision about a roster, as it is by then.
+
+    Args:
+        decision: which says who is halted.
+        roster: of the run.
+        names: of the datasets it counts against.
+        refused: by position, which of them refused.
+    """
+    about = "v", "dataset", "run", "attempt", "step", "partition", "offset"
     halted = decision["halted"]
     parts = [halted[i : i + _HALTED_USERS] for i in range(0, len(halted), _HALTED_USERS)]
     return [
         {
             "type": "halted",
-            **{name: decision[name] for name in names},
+            **{name: decision[name] for name in about},
             "part": number,
             "parts": len(parts),
             "users": [roster.members[position] for position in part],
             "exhausted": [position in roster.exhausted for position in part],
+            **said_of_budgets(names, [refused[position] for position in part]),
         }
         for number, part in enumerate(parts)
     ]
+
+
+def said_of_budgets(names: Sequence[str], refused: Sequence[int]) -> dict[str, Any]:
+    """Which budgets refused, if there are several."""
+    return {"budgets": list(names), "refused": list(refused)} if len(names) > 1 else {}
 
 
 def content_of(charge: Mapping[str, Any]) -> tuple[Any, ...]:

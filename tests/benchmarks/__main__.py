@@ -10,11 +10,21 @@ from pathlib import Path
 
 from accounting import PoissonGaussian
 from streams.local import LocalStack
-from tests.benchmarks import filters, latency, peers, rosters, soak, standing, throughput
+from tests.benchmarks import (
+    filters,
+    latency,
+    memory,
+    peers,
+    rosters,
+    sdk,
+    soak,
+    standing,
+    throughput,
+)
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
 _SERVICE = ("throughput", "latency", "rosters")
-_LIBRARY = ("filters", "standing", "reports")
+_LIBRARY = ("filters", "standing", "sdk", "memory", "reports")
 
 
 def main() -> None:
@@ -25,7 +35,8 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
-    parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000])
+    parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
+    parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
     parser.add_argument(
         "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
@@ -68,6 +79,13 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         _say("Measuring charges that stand")
         results = [standing.measure(users, options.rounds) for users in (1_000, 10_000_000)]
         lines += standing.lines(results)
+    if "sdk" in parts:
+        _say("Measuring the SDK")
+        lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
+    if "memory" in parts:
+        _say("Measuring memory")
+        kinds = [(users, ids) for users in options.resident for ids in ("integers", "strings")]
+        lines += memory.lines([memory.measure(users, ids) for users, ids in kinds])
     if "reports" in parts:
         _say("Measuring reports")
         lines += peers.lines(peers.Workload(1000, 1000, 100, PoissonGaussian(1.0, 0.01)), 1)

@@ -22,8 +22,12 @@ from streams.topics.topics import NORMS, ODOMETER
 from streams.worker.kafka.fenced_producer import send_in_batches
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.outbox import UNPUBLISHED_PARCELS
+from streams.worker.ports import Origin
 from streams.worker.processor import BATCH_RECORDS
 from tests.benchmarks.workload import Applied
+
+_ORIGIN = Origin(bytes(16), 0)
+"""As long as those of a worker."""
 
 
 class RawPipe:
@@ -80,9 +84,12 @@ class RawPipe:
 
     async def _publish(self, start: int, stop: int) -> None:
         await self._publishing.acquire()
-        outputs = [output for record in self._outputs[start:stop] for output in record]
-        checkpoints = [output for output in outputs if output.channel is Channel.ODOMETER]
-        answers = [output for output in outputs if output.channel is not Channel.ODOMETER]
+        answers, checkpoints = [], []
+        for outputs in self._outputs[start:stop]:
+            answers += [output for output in outputs if output.channel is not Channel.ODOMETER]
+            risen = [output for output in outputs if output.channel is Channel.ODOMETER]
+            if risen:
+                checkpoints.append((_ORIGIN, risen))
         sent = await self._publisher.publish(0, answers)
         if checkpoints:
             producer, topic = self._publisher.producer, self._config.topic(ODOMETER)

@@ -23,6 +23,7 @@ NOISE, RATE = 1.1, 1e-3
 _BLOCK = 50
 _WARM_UP = 100
 _DENSE = 10
+_OBSERVED = 500
 
 
 @dataclass
@@ -36,7 +37,9 @@ class RosterCosts:
         observed: of each step that brings the levels of a sample, sampling included.
         dense: of each step that brings all levels.
         echo: of each bare echo, in turns with the quiet steps.
+        elapsed: seconds from the first to the last of all quiet steps, without the echoes.
         log_bytes: of a quiet step, in all partitions of the log.
+        sent_bytes: to Redis in a quiet step, by all partitions.
         kept_bytes: of memory in Redis, for each user.
     """
 
@@ -46,7 +49,9 @@ class RosterCosts:
     observed: list[float] = field(default_factory=list)
     dense: list[float] = field(default_factory=list)
     echo: list[float] = field(default_factory=list)
+    elapsed: float = 0.0
     log_bytes: float = 0.0
+    sent_bytes: float = 0.0
     kept_bytes: float = 0.0
 
 
@@ -57,7 +62,7 @@ def measure(stack: LocalStack, users: int, steps: int) -> RosterCosts:
         redis=stack.redis,
         prefix=f"rosters{users}.",
         partitions=PARTITIONS,
-        timeout=120.0,
+        timeout=600.0,
     )
     echo_config = Config(kafka=stack.kafka, prefix=f"aside{users}.", partitions=PARTITIONS)
     ensure_topics(config)
@@ -103,13 +108,19 @@ def _measure(
         _charge(roster)
         echo.step()
     begun = _log_bytes(config)
-    charged = 0
+    charged, sent = 0, 0
     while charged < steps:
+        sent -= _sent(config)
         costs.quiet += [milliseconds(lambda: _charge(roster)) for _ in range(_BLOCK)]
+        sent += _sent(config)
         costs.echo += [milliseconds(echo.step) for _ in range(_BLOCK)]
         charged += _BLOCK
+    costs.elapsed = sum(costs.quiet) / 1e3
     costs.log_bytes = (_log_bytes(config) - begun) / charged
-    costs.observed = [milliseconds(_observed(roster, random)) for _ in range(steps // 4)]
+    costs.sent_bytes = sent / charged
+    costs.observed = [
+        milliseconds(_observed(roster, random)) for _ in range(min(steps // 4, _OBSERVED))
+    ]
     costs.dense = [milliseconds(_dense(roster, random)) for _ in range(_DENSE)]
     costs.kept_bytes = (_memory(config) - before) / costs.users
     return costs
@@ -153,15 +164,20 @@ def _memory(config: Config) -> int:
     return int(Redis.from_url(config.redis).info("memory")["used_memory"])
 
 
+def _sent(config: Config) -> int:
+    """Bytes of all commands that Redis was given so far."""
+    return int(Redis.from_url(config.redis).info("stats")["total_net_input_bytes"])
+
+
 def lines(results: list[RosterCosts]) -> list[str]:
     """A table for the report."""
     if not results:
         return []
     rows = [
         "| users over 4 partitions | quiet step, p50 / p99 | echo, p50 / p99 | "
-        "with a sample's levels, p50 | with all levels, p50 | enrolled | log, a quiet step | "
-        "Redis, a user |",
-        "|---|---|---|---|---|---|---|---|",
+        "with a sample's levels, p50 | with all levels, p50 | enrolled | quiet steps in all | "
+        "log, a quiet step | to Redis, a quiet step | Redis, a user |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         quiet, echo = (
@@ -171,7 +187,8 @@ def lines(results: list[RosterCosts]) -> list[str]:
         observed, dense = percentile(r.observed, 50), percentile(r.dense, 50)
         rows.append(
             f"| {r.users:,} | {quiet} ms | {echo} ms | {observed:.1f} ms | {dense:.0f} ms "
-            f"({r.users / dense / 1e3:.1f} M users/s) | {r.enrolled:.1f} s | {r.log_bytes:.0f} B | "
+            f"({r.users / dense / 1e3:.1f} M users/s) | {r.enrolled:.1f} s | {len(r.quiet):,} in "
+            f"{r.elapsed:.0f} s | {r.log_bytes:.0f} B | {r.sent_bytes:.0f} B | "
             f"{r.kept_bytes:.0f} B |"
         )
     return ["## Steps of a roster", "", *rows, ""]

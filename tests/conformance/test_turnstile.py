@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, renyi_cost
 from streams import (
@@ -411,3 +412,101 @@ def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
     assert (given.step, run.step) == (1, 2)
     np.testing.assert_array_equal(given.clip_norms, lost.clip_norms)
     assert (back.charge(noise_stddev=8.0).clip_norms == 1.0).all()
+
+
+# --- datasets within others -----------------------------------------------------------------------
+
+
+def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
+    person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
+    turnstile.create_dataset(person, budget=0.2)
+    turnstile.create_dataset(ads, budget=1.0, within=person)
+    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, within=person)
+    assert (made.within, made.user_ids) == (person, "one-kind")
+    users = list(range(40))
+    run = turnstile.run(ads, "r")
+    assert [policy.dataset for policy in run.outer] == [person]
+    assert run.charge(users[:30], np.ones(30), noise_stddev=2.0).admitted.all()  # rho 1/8
+    roster = turnstile.run(search, "r").enrol(users, clip_norm=1.0)
+    first = roster.charge(noise_stddev=2.0)  # mu 1/2: all of the budget of search
+    assert first.halted.tolist() == users[:30]
+    assert np.flatnonzero(first.exhausted).tolist() == users[30:]
+    second = roster.charge(noise_stddev=4.0)
+    assert second.readmitted.tolist() == users[:30]
+    assert second.halted.tolist() == users[30:]
+    decided = run.charge(users, np.ones(40), noise_stddev=2.0)
+    assert not decided.admitted[:30].any()
+    refused = {
+        (halt.dataset, halt.step, halt.user): halt.refused_by
+        for dataset in (ads, search)
+        for halt in turnstile.halts(dataset, follow=False)
+    }
+    assert refused == {
+        **{(search, 0, user): person for user in users[:30]},
+        **{(search, 1, user): search for user in users[30:]},
+        **{(ads, 1, user): person for user in users},
+    }
+
+
+def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
+    turnstile: Turnstile, name: str
+) -> None:
+    with pytest.raises(RequestRejected, match="create the outer one first"):
+        turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    turnstile.create_dataset(f"{name}-outer", budget=1.0)
+    turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(name, budget=1.0)
+    with pytest.raises(DatasetInUse):
+        turnstile.withdraw_dataset(f"{name}-outer")
+    turnstile.withdraw_dataset(name)
+    turnstile.withdraw_dataset(f"{name}-outer")
+    with pytest.raises(InvalidRequest, match="halts"):
+        turnstile.create_dataset(name, budget=1.0, on_exhaustion="clip", within=f"{name}-outer")
+
+
+@pytest.mark.parametrize("measure", ["pure-dp", "zcdp", "gdp"])
+def test_a_step_is_given_up_under_every_measure(
+    turnstile: Turnstile, name: str, measure: Any
+) -> None:
+    turnstile.create_dataset(name, measure=measure, budget=1.0)
+    mechanism: Any = PureDP() if measure == "pure-dp" else Gaussian(4.0)
+    turnstile.run(name, "r").charge([1, 2], [0.1, 0.1], mechanism=mechanism)
+    run = turnstile.run(name, "r", released=-1)
+    assert run.interrupted
+    run.abandon()
+    assert run.step == 1
+
+
+# --- what describes a step ------------------------------------------------------------------------
+
+
+def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
+    turnstile: Turnstile, name: str
+) -> None:
+    fine = {"budget": [5.0, 20.0], "odometer_step": [2.0**-30, 2.0**-28]}
+    turnstile.create_dataset(name, measure="renyi", orders=[4.0, 16.0], **fine)
+    sampled = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.5))
+    charged = []
+    for mechanism in (sampled, PoissonGaussian(3.0, 0.02)):  # at a clip norm of 2
+        user = len(charged)
+        roster = turnstile.run(name, f"roster-{user}").enrol([user], clip_norm=2.0, levels=10)
+        step = roster.charge(mechanism=mechanism)
+        assert step.sampling_rate == 0.02
+        charged.append(step.clip_norms.tolist())
+    assert charged == [[2.0]] * 2
+    run = turnstile.run(name, "by-norms")
+    assert run.charge(
+        [0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0), clip_norm=0.5
+    ).admitted.all()
+    assert run.charge([1], [0.5], mechanism=Gaussian(2.0), clip_norm=0.5).admitted.all()
+    checkpoints = turnstile.odometer(name, follow=False)
+    bounds = {checkpoint.user: checkpoint.bound for checkpoint in checkpoints}
+    assert bounds[0] == bounds[1]
+    assert bounds[0][0] > 4 * 0.25**2 / 2  # more than the step by norms alone
+    with pytest.raises(InvalidRequest, match="give clip_norm"):
+        run.charge([0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0))
+    with pytest.raises(InvalidRequest, match="a step of its own"):
+        run.charge([0], [0.5], mechanism=dp_event.SelfComposedDpEvent(sampled, 3), clip_norm=0.5)
+    with pytest.raises(InvalidRequest, match="charged by a roster"):
+        run.charge([0], [0.5], mechanism=sampled, clip_norm=0.5)

@@ -107,9 +107,11 @@ class Fuzz:
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
         log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", v=3, **orders)
+        log.create("within", budget=5.0, within="own", v=3)
         log.create("old", v=1)
         for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r", v=2)
+        log.open(dataset="within", run="r", v=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)
         self._aside = rebuilt(log.changes)
         log.watch = watch

@@ -11,7 +11,7 @@ from streams.ledger.ledger import Ledger
 from tests.audit.auditor_rosters import tariff_digest
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
 
-DATASETS = ["a", "b", "c", "own", "old", "nobody-created-this"]
+DATASETS = ["a", "b", "c", "own", "within", "old", "nobody-created-this"]
 RUNS = ["r", "s", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
@@ -60,6 +60,8 @@ class Records:
             record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
             if record["v"] == 1:
                 del record["policy"]["user_ids"]
+            if rng.random() < 0.3:
+                record["policy"]["within"] = rng.choice(DATASETS)
         else:
             record["dataset"] = dataset
         if "run" in record:
@@ -136,14 +138,23 @@ class Records:
     def _tariff(self, dataset: str, levels: int) -> bytes:
         """Prices of every level and order; now and then what is no tariff."""
         rng = self._rng
-        accounts = self._ledger.datasets.get(dataset)
-        orders = 1 if accounts is None else len(accounts.policy.budget)
+        orders = [1]
+        if dataset in self._ledger.datasets:
+            orders = [
+                len(policy.budget) for policy in self._ledger.policies.budgets(dataset).policies
+            ]
         steps = [0, 1, 2**38, 2**42, 2**44, 2**60]
-        columns = [
-            list(accumulate([0] + [rng.choice(steps[: rng.randint(1, 6)]) for _ in range(levels)]))
-            for _ in range(orders)
-        ]
-        units = [min(price, 2**62) for row in zip(*columns, strict=True) for price in row]
+        units: list[int] = []
+        for count in orders:
+            columns = [
+                list(
+                    accumulate(
+                        [0] + [rng.choice(steps[: rng.randint(1, 6)]) for _ in range(levels)]
+                    )
+                )
+                for _ in range(count)
+            ]
+            units += [min(price, 2**62) for row in zip(*columns, strict=True) for price in row]
         if rng.random() < 0.05:
             units[rng.randrange(len(units))] = rng.choice([-1, 5, 2**62 + 1, -(2**63)])
         return struct.pack(f"<{len(units)}q", *units)

@@ -1,11 +1,10 @@
 """The demo is the whole path: what it reports must be what Kafka brought back."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from streams.demo import entry, run_demo
+from streams.demo import run_demo
+from tests.integration.demos import few_samples
 from tests.integration.service import ServiceFactory
 
 
@@ -19,10 +18,8 @@ def report(start_service: ServiceFactory, tmp_path_factory):
 @pytest.fixture(scope="module")
 def sampled(report, tmp_path_factory):
     """The sampled training on the same service, with fewer steps."""
-    short = [replace(settings, steps=12, filter_steps=3) for settings in entry.SAMPLED_DIGITS]
     out = tmp_path_factory.mktemp("sampled")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entry, "SAMPLED_DIGITS", short)
+    with few_samples():
         return run_demo("dpsgd", report[1].config, None, out, echo=lambda _: None)
 
 

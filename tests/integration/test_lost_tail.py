@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from streams.local import KafkaBroker, LocalStack
-from tests.integration.service import Service, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with LocalStack(workers=1, partitions=2) as stack:
+    with LocalStack(workers=1, partitions=2, worker_command=IMPATIENT_WORKER) as stack:
         yield Service(stack)
         stack.broker.kill()
 

@@ -20,17 +20,26 @@ from tests.audit.auditor import state_of
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = list(range(300))
-STEPS, KILLS = 60, 5
-POLICIES: dict[str, dict[str, Any]] = {
-    "own": {"measure": "renyi", "epsilon": 3.0, "delta": 1e-5},
-    "orders": {"measure": "renyi", "orders": [8.0, 20.0], "epsilon": 3.0, "delta": 1e-5},
-    "clipped": {"measure": "zcdp", "budget": 1.0, "on_exhaustion": "clip"},
+STEPS, KILLS = 48, 3
+POLICIES: dict[str, dict[str, dict[str, Any]]] = {
+    "own": {"own": {"measure": "renyi", "epsilon": 3.0, "delta": 1e-5}},
+    "orders": {
+        "orders": {"measure": "renyi", "orders": [8.0, 20.0], "epsilon": 3.0, "delta": 1e-5}
+    },
+    "clipped": {"clipped": {"measure": "zcdp", "budget": 1.0, "on_exhaustion": "clip"}},
+    "nested": {
+        "person": {"measure": "zcdp", "budget": 1.5},
+        "tenant": {"measure": "renyi", "orders": [4.0], "budget": [5.0], "within": "person"},
+        "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "within": "tenant"},
+    },
 }
+"""The dataset of this name, and before it those that it is within."""
 
 
 @pytest.fixture(scope="module")
 def service(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=2, partitions=3) as running:
+        assert running.client  # it waits for topics longer than the trainers do
         yield running
 
 
@@ -84,10 +93,11 @@ class Trainer:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, policy: str) -> None:
-    sampled = POLICIES[policy]["measure"] == "renyi"
+    sampled = all(fields["measure"] == "renyi" for fields in POLICIES[policy].values())
     trainers = []
     for turnstile in (service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)):
-        turnstile.create_dataset(policy, **POLICIES[policy])
+        for name, fields in POLICIES[policy].items():
+            turnstile.create_dataset(name, **fields)
         trainers.append(Trainer(turnstile, policy, sampled))
     real, reference = trainers
     training = threading.Thread(target=real.steps, args=(STEPS,), daemon=True)
@@ -106,6 +116,7 @@ def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, p
     assert real.told == reference.told
     assert any(halted for _, halted, *_ in real.told)
     ledgers = reference.turnstile._connection.ledgers  # type: ignore[attr-defined]
-    expected = {user: row for ledger in ledgers for user, row in state_of(ledger, policy).items()}
-    assert service.state(policy) == expected
+    for name in POLICIES[policy]:
+        rows = [state_of(ledger, name) for ledger in ledgers]
+        assert service.state(name) == {user: row for part in rows for user, row in part.items()}
     service.audit()

@@ -321,38 +321,42 @@ def test_a_redis_that_is_ahead_of_the_log_stops_the_partition(service: Service) 
 # --- lost state ---------------------------------------------------------------------------------
 
 
-def lose(name: str) -> Callable[[Any, Service], None]:
-    return lambda client, service: client.delete(service.key(1, name))
+def lose(name: str) -> Callable[[Any, Service, int], None]:
+    return lambda client, service, partition: client.delete(service.key(partition, name))
 
 
-def exchange_page(client: Any, service: Service) -> None:
-    client.lset(service.key(1, "changes"), -1, client.lindex(service.key(1, "changes"), 0))
+def exchange_page(client: Any, service: Service, partition: int) -> None:
+    changes = service.key(partition, "changes")
+    client.lset(changes, -1, client.lindex(changes, 0))
 
 
 DAMAGE = {
-    "the changes are gone": lose("changes"),
-    "the head is gone": lose("meta"),
-    "a change is another one": exchange_page,
+    1: lose("changes"),
+    2: lose("meta"),  # with the head
+    3: exchange_page,
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_lost_state_stops_the_partition_and_is_built_again_as_advised(
-    service: Service, damage: Callable[[Any, Service], None]
+    start_service: ServiceFactory,
 ) -> None:
-    charge(service, 3)
-    service.settle()
-    service.stack.stop_worker(0)
-    with redis.Redis.from_url(service.redis) as client:
-        damage(client, service)
-    service.stack.start_worker()
-    eventually(lambda: "not whole" in service.problems()[1])
-    problem = service.problems()[1]
-    assert "nothing that was spent is forgotten" in problem
-    delete_advised_keys(service, problem)
-    restart(service)
-    charge(service, 5)
-    service.audit()
+    with start_service(workers=1, partitions=4) as service:
+        charge(service, 3)
+        service.settle()
+        service.stack.stop_worker(0)
+        with redis.Redis.from_url(service.redis) as client:
+            for partition, damage in DAMAGE.items():
+                damage(client, service, partition)
+        service.stack.start_worker()
+        eventually(lambda: all("not whole" in p for p in service.problems()[1:]))
+        whole, *problems = service.problems()
+        assert not whole
+        for problem in problems:
+            assert "nothing that was spent is forgotten" in problem
+            delete_advised_keys(service, problem)
+        restart(service)
+        charge(service, 5)
+        service.audit()
 
 
 def test_state_that_is_lost_under_a_service_that_runs_is_seen_by_the_next_write(

@@ -11,6 +11,7 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
               that are withdrawn, attempts that the partition numbers; with the head of the chain
     third     versions 2 and 3: rosters, tariffs, sampled steps, orders of one's own, pure DP; two
               runs over the same users, by roster and by norms
+    nested    version 3: datasets within others, charged by rosters and by norms
 """
 
 import sys
@@ -242,6 +243,70 @@ def make_third(seed: int) -> Log:
     return log
 
 
+NESTED: dict[str, dict[str, Any]] = {
+    "person": {"measure": "zcdp", "budget": 0.9, "user_ids": "mixed"},
+    "ads": {"measure": "gdp", "budget": 1.1, "within": "person"},
+    "search": {
+        "measure": "renyi",
+        "orders": [1.5, 4.0, 64.0],
+        "budget": [0.4, 0.9, 14.0],
+        "own_order": True,
+        "within": "person",
+    },
+    "tuning": {
+        "measure": "renyi",
+        "orders": [2.0, 8.0],
+        "budget": [0.5, 1.5],
+        "within": "ads",
+    },
+}
+
+
+def make_nested(seed: int) -> Log:
+    """Datasets within others, a roster and a run by norms of each, and what cannot be."""
+    rng = np.random.default_rng(300 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    ids: list[Any] = [*range(60), *(f"user-{i}" for i in range(60))]
+    users = [u for u, p in zip(ids, partitions_of(ids, 3), strict=True) if p == 1]
+    log.create("ads", **NESTED["ads"])  # there is nothing yet that it could be within
+    for name, policy in NESTED.items():
+        log.create(name, **policy)
+        for run in ("by-roster", "by-norms"):
+            log.open(dataset=name, run=run, attempt=0, request="first")
+        log.enrol(users[: 10 + int(rng.integers(20))], dataset=name, run="by-roster")
+    log.withdraw("person")
+    log.open(dataset="ads", run="by-norms", v=2)
+    for _ in range(250):
+        name, by_roster = str(rng.choice(list(NESTED))), bool(rng.integers(2))
+        run = "by-roster" if by_roster else "by-norms"
+        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1])))
+        about = {"dataset": name, "run": run, "attempt": state.attempt}
+        if rng.random() < 0.05:
+            log.send(log.records[-int(rng.integers(1, 4))])
+        elif not by_roster:
+            some = [users[i] for i in rng.choice(len(users), rng.integers(0, 20), replace=False)]
+            log.charge(step, some, rng.choice([0.0, 0.3, 1.0, np.e / 3], len(some)), scale, **about)
+        else:
+            members = len(log.ledger.rosters.members[name, run])
+            rows = np.flatnonzero(rng.random(members) < rng.choice([0.0, 0.1, 0.5]))
+            units = _chain_tariff(name, scale) if rng.random() < 0.4 or step == 0 else b""
+            levels = rng.integers(0, LEVELS + 1, len(rows))
+            about |= {"scale": scale, "positions": rows, "levels": levels}
+            log.units[run] = log.ledger.rosters[name, run].units
+            log.step(step, units, members=members, **about)
+    log.audit()
+    return log
+
+
+def _chain_tariff(name: str, scale: float) -> bytes:
+    """What each level costs in every budget that counts for a dataset."""
+    policy = NESTED[name]
+    units = tariff(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
+    outer = policy.get("within")
+    return units.astype("<i8").tobytes() + (_chain_tariff(outer, scale) if outer else b"")
+
+
 def _as_said(mechanism: Mechanism) -> dict[str, Any]:
     """A mechanism in the fields of a request."""
     match mechanism:
@@ -255,7 +320,12 @@ def _as_said(mechanism: Mechanism) -> dict[str, Any]:
             return {"mechanism": "pure-dp"}
 
 
-MAKERS = {"first": make_first, "second": make_second, "third": make_third}
+MAKERS = {
+    "first": make_first,
+    "second": make_second,
+    "third": make_third,
+    "nested": make_nested,
+}
 
 
 def recording_of(log: Log) -> Recording:

@@ -79,6 +79,15 @@ def test_the_third_recordings_hold_what_version_3_has():
     }
 
 
+def test_the_nested_recordings_hold_datasets_within_others():
+    types, reasons = kinds_in("nested")
+    assert types >= {(kind, 3) for kind in ("nested-decision", "decision", "halted", "odometer")}
+    assert reasons >= {
+        *(Reason.UNKNOWN_DATASET, Reason.DATASET_IN_USE, Reason.UNSUPPORTED_VERSION),
+        Reason.STEP_CONTENT_CHANGED,
+    }
+
+
 class StoredState(msgspec.Struct):
     """What a release kept of a recorded log."""
 

@@ -143,6 +143,12 @@ class Plan:
     dataset: str
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
+    outer: Plan | None = None  # of the dataset that it is within
+
+    @property
+    def chain(self) -> list[Plan]:
+        """Of all datasets whose budgets count, the outermost first."""
+        return [*(self.outer.chain if self.outer else []), self]
 
 
 class Trainer:
@@ -159,7 +165,7 @@ class Trainer:
         self.plan = plan
         self.name = name
         self.run = run
-        self.policy = rng.choice(plan.policies)
+        self.policies = {each.dataset: rng.choice(each.policies) for each in plan.chain}
         self.shares_run = False  # others charge the same run
         self.keeps_track = rng.random() < 0.6
         self.changes_mind = rng.random() < 0.3
@@ -239,7 +245,8 @@ class Trainer:
                 self.released = max(self.released, step)
                 self._note(f"abandons step {step}")
                 continue
-            self.told.hear(self.name, run.policy, self.run, step, heard, decision)
+            policies = [run.policy, *run.outer]
+            self.told.hear(self.name, policies, self.run, step, heard, decision)
             self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
             self.contents.pop(step, None) if rng.random() < 0.9 else None
             if self.keeps_track and rng.random() < 0.2:
@@ -266,29 +273,46 @@ class Trainer:
         return heard, RosterDecided(step.admitted, granted)
 
     def _create(self, turnstile: Turnstile) -> None:
-        try:
-            turnstile.create_dataset(self.plan.dataset, **self.policy)
-        except PartitionsDisagree:
-            self._agree(turnstile)
-        except PolicyChanged:
-            self._note("finds another policy")
-            self.policy = self.world.rng.choice(self.plan.policies)
+        for plan in self.plan.chain:
+            try:
+                turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
+            except PartitionsDisagree:
+                self._agree(turnstile)
+            except PolicyChanged:
+                self._note("finds another policy")
+                self.policies[plan.dataset] = self.world.rng.choice(plan.policies)
+            except RequestRejected as error:
+                if error.reason != "unknown-dataset" or plan.outer is None:
+                    raise
+                self._note("finds the dataset withdrawn that another is to be within")
+            else:
+                continue
+            return
 
     def _agree(self, turnstile: Turnstile) -> None:
-        """A dataset that is half-made is completed, or taken back."""
-        if self.world.rng.random() < 0.5:
-            self.policy = self.world.rng.choice(self.plan.policies)
-            try:
-                turnstile.create_dataset(self.plan.dataset, **self.policy)
-            except PolicyChanged as error:
-                self._note(f"{error!r:.120}")
+        """Datasets that are half-made are completed, or taken back."""
+        rng = self.world.rng
+        if rng.random() < 0.5:
+            for plan in self.plan.chain:
+                self.policies[plan.dataset] = rng.choice(plan.policies)
+                try:
+                    turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
+                except (PolicyChanged, PartitionsDisagree) as error:
+                    self._note(f"{error!r:.120}")
+                except RequestRejected as error:
+                    if error.reason != "unknown-dataset" or plan.outer is None:
+                        raise
+                    self._note(f"{error!r:.120}")
             return
-        try:
-            turnstile.withdraw_dataset(self.plan.dataset)
-        except RequestRejected as error:
-            if error.reason != "dataset-in-use":
-                raise
-            self._note(f"{error!r:.120}")
+        for plan in reversed(self.plan.chain):
+            try:
+                turnstile.withdraw_dataset(plan.dataset)
+            except RequestRejected as error:
+                if error.reason != "dataset-in-use":
+                    raise
+                self._note(f"{error!r:.120}")
+            if rng.random() < 0.7:
+                return
 
     def _note(self, what: str) -> None:
         self.world.note(self.name, what)

@@ -14,8 +14,10 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import numpy as np
 
-from streams.ledger import ledger, runs, state
+from streams.ledger import budgets, ledger, runs, state
+from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, run
 from streams.store import holding, memory_store, snapshot
 from streams.store.port import Guard, Verdict
@@ -435,6 +437,47 @@ def repeated_step_charged_again() -> Patches:
         return real(self, offset, request)
 
     yield _set(ledger.Ledger, "_charge", charge)
+
+
+@mutation
+def outer_budgets_not_asked() -> Patches:
+    """A charge by norms is admitted where the budget of its own dataset is large enough."""
+
+    def allowed(self: Any, plans: Any) -> Any:
+        admits = self.own.admits(plans[0])
+        return admits, np.zeros(len(admits), dtype=np.uint8)
+
+    yield _set(budgets.Budgets, "_allowed", allowed)
+
+
+@mutation
+def arrears_collected_elsewhere_not_kept() -> Patches:
+    """What members of another dataset's roster owed is kept of the budgets charged now alone."""
+    real = ledger.Ledger._note_taken
+
+    def note_taken(self: Any, *arguments: Any, **options: Any) -> None:
+        before = len(self._accounts)
+        real(self, *arguments, **options)
+        del self._accounts[before:]
+
+    yield _set(ledger.Ledger, "_note_taken", note_taken)
+
+
+@mutation
+def outer_policies_not_compared() -> Patches:
+    """A run is opened although partitions hold the dataset that it is within under two policies."""
+    real = opening.check_agreement
+
+    def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:
+        alone = {
+            partition: msgspec.structs.replace(reply, outer=msgspec.UNSET)
+            if isinstance(reply, RunOpened)
+            else reply
+            for partition, reply in replies.items()
+        }
+        real(dataset, alone, count)
+
+    yield _set(opening, "check_agreement", agree)
 
 
 @mutation

@@ -28,6 +28,8 @@ logger = logging.getLogger("turnstile.worker")
 
 SESSION = 3.0
 """Seconds after which the group drops a member that shows no sign of life."""
+_LONGEST = 5.0
+"""Times as long as pauses are on average: what is settled waits for those who stand still."""
 _MORE = 20  # times as often things happen before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
@@ -112,7 +114,7 @@ class Process:
             self.kill(f"before {effect}")
             await self._held()
         if world.happens(more * temper.pause):
-            self.pause(world.rng.expovariate(1.0) * temper.pause_seconds)
+            self.pause(min(world.rng.expovariate(1.0), _LONGEST) * temper.pause_seconds)
             await self._held()
         if delay := world.delay():
             await asyncio.sleep(delay)

@@ -64,15 +64,7 @@ class Simulation:
     def _cast(self) -> list[Trainer]:
         rng = self.world.rng
         trainers: list[Trainer] = []
-        for number in range(rng.choice((1, 1, 2))):
-            dataset = f"d{number}"
-            kind = rng.choice(("integers", "strings", "both"))
-            count = rng.randint(2, 8)
-            users: list[Any] = [
-                f"user-{i}" if kind == "strings" or (kind == "both" and i % 2) else 1000 * i
-                for i in range(count)
-            ]
-            plan = Plan(dataset, users, [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))])
+        for number, plan in enumerate(self._plans()):
             runs = rng.choice((1, 1, 2))
             for run in range(runs):
                 rivals = rng.choice((1, 1, 1, 2))
@@ -83,6 +75,37 @@ class Simulation:
                     trainer.enrols = rivals == 1 and rng.random() < 0.4
                     trainers.append(trainer)
         return trainers
+
+    def _plans(self) -> list[Plan]:
+        """The datasets that are charged, of which one may be within another."""
+        rng = self.world.rng
+        datasets = rng.choice((1, 1, 2))
+        if rng.random() < 0.7:
+            return [self._plan(f"d{n}", self._kind(), None) for n in range(datasets)]
+        kind = self._kind()
+        plans = [self._plan("all", kind, None)]
+        for number in range(2):
+            outer = rng.choice(plans) if rng.random() < 0.3 else plans[0]
+            plans.append(self._plan(f"d{number}", kind, outer))
+        return plans if rng.random() < 0.3 else plans[1:]
+
+    def _kind(self) -> str:
+        return self.world.rng.choice(("integers", "strings", "both"))
+
+    def _plan(self, dataset: str, kind: str, outer: Plan | None) -> Plan:
+        rng = self.world.rng
+        count = rng.randint(2, 8)
+        users: list[Any] = [
+            f"user-{i}" if kind == "strings" or (kind == "both" and i % 2) else 1000 * i
+            for i in range(count)
+        ]
+        policies = [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))]
+        for policy in policies:
+            if outer is not None:
+                policy |= {"within": outer.dataset, "user_ids": None}
+            if outer is not None or dataset == "all":
+                policy["on_exhaustion"] = "halt"
+        return Plan(dataset, users, policies, outer)
 
     def _policy(self, kind: str) -> dict[str, Any]:
         rng = self.world.rng

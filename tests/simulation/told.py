@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -60,7 +61,7 @@ class Told:
     def hear(
         self,
         who: str,
-        policy: Policy,
+        policies: Sequence[Policy],
         run: str,
         step: int,
         content: Content,
@@ -68,11 +69,19 @@ class Told:
     ) -> None:
         """Take what a client was told; it must never have to be taken back.
 
+        Args:
+            who: was told.
+            policies: of the dataset, and of those it is within.
+            run: of the dataset.
+            step: of the run.
+            content: what was charged.
+            decision: what became of it.
+
         Raises:
             Wrong: two answers to one step, or more than a budget was admitted.
         """
         heard = Heard(content, decision.admitted.tolist(), decision.granted.tolist())
-        key = policy.dataset, run, step
+        key = policies[0].dataset, run, step
         before = self.steps.setdefault(key, heard)
         if before != heard:
             raise Wrong(f"{who} is told {heard} of {key}, after {before}")
@@ -83,7 +92,7 @@ class Told:
         ):
             if not (granted == 0.0 if not admitted else granted <= norm):
                 raise Wrong(f"{who} is granted {granted} of {norm} for {user!r} in {key}")
-            if admitted:
+            for policy in policies if admitted else ():
                 self._spent[policy.dataset, user] += (
                     Fraction(granted) / Fraction(content.noise_stddev)
                 ) ** 2 / 2

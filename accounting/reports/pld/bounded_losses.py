@@ -26,8 +26,8 @@ _PANELS: Final = 16
 
 
 @dataclass(frozen=True)
-class LaplaceShift:
-    """Laplace noise of scale 1, shifted by `size` and not."""
+class _Bounded:
+    """Losses from `-size` to `size`, with some mass on either."""
 
     size: float
 
@@ -44,8 +44,12 @@ class LaplaceShift:
         return min(_LARGEST_STEP, 0.25 * self.size)
 
     def bulk(self, step: float) -> float:
-        """Return a loss that is a node: the least, where half of the mass under Q is."""
+        """Return a loss that is a node, the least one."""
         return -math.fmod(self.size, step)
+
+
+class LaplaceShift(_Bounded):
+    """Laplace noise of scale 1, shifted by `size` and not."""
 
     def cumulants(self, tilts: FloatArray) -> FloatArray:
         """Return log E exp(t l) under P at the tilts t > 0 (Mironov 2017, Prop. 6)."""
@@ -70,27 +74,8 @@ class LaplaceShift:
         return mass, moment
 
 
-@dataclass(frozen=True)
-class RandomisedResponse:
+class RandomisedResponse(_Bounded):
     """Two outcomes, of the losses `size` and -`size`."""
-
-    size: float
-
-    def extremes(self, cut: float) -> tuple[float, float]:
-        """Return the least and the largest loss; nothing is cut."""
-        return -self.size, self.size
-
-    def outside(self, cut: float) -> float:
-        """Return 0: both outcomes are within."""
-        return 0.0
-
-    def largest_step(self) -> float:
-        """Return how far apart nodes may be, at most."""
-        return min(_LARGEST_STEP, 0.25 * self.size)
-
-    def bulk(self, step: float) -> float:
-        """Return a loss that is a node: the least one."""
-        return -math.fmod(self.size, step)
 
     def cumulants(self, tilts: FloatArray) -> FloatArray:
         """Return log E exp(t l) under P at the tilts t > 0."""

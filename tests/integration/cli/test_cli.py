@@ -13,6 +13,7 @@ from kafka import KafkaProducer
 
 from streams.cli.main import main
 from tests.integration import command
+from tests.integration.demos import few_samples
 from tests.integration.service import eventually
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
@@ -196,9 +197,9 @@ def test_a_policy_that_makes_no_sense_is_refused_in_a_sentence(up, policy, monke
 def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     """On a broker whose workers are running."""
     out = tmp_path / "out"
-    code, summaries, said = turnstile(
-        "demo", "--kafka", up["TURNSTILE_KAFKA"], "--seeds", "2", "--out", str(out), "--json"
-    )
+    where = ["--kafka", up["TURNSTILE_KAFKA"], "--out", str(out)]
+    with few_samples():
+        code, summaries, said = turnstile("demo", *where, "--seeds", "2", "--json")
     assert code == 0, said
     training, *sampled, skipped = summaries
     assert (training["data"], training["seeds"]) == ("digits", 2)

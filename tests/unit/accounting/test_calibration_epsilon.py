@@ -74,6 +74,7 @@ def test_noise_with_sampling_satisfies_the_target_and_a_little_less_does_not(
     assert less.delta(rows, epsilon).lower[0] > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "steps"), [(100.0, 10**9), (1.0, 10**9), (20.0, 10**7)])
 def test_noise_of_very_many_steps_is_within_some_ten_thousandths_of_the_least(
     epsilon: float, steps: int
@@ -111,11 +112,13 @@ def test_noise_is_proportional_to_the_norm() -> None:
             assert scaled == pytest.approx(norm * noise, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_sampling_at_almost_every_step_needs_the_noise_of_all_steps() -> None:
     sampled = noise_for_epsilon(2.0, DELTA, 10, 1.0 - 1e-9)
     assert sampled == pytest.approx(noise_for_epsilon(2.0, DELTA, 10), rel=3e-4)
 
 
+@pytest.mark.slow
 def test_where_sampling_alone_is_enough_the_least_noise_that_is_looked_at_is_returned() -> None:
     assert noise_for_epsilon(1.0, 1e-3, 10, 1e-5) == pytest.approx(1.0 / 128.0)
 
@@ -179,6 +182,7 @@ def test_epsilon_without_sampling_is_above_the_exact_one_and_hardly_more(
             assert gaussian_delta(mu, epsilon * (1.0 - 1e-9)) > delta * (1.0 - 1e-9)
 
 
+@pytest.mark.slow
 def test_epsilon_of_a_noise_for_epsilon_is_within_the_target() -> None:
     for rate in (1.0, 0.01):
         noise = noise_for_epsilon(2.0, DELTA, 500, rate, clip_norm=0.5)

@@ -43,6 +43,7 @@ def test_trade_off_of_gaussian_steps_is_below_the_exact_one_and_near(
     assert found >= float(exact) - 0.02
 
 
+@pytest.mark.slow
 def test_trade_off_of_a_pure_step_is_that_of_randomised_response() -> None:
     report = ReportAccountant(PureDP(), NormGrid(0.8, 1))
     exact = np.maximum(1.0 - math.exp(0.8) * ALPHA, math.exp(-0.8) * (1.0 - ALPHA))
@@ -51,6 +52,7 @@ def test_trade_off_of_a_pure_step_is_that_of_randomised_response() -> None:
     np.testing.assert_allclose(beta, exact, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_trade_offs_fall_are_convex_up_to_rounding_and_users_come_in_rows() -> None:
     counts = np.array([[0, 0], [0, 100], [0, 5000]])
     alpha, beta = trade_off(SAMPLED, counts, ALPHA)

@@ -90,6 +90,12 @@ def test_budgets_imply_the_guarantee_that_they_were_made_for(row: Measure) -> No
 
 
 @ROWS
+def test_a_budget_below_nothing_is_refused_whatever_its_square_is(row: Measure) -> None:
+    with pytest.raises(InvalidInput, match="budget"):
+        row.budget_units(-1.0)
+
+
+@ROWS
 def test_what_is_stated_of_units_is_never_less_than_they_are(row: Measure) -> None:
     units = np.array([0, 1, 2, 2**44, 2**53 + 1, 3**30, MAX_BUDGET_UNITS - 1, MAX_BUDGET_UNITS])
     stated = row.stated(units)

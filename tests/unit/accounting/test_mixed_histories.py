@@ -123,6 +123,7 @@ def test_rates_and_noises_that_are_the_same_count_together() -> None:
         np.testing.assert_allclose(first, second, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bounded_losses_end_epsilon_at_their_sum() -> None:
     bounds = PldReport([PureDP(), Laplace(2.0)], np.array([0.3, 1.0])).epsilon(
         np.array([[2, 3]]), 1e-250

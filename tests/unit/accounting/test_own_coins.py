@@ -77,7 +77,7 @@ class Game:
     def gaussian(cls, options: Sequence[tuple[float, float]], order: float) -> Game:
         """Gaussian noise of 1 on a lattice, where sums over analytic functions are their integrals,
         charged by the library. A policy sees the sign of an output."""
-        lattice = np.arange(-12.0, 12.01, 0.25) + 0.125
+        lattice = np.arange(-12.0, 12.01, 0.5) + 0.25
         chosen = [(0.0, 0.0), *options]
         rates, norms = np.array([q for q, _ in chosen]), np.array([c for _, c in chosen])
         noise = np.exp(-(lattice**2) / 2.0)

@@ -48,6 +48,7 @@ WHOLE_ORDERS = [2.0, 3.0, 5.0, 8.0, 32.0, 64.0, 256.0, 1024.0]
 GRID = NormGrid(1.0, 5)
 # Steps at norms 0.2, 0.4, .. 1.0.
 HISTORIES = np.array([[0, 0, 0, 0, 50], [40, 30, 20, 10, 5], [100, 0, 0, 3, 0], [0, 7, 0, 0, 0]])
+MESH = 4e-4  # of the losses, four times the default: still a bound, and to within 5e-3
 MECHANISMS = [PoissonGaussian(1.0, 0.1), PoissonGaussian(0.7, 0.02), PoissonGaussian(3.0, 0.5)]
 
 # rate, noise over norm, order, divergence of one step.
@@ -97,11 +98,12 @@ def peer_renyi(mechanism: PoissonGaussian, history: IntArray) -> RdpAccountant:
 
 def peer_pld(mechanism: PoissonGaussian, history: IntArray, upper: bool) -> object:
     """Loss distribution of dp-accounting: above the exact one (connect the dots), or below."""
-    total = pld.identity(pessimistic_estimate=upper)
+    total = pld.identity(value_discretization_interval=MESH, pessimistic_estimate=upper)
     for ratio, count in events(mechanism, history):
         one = pld.from_gaussian_mechanism(
             ratio,
             sampling_prob=mechanism.sampling_rate,
+            value_discretization_interval=MESH,
             pessimistic_estimate=upper,
             use_connect_dots=upper,
         )

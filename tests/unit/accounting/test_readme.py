@@ -1,10 +1,12 @@
 """The examples of the README run as they stand there."""
 
 import numpy as np
+import pytest
 
 from tests.readme import (
     blocks,
     blocks_of_sampled_training,
+    blocks_of_several_datasets,
     blocks_of_the_library,
     blocks_of_the_service,
 )
@@ -13,10 +15,12 @@ from tests.readme import (
 def test_every_example_is_run_by_some_test() -> None:
     """By those who know what each needs: here, with the trainers, and with the service."""
     run = [*blocks_of_the_library(), *blocks_of_the_service(), *blocks_of_sampled_training()]
+    run += blocks_of_several_datasets()
     assert [len(blocks_of_the_library()), len(blocks_of_the_service())] == [1, 2]
     assert sorted(run) == sorted(blocks())
 
 
+@pytest.mark.slow
 def test_the_example_of_the_library_runs_and_its_bounds_are_ordered() -> None:
     (example,) = blocks_of_the_library()
     names: dict[str, object] = {}

@@ -118,6 +118,7 @@ def fed(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_by_default_every_bit_comes_from_the_operating_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

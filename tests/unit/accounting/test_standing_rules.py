@@ -273,3 +273,40 @@ def test_balances_are_up_to_date_when_they_are_asked_for_and_not_before() -> Non
     standing.close()
     assert account.balances.spent.tolist() == [0, 0, 18, 0, 6, 0]
     assert account.standings == []
+
+
+def all_anew(spent: list[int], levels: list[int]) -> tuple[Account, Standing]:
+    """A roster after a step that brought all levels; a level costs 1, the budget is 10."""
+    account = Account(Terms((10,), (4,)), balances_of(4))
+    account.balances.spent[:] = account.balances.base[:] = spent
+    members = np.arange(len(levels))
+    standing = Standing([account], [members], np.zeros(len(levels), dtype=np.uint8), 3)
+    standing.step([np.arange(4)], levels=np.array(levels, dtype=np.uint8))
+    return account, standing
+
+
+def test_after_all_levels_were_new_standing_steps_go_on_as_ever() -> None:
+    account, standing = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    halted, settled = [], []
+    for _ in range(12):
+        outcome = standing.step()
+        halted.append(outcome.halted.tolist())
+        settled.append(None if outcome.settled is None else outcome.settled.tolist())
+    # At cost 1, 2 and 3 the steps after the first that are paid for are 9, 4 and 2.
+    assert halted == [[], [], [3], [], [2], [], [], [], [], [1], [], []]
+    assert None not in settled
+    assert [] in settled
+    assert account.balances.spent.tolist() == [0, 10, 10, 9]
+
+
+def test_after_all_levels_were_new_what_others_charge_is_looked_at() -> None:
+    account, standing = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    account.take(np.array([0]))
+    account.balances.spent[0] = 10
+    assert standing.step().exhausted.tolist() == [0]
+
+
+def test_after_all_levels_were_new_who_is_added_is_looked_at() -> None:
+    _, standing = all_anew([0, 0, 0, 10], [1, 1, 1])
+    standing.enrol([np.array([3])], np.zeros(1, dtype=np.uint8))
+    assert standing.step().exhausted.tolist() == [3]

@@ -109,6 +109,7 @@ def test_the_worst_case_of_equal_days_needs_the_root_of_their_number_in_noise(
     assert monitored.mean_error_equal_days == pytest.approx(np.abs(normal).mean(), rel=0.01)
 
 
+@pytest.mark.slow
 def test_plots_and_table_of_both_demos_are_made(
     monitored: MonitoringResult, tmp_path: Path
 ) -> None:

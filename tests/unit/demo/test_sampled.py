@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,13 +35,19 @@ def digits() -> Images:
     return load_digits()
 
 
-@pytest.fixture
-def service() -> Iterator[Turnstile]:
+@contextmanager
+def small_service() -> Iterator[Turnstile]:
     with Turnstile.in_memory(partitions=2) as turnstile:
         for name in ("a", "b"):
             turnstile.create_dataset(
                 name, measure="renyi", epsilon=SMALL.epsilon, delta=SMALL.delta
             )
+        yield turnstile
+
+
+@pytest.fixture
+def service() -> Iterator[Turnstile]:
+    with small_service() as turnstile:
         yield turnstile
 
 
@@ -72,19 +79,31 @@ def test_the_worst_case_makes_more_steps_than_the_filter_grants_it(
     assert settings.noise_stddev < settings.noise_stddev_equal_steps
 
 
+@pytest.fixture(scope="module")
+def paced(digits: Images) -> SampledTrace:
+    with small_service() as service:
+        return train(service, digits, "a")
+
+
+@pytest.fixture(scope="module")
+def unpaced(digits: Images) -> SampledTrace:
+    with small_service() as service:
+        return train(service, digits, "a", paced=False)
+
+
 def test_with_a_pace_everybody_takes_part_to_the_end_and_nobody_overspends(
-    service: Turnstile, digits: Images
+    digits: Images, paced: SampledTrace
 ) -> None:
-    trace = train(service, digits, "a")
+    trace = paced
     assert trace.admitted.tolist() == [len(digits.train)] * SMALL.steps
     assert 0.0 < trace.spent.min() < 0.9 * trace.spent.max()
     assert trace.spent.max() <= 1.0
 
 
 def test_without_a_pace_users_run_out_and_nobody_overspends(
-    service: Turnstile, digits: Images
+    digits: Images, unpaced: SampledTrace
 ) -> None:
-    trace = train(service, digits, "a", paced=False)
+    trace = unpaced
     assert (trace.admitted[: SMALL.filter_steps] == len(digits.train)).all()
     assert 0 < trace.admitted[-1] < len(digits.train)
     assert trace.spent.max() <= 1.0
@@ -108,12 +127,16 @@ def test_what_is_shown_as_spent_is_where_the_filter_refuses_one_more_step(
     assert (np.diff(trace.spent[: n - gone]) >= 0).all()
 
 
-def test_the_same_seed_gives_the_same_training(service: Turnstile, digits: Images) -> None:
-    first, second = train(service, digits, "a"), train(service, digits, "b")
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_training(
+    service: Turnstile, digits: Images, paced: SampledTrace
+) -> None:
+    first, second = paced, train(service, digits, "b")
     np.testing.assert_array_equal(first.accuracy, second.accuracy)
     np.testing.assert_array_equal(first.spent, second.spent)
 
 
+@pytest.mark.slow
 def test_both_accountings_are_of_the_same_training(service: Turnstile, digits: Images) -> None:
     quiet = replace(SMALL, steps=100)
     worst = descend_sampled(digits, quiet, noise_stddev=1e-6, steps=100, seed=1)
@@ -124,10 +147,11 @@ def test_both_accountings_are_of_the_same_training(service: Turnstile, digits: I
     assert trace.accuracy[-1] == pytest.approx(worst[-1], abs=0.04)
 
 
+@pytest.mark.slow
 def test_summary_and_plot_say_what_was_found(
-    service: Turnstile, digits: Images, tmp_path: Path
+    digits: Images, paced: SampledTrace, unpaced: SampledTrace, tmp_path: Path
 ) -> None:
-    traces = train(service, digits, "a"), train(service, digits, "b", paced=False)
+    traces = paced, unpaced
     equal, stopped = np.linspace(0.1, 0.7, SMALL.steps), np.linspace(0.1, 0.6, 8)
     known = SampledResult(digits, SMALL, *traces, stopped, equal)
     tuned = SampledResult(digits, SAMPLED_DIGITS[1], traces[0], None, stopped, equal)

@@ -155,6 +155,7 @@ def test_users_run_out_at_different_steps_and_never_overspend(digits: Images) ->
     np.testing.assert_allclose(trace.spent, charged, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_training(digits: Images) -> None:
     traces = [
         train_privately(

@@ -13,7 +13,9 @@ from streams.schemas import (
     MAX_WRITE_BYTES,
     Charge,
     Decision,
+    Enrol,
     Reason,
+    Rejection,
     RosterDecision,
     encode,
 )
@@ -47,7 +49,7 @@ WORST = [
     ("integers", 1, 1, range(2**63 - 400, 2**63), "halt"),
     ("negative integers", 128, 1, range(-(2**63), -(2**63) + 400), "halt"),
     ("integers, clipped", 128, 1, range(2**63 - 400, 2**63), "clip"),
-    ("orders", 30, 256, range(2**63 - 100, 2**63), "halt"),
+    ("orders", 30, 256, range(2**63 - 40, 2**63), "halt"),
     ("names", 128, 1, names(400, 8), "halt"),
     ("long names", 128, 3, names(300, 256, "\U0001f9ee"), "halt"),
     ("names of control characters", 128, 1, names(300, 256, "\x01"), "clip"),
@@ -109,7 +111,10 @@ def written_last(log: Log) -> int:
 
 
 def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
-    for module, name in ((limits, "MAX_WRITE_BYTES"), (auditor, "_MOST_WRITTEN")):
+    for module, name in (
+        (limits, "MAX_ROSTER_WRITE_BYTES"),
+        (auditor, "_MOST_WRITTEN_BY_ROSTERS"),
+    ):
         monkeypatch.setattr(module, name, 4096 + 10 * 227 + 8 * 3)
     log = RosterLog()
     log.create(user_ids="mixed")
@@ -197,6 +202,21 @@ def test_version_1_refuses_what_could_never_be_written_and_nothing_else(
 
 def _charge(users: list[int]) -> Charge:
     return Charge(dataset="d", run="r", attempt=1, step=0, users=users, norms=[])
+
+
+def test_what_a_charge_may_write_is_counted_for_every_budget_that_it_counts_against():
+    users = np.arange(2**18).astype("<i8").tobytes()
+    charge = msgspec.structs.replace(_charge(users), v=3)
+    one, eight = {"d": 1}, {f"dataset{depth}": 1 for depth in range(8)}
+    limits.check_size(charge, one)
+    with pytest.raises(Rejection, match="at 8 orders"):
+        limits.check_size(charge, eight)
+    request = Enrol(
+        dataset="d", run="r", attempt=1, request="t", first=0, users=users, clip_norm=1.0, levels=1
+    )
+    limits.check_roster(request, 2**19, 0, one, clip=False)
+    with pytest.raises(Rejection, match="at 8 orders"):
+        limits.check_roster(request, 2**19, 0, eight, clip=False)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,6 +9,7 @@ import pytest
 from accounting import MEASURES, Gaussian, Laplace, PureDP
 from streams.ledger import policies
 from streams.ledger.accounts import Accounts
+from streams.ledger.budgets import Budgets
 from streams.ledger.policies import MECHANISMS, mechanism_of
 from streams.schemas import Charge, Measure, MechanismName, Policy, Reason, Rejection
 from streams.wire.packing import pack_norms
@@ -73,9 +74,11 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     accounts = Accounts(policy, partition=0)
     norms = pack_norms(np.array([0.5, 5.0]))
     step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)
-    outcome = accounts.charge(accounts.plan(step))
+    budgets = Budgets([accounts])
+    outcome = budgets.charge(budgets.plan(step))
     assert outcome.admitted.tolist() == [True, False]
-    (raised,) = outcome.raised
+    ((name, (raised,)),) = outcome.raised
+    assert name == policy.dataset
     assert raised.user == 1
     squared = [bound**2 for bound in raised.bound]  # as power says
     assert squared == pytest.approx([0.375, 0.375] if orders else [0.25])

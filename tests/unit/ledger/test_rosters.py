@@ -12,7 +12,7 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
-from streams.ledger import accounts, columns, rosters
+from streams.ledger import accounts, columns, rosters, rule
 from streams.ledger.ledger import Changes, Channel, Ledger
 from streams.schemas import Enrolled, Reason, Rejected, encode
 from streams.wire.packing import page_digests, unpack_positions, unpack_users
@@ -447,22 +447,23 @@ def test_what_a_tariff_can_say_is_charged(measure, mechanism, name):
     assert log.spent()[7] == 2 * int(units[LEVELS])
 
 
-def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they_were():
+def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they_were(monkeypatch):
     """What is the same in all rows of a block is written once, which blocks must not mix up."""
+    monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 64 * 64)
     orders = [1.0 + number / 8 for number in range(1, 65)]
     policy = {"measure": "renyi", "orders": orders, "budget": [50.0] * 64}
-    users = list(range(9_000))
+    users = list(range(140))
     log = begun(users, **policy)
     log.open(run="aside")
     units = tariff("renyi", Gaussian(4.0), CLIP, LEVELS, orders).astype("<i8").tobytes()
     assert told(log.step(0, units, members=len(users)), "halted") == []
-    norms = np.where(np.arange(9_000) < 5_000, 1.0, 0.5)
+    norms = np.where(np.arange(140) < 80, 1.0, 0.5)
     assert not isinstance(log.charge(0, users, norms, run="aside"), Rejected)
     assert told(log.step(1, members=len(users)), "halted") == []
     again = rebuilt(log.changes)
     again.chain = log.ledger.chain
     spent = log.spent()
     log.hand_over(again)
-    again._accounts_of("d")
+    again._budgets_of("d")
     assert log.spent() == spent
     assert len({tuple(units) for units in spent.values()}) == 2

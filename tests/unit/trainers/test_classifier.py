@@ -52,6 +52,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return rows[train], labels[train], rows[test], labels[test]
 
 
+@pytest.mark.slow
 def test_digits_are_learnt() -> None:
     rows, labels, test_rows, test_labels = digits()
     model = IndividualDPClassifier(

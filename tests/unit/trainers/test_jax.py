@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ def private(service: FilterService, rate: float = 1.0, noise: float = 1.0) -> Pr
     )
 
 
+@cache
 def by_user() -> list[Any]:
     """Gradients of each user, one example after the other."""
     gradients: list[Any] = [jax.tree.map(jnp.zeros_like, PARAMS) for _ in range(40)]
+    of_one = jax.jit(jax.grad(loss))
     for user, row, label in zip(USERS, ROWS, LABELS, strict=True):
-        one = jax.grad(loss)(PARAMS, row, label)
+        one = of_one(PARAMS, row, label)
         gradients[user] = jax.tree.map(jnp.add, gradients[user], one)
     return gradients
 
@@ -101,6 +104,7 @@ def test_nobody_drawn_is_released_as_noise() -> None:
     assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, PARAMS)
 
 
+@pytest.mark.slow
 def test_a_model_is_learnt_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "jax.npz")
     optimizer = optax.adam(0.1)

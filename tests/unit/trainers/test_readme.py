@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from accounting.release.clipping import clip_factors
 from streams.sdk.client import Turnstile
@@ -48,6 +49,7 @@ def test_a_loop_over_a_roster_trains_and_goes_on_after_a_crash() -> None:
     assert len(np.unique(step.clip_norms)) > 10  # levels followed what was seen
 
 
+@pytest.mark.slow
 def test_the_classifier_learns() -> None:
     _, example = blocks_of_sampled_training()
     random = np.random.default_rng(1)
