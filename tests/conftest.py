@@ -10,6 +10,7 @@ import _posixsubprocess
 import gc
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -97,7 +98,9 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(start)
     def guarded(*arguments: Any, **options: Any) -> Any:
-        if _without_processes is not None and not _inquires(start, *arguments, **options):
+        # What services of other tests start again by themselves, in threads, is not this one's.
+        mine = threading.current_thread() is threading.main_thread()
+        if mine and _without_processes is not None and not _inquires(start, *arguments, **options):
             pytest.fail(f"{_without_processes} starts a process and is not marked `process`")
         return start(*arguments, **options)
 

@@ -128,9 +128,9 @@ class LocalStack:
         """
         if self._directory is not None:
             raise LocalStackError("The stack has been started already.")
-        with signals_held():
-            self._directory = DataDirectory(self._data)
         try:
+            with signals_held():  # one that is held is delivered here, within
+                self._directory = DataDirectory(self._data)
             self._directory.acquire()
             self._start_servers(self._directory)
             for _ in range(self._count):

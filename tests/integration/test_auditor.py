@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from streams.ledger.accounts import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
-from streams.ledger.rosters import MemberChanges
 from streams.wire.chain import genesis
 from tests.audit.auditor import compare, compare_chain
 from tests.integration.service import Service
@@ -125,11 +124,17 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
         compare(auditor, audited.log, ledgers)
 
 
-def member(**values: bytes) -> Callable[[Ledger], object]:
-    """Puts other values into the first row of a roster."""
-    rows = RowChanges(slots=np.array([0], dtype="<u4").tobytes(), values=values)
-    address = "d", "by-roster"
-    return lambda ledger: ledger.rosters.members[address].put_back(MemberChanges(address, 1, rows))
+def member(name: str, value: int) -> Callable[[Ledger], object]:
+    """Puts another value into the first row of a roster, wherever it is kept."""
+
+    def change(ledger: Ledger) -> None:
+        ledger._budgets_of("d")  # the roster goes on from what is stored of it
+        members = ledger.rosters.members["d", "by-roster"]
+        assert members.standing
+        kept = members._rows if name == "slot" else members.standing._roster
+        getattr(kept, name)[0] = value
+
+    return change
 
 
 STATES: dict[str, Callable[[Ledger], object]] = {
@@ -152,11 +157,11 @@ STATES: dict[str, Callable[[Ledger], object]] = {
         ledger.datasets["d"], "policy", replace(ledger.datasets["d"].policy, user_ids="mixed")
     ),
     "another count of the exhausted": lambda ledger: setattr(ledger.datasets["d"], "_exhausted", 1),
-    "another level": member(level=b"\3"),
-    "another level granted": member(granted=b"\3"),
-    "a member who is not halted": member(flags=b"\0"),
-    "a member who has nothing left": member(flags=b"\3"),
-    "another member": member(slot=b"\1\0\0\0"),
+    "another level": member("level", 3),
+    "another level granted": member("granted", 3),
+    "a member who is not halted": member("flags", 0),
+    "a member who has nothing left": member("flags", 3),
+    "another member": member("slot", 1),
     "another tariff": lambda ledger: ledger.rosters.update(
         {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], tariff=bytes(16))}
     ),

@@ -75,4 +75,5 @@ def test_the_examples_of_the_service_run_and_survive_a_crash(
     exec(following, names)
     halts = [line.split() for line in capsys.readouterr().out.splitlines() if "[" not in line]
     assert len(halts) == (STEPS - paid) * len(USERS)
-    assert {int(user) for user, _, _ in halts} == set(USERS.tolist())
+    assert {int(user) for user, *_ in halts} == set(USERS.tolist())
+    assert {dataset for *_, dataset in halts} == {"mnist"}

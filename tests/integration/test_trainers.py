@@ -25,6 +25,8 @@ from tests.integration.service import Service, ServiceFactory, eventually
 from tests.integration.test_trainer_kills import assert_no_rejects
 from tests.integration.training import POLICY, STEPS, Training
 
+TOP = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def shared(start_service: ServiceFactory) -> Iterator[Service]:
@@ -52,7 +54,8 @@ def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
 def live(service: Service, name: str, checkpoint: Path, point: str, step: int) -> int:
     """One life of the training in a process of its own; how it ended."""
     arguments = [service.kafka, service.prefix, name, str(checkpoint), point, str(step)]
-    return subprocess.run([sys.executable, training.__file__, *arguments], timeout=120).returncode
+    command = [sys.executable, "-m", training.__name__, *arguments]
+    return subprocess.run(command, cwd=TOP, timeout=120).returncode
 
 
 def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
