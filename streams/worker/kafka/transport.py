@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import faust
-from aiokafka.errors import NoOffsetForPartitionError
+from aiokafka.errors import IllegalStateError, NoOffsetForPartitionError
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -61,13 +61,19 @@ class ClaimingConsumer(driver.Consumer):
         """Claim the assigned partitions and seek to where their state continues."""
         app = cast(TurnstileApp, self.app)
         try:
-            assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
-            positions = await app.owned.claim([tp.partition for tp in assigned])
-            self._under_way.clear()  # whatever was, is fetched again
-            seeks = {tp: positions[tp.partition] for tp in assigned if tp.partition in positions}
-            if seeks:
-                await self.seek_wait(seeks)
-            return seeks
+            while True:
+                assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
+                positions = await app.owned.claim([tp.partition for tp in assigned])
+                self._under_way.clear()  # whatever was, is fetched again
+                seeks = {
+                    tp: positions[tp.partition] for tp in assigned if tp.partition in positions
+                }
+                try:
+                    if seeks:
+                        await self.seek_wait(seeks)
+                    return seeks
+                except IllegalStateError:
+                    continue  # one of them is not assigned any more: a rebalance came between
         except Exception as error:
             # Faust would log it and go on from wherever the consumer is.
             app.end(f"cannot claim the assigned partitions: {error}", error)
