@@ -138,6 +138,7 @@ class Worker:
             code = child.wait()
             if self._stopping.is_set():
                 return
+            child.kill()  # it has ended by itself: what is left of it is its pipe
             self._count_exit(child, code)
             delay = min(_FIRST_DELAY * 2 ** max(self._quick_exits - 1, 0), _LONGEST_DELAY)
             if self._stopping.wait(delay):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streams.local import Child, LocalStackError
+from streams.local.workers import Worker
 from tests.integration.local.conftest import is_gone
 from tests.integration.service import eventually
 
@@ -107,3 +108,20 @@ def test_the_log_tail_is_of_this_start_only(tmp_path: Path) -> None:
         child.wait_until(lambda: False, 5)
     assert "problem" in str(caught.value)
     assert str(log) in str(caught.value)
+
+
+def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    worker = Worker(0, command, environment=dict(os.environ), log=log, progress=lambda _: None)
+    worker.start()
+    try:
+        first = worker._child
+        eventually(lambda: worker.restarts >= 1)
+        assert first is not None
+        assert first is not worker._child
+        pipe = first._guard.stdin
+        assert pipe is not None
+        assert pipe.closed
+    finally:
+        worker.stop()
