@@ -118,6 +118,7 @@ def ledger_of(
     ledger.load(kept.pages)
     for changes in kept.changes:
         ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
+    ledger.check_whole()
     ledger.chain = chain
     return ledger
 

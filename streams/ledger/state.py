@@ -24,7 +24,7 @@ from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
 from streams.ledger.budgets import Budgets
-from streams.ledger.columns import RowChanges, UnknownState
+from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
@@ -164,6 +164,7 @@ class State:
         self.datasets = self.policies.accounts
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
+        self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
     def _keep(self, entries: AnyTracked) -> AnyTracked:
@@ -231,7 +232,12 @@ class State:
             page = msgspec.msgpack.decode(packed, type=Page)
             self.datasets[dataset].load_page(number, page)
         for (address, number), packed in sorted(members.items()):
-            if address in self.rosters:
+            if address in self.rosters and number * PAGE_ROWS != len(self.rosters.members[address]):
+                # Closed while a compaction was under way, which has deleted pages before this one;
+                # changes say that it is gone.
+                self._torn.add(address)
+                self.rosters.dropped.add((address, number))
+            elif address in self.rosters:
                 rows = msgspec.msgpack.decode(packed, type=dict[str, bytes])
                 self.rosters.members[address].load_page(number, rows)
             else:  # the compaction that was to delete it went no further, or changes bring it back
@@ -239,6 +245,17 @@ class State:
         self.take_changes()
         for kind in self._kinds.values():
             kind.is_compacted()
+
+    def check_whole(self) -> None:
+        """Check, when all changes are put back, that no roster has lost some of its pages.
+
+        Raises:
+            ValueError: one has.
+        """
+        for address in self._torn:
+            if address in self.rosters:
+                raise ValueError(f"pages of the members of {'/'.join(address)} are missing")
+        self._torn.clear()
 
     def uncompacted(self) -> list[str]:
         """The pages that are behind what they are of, in an order that may stop anywhere."""

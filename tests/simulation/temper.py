@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts, columns, rosters
+from streams.ledger import accounts, columns, rosters, state
 from streams.worker import compaction, partitions, processor
 
 
@@ -122,6 +122,7 @@ class Temper:
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
                 (accounts, "PAGE_ROWS", 1 << self.page_bits),
                 (rosters, "PAGE_ROWS", 1 << self.page_bits),
+                (state, "PAGE_ROWS", 1 << self.page_bits),
             ):
                 stack.enter_context(patch.object(module, name, value))
             yield

@@ -1,6 +1,7 @@
 """Rosters: who is enrolled is charged by level, exactly as the same norms would be."""
 
 from random import Random
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -12,9 +13,10 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
-from streams.ledger import accounts, columns, rosters, rule
-from streams.ledger.ledger import Changes, Channel, Ledger
+from streams.ledger import accounts, columns, rosters, rule, state
+from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.schemas import Enrolled, Reason, Rejected, encode
+from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import page_digests, unpack_positions, unpack_users
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
@@ -388,7 +390,7 @@ def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stop
 def short_pages(monkeypatch):
     """Pages of four rows."""
     monkeypatch.setattr(columns, "_PAGE_BITS", 2)
-    for module in (columns, accounts, rosters):
+    for module in (columns, accounts, rosters, state):
         monkeypatch.setattr(module, "PAGE_ROWS", 4)
 
 
@@ -398,8 +400,9 @@ def test_members_of_whom_a_page_is_missing_are_not_loaded(missing):
     log = begun(range(10))
     pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
     del pages[f"members:d/r/{missing}"]
-    with pytest.raises(ValueError, match=f"page {missing + 1} follows {4 * missing} members"):
-        Ledger(0, 1).load(pages)
+    kept = SimpleNamespace(pages=pages, changes=[])
+    with pytest.raises(ValueError, match="pages of the members of d/r are missing"):
+        ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain)
 
 
 @pytest.mark.usefixtures("short_pages")
@@ -467,3 +470,25 @@ def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they
     again._budgets_of("d")
     assert log.spent() == spent
     assert len({tuple(units) for units in spent.values()}) == 2
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("deleted", [[0, 1], [1]])
+def test_a_roster_that_is_closed_while_pages_are_written_is_gone_for_the_next_owner(deleted):
+    """Some of its pages were deleted, and neither its entry nor the others: changes say it."""
+    users = list(range(3 * columns.PAGE_ROWS))
+    log = begun(users)
+    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    log.ledger.take_changes()
+    log.step(0, prices(), members=len(users))
+    log.close()
+    for number in deleted:
+        assert log.ledger.take_page(f"members:d/r/{number}") is None
+        del pages[f"members:d/r/{number}"]
+    kept = SimpleNamespace(pages=pages, changes=log.changes[-2:])
+    again = ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain)
+    assert ("d", "r") not in again.rosters
+    left = {number for number in range(3) if number not in deleted}
+    assert {number for _, number in again.rosters.dropped} >= left
+    log.hand_over(again)
+    log.audit()
