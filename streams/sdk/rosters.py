@@ -4,9 +4,8 @@
                            ^                                |
                            +------- observe, set_norms <----+     levels of the steps to come
 
-What is charged at a level is the same for everybody, so it is computed here once, as whole units (a
-tariff), and travels with the first step that has this mechanism. Between steps nothing is sent
-about a user whose level stays.
+What a step charges at every level travels with the first step that has its mechanism (``pricing``).
+Between steps nothing is sent about a user whose level stays.
 
 A step that an earlier attempt has left behind is handed back as it was decided: what a trainer has
 seen since, and would send as levels, belongs to the steps after it.
@@ -15,170 +14,29 @@ seen since, and would send as levels, belongs to the steps after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.costs.mechanisms import noise_scale
+from accounting import Mechanism
 from accounting.costs.tariffs import grid_norms, levels_of
-from accounting.measures import tariff
 from streams.schemas import (
-    Answer,
     ChargeRoster,
     Enrolled,
     Policy,
     Reason,
     RosterDecision,
-    RosterMechanism,
     decode_answer,
     encode,
 )
-from streams.sdk.arguments import read_event, read_numbers
-from streams.sdk.errors import (
-    ConflictingDecisions,
-    InvalidRequest,
-    StepContentChanged,
-    Unusable,
-)
-from streams.sdk.sampling import poisson_sample
+from streams.sdk.arguments import read_numbers
+from streams.sdk.errors import InvalidRequest, StepContentChanged
+from streams.sdk.pricing import Priced, chosen_mechanism, price
+from streams.sdk.roster_steps import Current, RosterPart, RosterStep, checked_decision
 from streams.sdk.steps import Layout
-from streams.wire.packing import (
-    roster_digest,
-    tariff_digest,
-    unpack_positions,
-)
-
-Levels = NDArray[np.uint8]
-
-_NAMES: Mapping[type[Mechanism], RosterMechanism] = {
-    Gaussian: "gaussian",
-    PoissonGaussian: "poisson-gaussian",
-    Laplace: "laplace",
-    PureDP: "pure-dp",
-}
-
-
-class _Current:
-    """The users of a roster as the last step left them."""
-
-    def __init__(self, count: int, norms: NDArray[np.float64]) -> None:
-        self.step = -1
-        self.admitted = np.ones(count, dtype=np.bool_)
-        self.exhausted = np.zeros(count, dtype=np.bool_)
-        self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
-        self._norms = norms
-
-    def clip_norms(self, where: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """What users at these positions are to be clipped to."""
-        norms = self._norms.take(self.granted[where])
-        norms[~self.admitted[where]] = 0.0
-        return norms
-
-
-class RosterStep:
-    """Who takes part in one step of a roster. Arrays are in the order of the enrolled users.
-
-    All but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms`` are
-    copied when they are first asked for, which has to be before the next step is charged.
-
-    Attributes:
-        step: the step that was charged.
-        halted: int64, positions of those who left with this step.
-        readmitted: int64, positions of those who came back with it.
-        sampling_rate: with which each of the admitted is drawn.
-    """
-
-    def __init__(
-        self,
-        current: _Current,
-        halted: NDArray[np.int64],
-        readmitted: NDArray[np.int64],
-        sampling_rate: float,
-    ) -> None:
-        self.step = current.step
-        self.halted, self.readmitted = halted, readmitted
-        self.sampling_rate = sampling_rate
-        self._current = current
-
-    @cached_property
-    def admitted(self) -> NDArray[np.bool_]:
-        """Bool (n,), who was charged, and may be drawn."""
-        return self._as_of_now().admitted.copy()
-
-    @cached_property
-    def exhausted(self) -> NDArray[np.bool_]:
-        """Bool (n,), who has nothing left for any step that costs."""
-        return self._as_of_now().exhausted.copy()
-
-    @cached_property
-    def clip_norms(self) -> NDArray[np.float64]:
-        """Float64 (n,), the norm to which each contribution must be clipped.
-
-        It is that of the level that was charged; 0 for who is not admitted. With many users
-        ``clip_norms_at`` is faster.
-        """
-        return self._as_of_now().clip_norms()
-
-    def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The clip norms of these users, as one who drew them needs them."""
-        return self._as_of_now().clip_norms(positions)
-
-    def sample(self) -> NDArray[np.int64]:
-        """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
-
-        A step may be drawn once: two samples of one step would be two releases for one charge.
-        """
-        return poisson_sample(self._as_of_now().admitted, self.sampling_rate)
-
-    def _as_of_now(self) -> _Current:
-        if self._current.step != self.step:
-            raise Unusable(
-                f"the roster has charged step {self._current.step} since step {self.step}: ask a "
-                "step for what is needed of it before the next one is charged"
-            )
-        return self._current
-
-
-class Priced(NamedTuple):
-    """A mechanism, and what it charges at every level."""
-
-    name: RosterMechanism
-    scale: float
-    sampling_rate: float
-    units: bytes
-    digest: bytes
-
-
-class RosterPart(NamedTuple):
-    """What one partition is asked to charge in a step of a roster.
-
-    Attributes:
-        record: the request.
-        digest: of its content, by which the decision about it is recognised.
-        members: of the roster in this partition.
-        levels: that it is to charge, of all users of the roster.
-        positions: of the members among these.
-    """
-
-    record: bytes
-    digest: bytes
-    members: int
-    levels: Levels
-    positions: NDArray[np.int64]
-
-    def decided(self, answer: Answer) -> RosterDecision:
-        """The decision, if it is one of this step of this roster.
-
-        Raises:
-            ConflictingDecisions: no worker can have decided this.
-        """
-        if isinstance(answer, RosterDecision) and answer.digest == self.digest:
-            return checked_decision(answer, self.members, self.levels, self.positions)
-        raise _not_of_a_worker(answer, "is about another step, or about other content")
+from streams.wire.packing import roster_digest, unpack_positions
 
 
 class Roster:
@@ -203,7 +61,7 @@ class Roster:
         self._layout, self._policies, self._charge = layout, policies, charge
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
-        self._current = _Current(count, self._norms)
+        self._current = Current(count, self._norms)
         self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
         self._sent = self._level.copy()  # in force, at the service
         self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
@@ -248,7 +106,8 @@ class Roster:
                 charged.
             Fenced, RequestRejected, ConflictingDecisions: as ``Run.charge``.
         """
-        priced = self._priced(_chosen(noise_stddev, sampling_rate, mechanism, self.clip_norm))
+        chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
+        priced = self._priced(chosen)
         before = None
         if norms is not None:
             before = self._level.copy()
@@ -436,68 +295,8 @@ class Roster:
 
     def _priced(self, mechanism: Mechanism) -> Priced:
         if mechanism not in self._tariffs:
-            packed = b"".join(self._tariff(policy, mechanism) for policy in self._policies)
-            self._tariffs[mechanism] = Priced(
-                name=_NAMES[type(mechanism)],
-                scale=_scale_of(mechanism),
-                sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
-                units=packed,
-                digest=tariff_digest(packed),
-            )
+            self._tariffs[mechanism] = price(mechanism, self._policies, self.clip_norm, self.levels)
         return self._tariffs[mechanism]
-
-    def _tariff(self, policy: Policy, mechanism: Mechanism) -> bytes:
-        """What each level costs under a policy, as the wire has it."""
-        orders = policy.orders or None
-        try:
-            units = tariff(policy.measure, mechanism, self.clip_norm, self.levels, orders)
-        except InvalidInput as error:
-            raise InvalidRequest(str(error)) from error
-        return units.astype("<i8").tobytes()
-
-
-def checked_decision(
-    decision: RosterDecision, members: int, levels: Levels, positions: NDArray[np.int64]
-) -> RosterDecision:
-    """A decision whose arrays fit each other and what was asked: these levels, at these positions.
-
-    Raises:
-        ConflictingDecisions: no worker can have decided this.
-    """
-    if decision.members != members:
-        raise _not_of_a_worker(decision, f"does not fit {members} members")
-    try:
-        for packed in (decision.halted, decision.readmitted, decision.exhausted):
-            unpack_positions(packed, members)
-        regranted = unpack_positions(decision.regranted, members)
-    except ValueError as error:
-        raise _not_of_a_worker(decision, f"has no positions: {error}") from error
-    granted = np.frombuffer(decision.granted, dtype=np.uint8)
-    if len(granted) != len(regranted) or bool((granted > levels[positions[regranted]]).any()):
-        raise _not_of_a_worker(decision, "grants what was not asked for")
-    return decision
-
-
-def _chosen(
-    noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
-) -> Mechanism:
-    if (noise_stddev is None) == (mechanism is None):
-        raise InvalidRequest("give either noise_stddev or mechanism")
-    try:
-        if mechanism is None:
-            if sampling_rate == 1:
-                return Gaussian(noise_stddev)  # type: ignore[arg-type]
-            return PoissonGaussian(noise_stddev, sampling_rate)  # type: ignore[arg-type]
-        mechanism = read_event(mechanism, clip_norm)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
-    if sampling_rate != 1:
-        raise InvalidRequest("give the sampling rate with the mechanism, PoissonGaussian")
-    if type(mechanism) not in _NAMES:
-        known = ", ".join(kind.__name__ for kind in _NAMES)
-        raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
-    chosen: Mechanism = mechanism
-    return chosen
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -508,16 +307,3 @@ def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         homes[mine] = partition
         places[mine] = np.arange(len(mine), dtype=np.int32)
     return homes, places
-
-
-def _scale_of(mechanism: Mechanism) -> float:
-    if isinstance(mechanism, PoissonGaussian):
-        return mechanism.noise_stddev
-    return noise_scale(mechanism)
-
-
-def _not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
-    return ConflictingDecisions(
-        f"what partition {answer.partition} answered {complaint}: it was not made by a worker. "
-        "Release nothing of this step, and find out who writes to halts"
-    )

@@ -57,7 +57,9 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.known_users import KnownUsers
-from streams.sdk.rosters import Priced, Roster, RosterStep
+from streams.sdk.pricing import Priced
+from streams.sdk.roster_steps import RosterStep
+from streams.sdk.rosters import Roster
 from streams.sdk.steps import Layout, StepDecision, lay_out
 
 T = TypeVar("T", covariant=True)

@@ -1,0 +1,93 @@
+"""What a step of a roster charges at every level: the tariffs of all budgets that count.
+
+It is the same for everybody, so it is computed here once, as whole units, and travels with the
+first step that has this mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import noise_scale
+from accounting.measures import tariff
+from streams.schemas import Policy, RosterMechanism
+from streams.sdk.arguments import read_event
+from streams.sdk.errors import InvalidRequest
+from streams.wire.packing import tariff_digest
+
+_NAMES: Mapping[type[Mechanism], RosterMechanism] = {
+    Gaussian: "gaussian",
+    PoissonGaussian: "poisson-gaussian",
+    Laplace: "laplace",
+    PureDP: "pure-dp",
+}
+
+
+class Priced(NamedTuple):
+    """A mechanism, and what it charges at every level."""
+
+    name: RosterMechanism
+    scale: float
+    sampling_rate: float
+    units: bytes
+    digest: bytes
+
+
+def price(
+    mechanism: Mechanism, policies: Sequence[Policy], clip_norm: float, levels: int
+) -> Priced:
+    """What a mechanism charges under these policies, on a grid of levels up to a clip norm.
+
+    Raises:
+        InvalidRequest: a measure cannot charge it.
+    """
+    units = b"".join(_tariff(mechanism, policy, clip_norm, levels) for policy in policies)
+    return Priced(
+        name=_NAMES[type(mechanism)],
+        scale=_scale_of(mechanism),
+        sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
+        units=units,
+        digest=tariff_digest(units),
+    )
+
+
+def chosen_mechanism(
+    noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
+) -> Mechanism:
+    """The mechanism of a step: what was given, or Gaussian noise, sampled or not.
+
+    Raises:
+        InvalidRequest: it cannot be charged by level.
+    """
+    if (noise_stddev is None) == (mechanism is None):
+        raise InvalidRequest("give either noise_stddev or mechanism")
+    try:
+        if mechanism is None:
+            if sampling_rate == 1:
+                return Gaussian(noise_stddev)  # type: ignore[arg-type]
+            return PoissonGaussian(noise_stddev, sampling_rate)  # type: ignore[arg-type]
+        chosen = read_event(mechanism, clip_norm)
+    except InvalidInput as error:
+        raise InvalidRequest(str(error)) from error
+    if sampling_rate != 1:
+        raise InvalidRequest("give the sampling rate with the mechanism, PoissonGaussian")
+    if type(chosen) not in _NAMES:
+        known = ", ".join(kind.__name__ for kind in _NAMES)
+        raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
+    return chosen
+
+
+def _tariff(mechanism: Mechanism, policy: Policy, clip_norm: float, levels: int) -> bytes:
+    try:
+        units = tariff(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
+    except InvalidInput as error:
+        raise InvalidRequest(str(error)) from error
+    return units.astype("<i8").tobytes()
+
+
+def _scale_of(mechanism: Mechanism) -> float:
+    if isinstance(mechanism, PoissonGaussian):
+        return mechanism.noise_stddev
+    return noise_scale(mechanism)

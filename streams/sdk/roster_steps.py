@@ -1,0 +1,154 @@
+"""One step of a roster: what a partition is asked, what it may answer, and who takes part."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.schemas import Answer, RosterDecision
+from streams.sdk.errors import ConflictingDecisions, Unusable
+from streams.sdk.sampling import poisson_sample
+from streams.wire.packing import unpack_positions
+
+Levels: TypeAlias = NDArray[np.uint8]
+
+
+class Current:
+    """The users of a roster as the last step left them."""
+
+    def __init__(self, count: int, norms: NDArray[np.float64]) -> None:
+        self.step = -1
+        self.admitted = np.ones(count, dtype=np.bool_)
+        self.exhausted = np.zeros(count, dtype=np.bool_)
+        self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
+        self._norms = norms
+
+    def clip_norms(self, where: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
+        """What users at these positions are to be clipped to."""
+        norms = self._norms.take(self.granted[where])
+        norms[~self.admitted[where]] = 0.0
+        return norms
+
+
+class RosterStep:
+    """Who takes part in one step of a roster. Arrays are in the order of the enrolled users.
+
+    All but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms`` are
+    copied when they are first asked for, which has to be before the next step is charged.
+
+    Attributes:
+        step: the step that was charged.
+        halted: int64, positions of those who left with this step.
+        readmitted: int64, positions of those who came back with it.
+        sampling_rate: with which each of the admitted is drawn.
+    """
+
+    def __init__(
+        self,
+        current: Current,
+        halted: NDArray[np.int64],
+        readmitted: NDArray[np.int64],
+        sampling_rate: float,
+    ) -> None:
+        self.step = current.step
+        self.halted, self.readmitted = halted, readmitted
+        self.sampling_rate = sampling_rate
+        self._current = current
+
+    @cached_property
+    def admitted(self) -> NDArray[np.bool_]:
+        """Bool (n,), who was charged, and may be drawn."""
+        return self._as_of_now().admitted.copy()
+
+    @cached_property
+    def exhausted(self) -> NDArray[np.bool_]:
+        """Bool (n,), who has nothing left for any step that costs."""
+        return self._as_of_now().exhausted.copy()
+
+    @cached_property
+    def clip_norms(self) -> NDArray[np.float64]:
+        """Float64 (n,), the norm to which each contribution must be clipped.
+
+        It is that of the level that was charged; 0 for who is not admitted. With many users
+        ``clip_norms_at`` is faster.
+        """
+        return self._as_of_now().clip_norms()
+
+    def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The clip norms of these users, as one who drew them needs them."""
+        return self._as_of_now().clip_norms(positions)
+
+    def sample(self) -> NDArray[np.int64]:
+        """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
+
+        A step may be drawn once: two samples of one step would be two releases for one charge.
+        """
+        return poisson_sample(self._as_of_now().admitted, self.sampling_rate)
+
+    def _as_of_now(self) -> Current:
+        if self._current.step != self.step:
+            raise Unusable(
+                f"the roster has charged step {self._current.step} since step {self.step}: ask a "
+                "step for what is needed of it before the next one is charged"
+            )
+        return self._current
+
+
+class RosterPart(NamedTuple):
+    """What one partition is asked to charge in a step of a roster.
+
+    Attributes:
+        record: the request.
+        digest: of its content, by which the decision about it is recognised.
+        members: of the roster in this partition.
+        levels: that it is to charge, of all users of the roster.
+        positions: of the members among these.
+    """
+
+    record: bytes
+    digest: bytes
+    members: int
+    levels: Levels
+    positions: NDArray[np.int64]
+
+    def decided(self, answer: Answer) -> RosterDecision:
+        """The decision, if it is one of this step of this roster.
+
+        Raises:
+            ConflictingDecisions: no worker can have decided this.
+        """
+        if isinstance(answer, RosterDecision) and answer.digest == self.digest:
+            return checked_decision(answer, self.members, self.levels, self.positions)
+        raise _not_of_a_worker(answer, "is about another step, or about other content")
+
+
+def checked_decision(
+    decision: RosterDecision, members: int, levels: Levels, positions: NDArray[np.int64]
+) -> RosterDecision:
+    """A decision whose arrays fit each other and what was asked: these levels, at these positions.
+
+    Raises:
+        ConflictingDecisions: no worker can have decided this.
+    """
+    if decision.members != members:
+        raise _not_of_a_worker(decision, f"does not fit {members} members")
+    try:
+        for packed in (decision.halted, decision.readmitted, decision.exhausted):
+            unpack_positions(packed, members)
+        regranted = unpack_positions(decision.regranted, members)
+    except ValueError as error:
+        raise _not_of_a_worker(decision, f"has no positions: {error}") from error
+    granted = np.frombuffer(decision.granted, dtype=np.uint8)
+    if len(granted) != len(regranted) or bool((granted > levels[positions[regranted]]).any()):
+        raise _not_of_a_worker(decision, "grants what was not asked for")
+    return decision
+
+
+def _not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
+    return ConflictingDecisions(
+        f"what partition {answer.partition} answered {complaint}: it was not made by a worker. "
+        "Release nothing of this step, and find out who writes to halts"
+    )
