@@ -1,8 +1,8 @@
 """The log applied once more, in rational arithmetic, and what the service must agree with.
 
 It shares no code with the worker: records are decoded to plain dictionaries, costs are fractions,
-users stand in dictionaries. ``Auditor`` applies `norms`; ``compare`` holds what the workers wrote
-to Redis, `halts`, `rejects` and `odometer` against it, ``compare_chain`` the digest of the log.
+users stand in dictionaries. ``Auditor`` applies `norms`; ``tests.audit.comparison`` holds what the
+workers wrote against it.
 
 One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
 for which the documents give a range. The auditor checks the range and charges by the norm.
@@ -13,30 +13,21 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
-import msgspec
-from kafka import KafkaConsumer, TopicPartition
-from kafka.admin import KafkaAdminClient
 from kafka.partitioner.default import murmur2
 
-from streams.config import Config
-from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import (
     NOT_GIVEN,
-    POLICY,
     Rejection,
     User,
     digest_of,
-    fits,
     is_normal,
     is_uneven,
     numbers_of,
@@ -51,86 +42,22 @@ from tests.audit.auditor_rosters import (
     digest_of_roster,
     highest_that_fits,
     parts_of_halted,
-    prices_in,
-    published_positions,
     said_of_budgets,
 )
+from tests.audit.log import Log
+from tests.audit.published import frozen, granted_norms
 
 Place = tuple[int, int]
 """Partition and offset."""
 
-OUTPUTS = ("halts", "rejects", "odometer")
-TOPICS = ("norms", *OUTPUTS)
-_UNIT = 2**44
+UNIT = 2**44
 _LARGEST_COST = 2**62
-_LARGEST_RECORD = 8 * 1024 * 1024
+LARGEST_RECORD = 8 * 1024 * 1024
 _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
 _MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
 _LARGEST_VALUE = 2**29 - 1
 _SHORTFALL = Fraction(1, 2**49)
-
-
-class Log:
-    """All records of the topics of one prefix, read so far."""
-
-    def __init__(self, config: Config) -> None:
-        self.records: dict[str, list[tuple[int, int, bytes | None]]] = {t: [] for t in TOPICS}
-        self._values: set[tuple[str, int, bytes | None]] = set()
-        self._names = {config.topic(topic): topic for topic in TOPICS}
-        self._norms = config.topic("norms")
-        self._servers = config.kafka.split(",")
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=self._servers,
-            group_id=None,
-            enable_auto_commit=False,
-            max_partition_fetch_bytes=16 * 1024 * 1024,
-            fetch_max_bytes=64 * 1024 * 1024,
-        )
-        self._places = [
-            TopicPartition(name, partition)
-            for name in self._names
-            for partition in sorted(self._consumer.partitions_for_topic(name))
-        ]
-        self._consumer.assign(self._places)
-        self._consumer.seek_to_beginning(*self._places)
-
-    def refresh(self, topics: Collection[str] = TOPICS) -> None:
-        """Read these topics up to the ends that they have now."""
-        others = [place for place in self._places if self._names[place.topic] not in topics]
-        ends = {place: end for place, end in self.ends().items() if place not in others}
-        self._consumer.pause(*others)
-        while any(self._consumer.position(place) < end for place, end in ends.items()):
-            for place, records in self._consumer.poll(timeout_ms=200).items():
-                topic = self._names[place.topic]
-                self.records[topic] += [(place.partition, r.offset, r.value) for r in records]
-                self._values |= {(topic, place.partition, r.value) for r in records}
-        self._consumer.resume(*others)
-
-    def has(self, topic: str, partition: int, value: bytes) -> bool:
-        """Whether such a record has been read."""
-        return (topic, partition, value) in self._values
-
-    def ends(self) -> dict[TopicPartition, int]:
-        """The offset after the last record, of every partition."""
-        return self._consumer.end_offsets(self._places)
-
-    def topic_id(self) -> bytes:
-        """What Kafka knows `norms` by; another topic of this name has another one."""
-        admin = KafkaAdminClient(bootstrap_servers=self._servers)
-        try:
-            (described,) = admin.describe_topics([self._norms])
-        finally:
-            admin.close()
-        return UUID(str(described["topic_id"])).bytes
-
-    def norms_ends(self) -> dict[int, int]:
-        """The same of `norms`, by partition."""
-        ends = self.ends().items()
-        return {place.partition: end for place, end in ends if self._names[place.topic] == "norms"}
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def home(user: User, partitions: int) -> int:
@@ -152,8 +79,8 @@ def _exact_cost(measure: str, mechanism: str, scale: float, norm: float) -> Frac
     divisor = Fraction(1) if mechanism == "pure-dp" else Fraction(scale)
     ratio = Fraction(norm) / divisor
     if measure == "pure-dp":
-        return ratio * _UNIT
-    return (ratio**2 if measure == "gdp" else ratio**2 / 2) * _UNIT
+        return ratio * UNIT
+    return (ratio**2 if measure == "gdp" else ratio**2 / 2) * UNIT
 
 
 @lru_cache(maxsize=1 << 18)
@@ -293,7 +220,7 @@ class Auditor:
         # (dataset, run, step, partition) -> the level that each member of a roster was granted
         self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
-        self.chains = [_first_link(topic, p, partitions) for p in range(partitions)]
+        self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 
@@ -332,14 +259,14 @@ class Auditor:
                     answer = self._charge_roster(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
-            self.answers[_frozen(answer)] = None
+            self.answers[frozen(answer)] = None
         except Rejection as rejection:
             self.rejects[place] = str(rejection), value or b""
             self.addresses[place] = self._address(partition, request or rejection.request or {})
         except Stopped:
             self.stopped[partition] = offset
             return
-        self.chains[partition] = _next_link(self.chains[partition][0], offset, value)
+        self.chains[partition] = next_link(self.chains[partition][0], offset, value)
 
     def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
         names = "dataset", "run", "attempt", "step", "request"
@@ -548,7 +475,7 @@ class Auditor:
         written = _may_write(chain, roster.members + added)
         said = len(roster.members + added)
         said = said * (30 if chain[0].policy["on_exhaustion"] == "clip" else 21) // 8 + said // 256
-        too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > _LARGEST_RECORD
+        too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > LARGEST_RECORD
         if len(users) > _MOST_USERS or too_much:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
@@ -602,7 +529,7 @@ class Auditor:
         }
         refused = dict(enumerate(first for _, first in settled))
         for halted in parts_of_halted(decision, roster, _names(chain), refused):
-            self.answers[_frozen(halted)] = None
+            self.answers[frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
         address = charge["dataset"], charge["run"], charge["step"], partition
@@ -829,12 +756,14 @@ Link = tuple[bytes, bytes, int]
 """Head of the chain over a log, the head before, and the offset of the record between them."""
 
 
-def _first_link(topic: bytes, partition: int, partitions: int) -> Link:
+def first_link(topic: bytes, partition: int, partitions: int) -> Link:
+    """Of a partition of which nothing has been read."""
     numbers = struct.pack(">qq", partition, partitions)
     return hashlib.sha256(b"dp-turnstile log 1" + topic + numbers).digest(), b"", -1
 
 
-def _next_link(head: bytes, offset: int, value: bytes | None) -> Link:
+def next_link(head: bytes, offset: int, value: bytes | None) -> Link:
+    """After one more record."""
     content = b"\0" if value is None else b"\1" + value
     return hashlib.sha256(head + struct.pack(">q", offset) + content).digest(), head, offset
 
@@ -855,247 +784,3 @@ def _clip(
     cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
     cost[tightest] = left[tightest]
     return grant, tuple(cost)
-
-
-# --- what was published -------------------------------------------------------------------------
-
-
-def _bits(packed: bytes, count: int) -> list[bool]:
-    assert len(packed) == -(-count // 8)
-    return [bool(packed[i // 8] >> (i % 8) & 1) for i in range(count)]
-
-
-@cache
-def published_answer(value: bytes) -> dict[str, Any]:
-    """A record of `halts` in the auditor's terms."""
-    answer = msgspec.msgpack.decode(value)
-    if answer["type"] in ("decision", "nested-decision"):
-        count = answer["users"]
-        answer["admitted"] = _bits(answer["admitted"], count)
-        answer["exhausted"] = _bits(answer["exhausted"], count)
-        answer["halted"] = numbers_of(answer["halted"], "q")
-        clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
-        answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
-        answer["granted"] = numbers_of(granted, "d")
-        if "refused" in answer:
-            answer["refused"] = list(answer["refused"])
-    elif answer["type"] == "roster-decision":
-        for name in ("halted", "readmitted", "exhausted", "regranted"):
-            answer[name] = published_positions(answer[name], answer["members"])
-        answer["granted"] = list(answer["granted"])
-    elif answer["type"] == "enrolled":
-        for name in ("halted", "exhausted"):
-            answer[name] = published_positions(answer[name], answer["members"])
-        answer["levels"], answer["granted"] = list(answer["levels"]), list(answer["granted"])
-        answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
-    elif answer["type"] == "halted":
-        answer["users"] = numbers_of(answer["users"], "q")
-        answer["exhausted"] = _bits(answer["exhausted"], len(answer["users"]))
-        if "refused" in answer:
-            answer["refused"] = list(answer["refused"])
-    elif "policy" in answer:
-        assert all(fits(policy, POLICY) for policy in [answer["policy"], *answer.get("outer", [])])
-    return answer
-
-
-def granted_norms(
-    halts: Iterable[tuple[int, int, bytes | None]],
-) -> dict[tuple[Any, ...], dict[int, float]]:
-    """(dataset, run, step, partition) -> position -> the norm that clipping granted."""
-    granted = {}
-    for partition, _, value in halts:
-        answer = published_answer(value or b"")
-        if answer["type"] == "decision" and answer["clipped"]:
-            key = answer["dataset"], answer["run"], answer["step"], partition
-            granted[key] = dict(zip(answer["clipped"], answer["granted"], strict=True))
-    return granted
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple((name, _frozen(value[name])) for name in sorted(value))
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    return value
-
-
-def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
-    expected, found = dict.fromkeys(expected), dict.fromkeys(found)
-    missing = [item for item in expected if item not in found]
-    surplus = [item for item in found if item not in expected]
-    assert not missing, f"{what}: {len(missing)} missing, the first is {missing[0]!r:.2000}"
-    assert not surplus, f"{what}: {len(surplus)} too many, the first is {surplus[0]!r:.2000}"
-
-
-def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
-    """Assert that state, decisions, rejects and odometer checkpoints are those of the audit."""
-    _compare_answers(auditor, log)
-    _compare_rejects(auditor, log)
-    _compare_checkpoints(auditor, log)
-    for partition, ledger in ledgers.items():
-        _compare_state(auditor, partition, ledger)
-
-
-def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, int]) -> None:
-    """Assert that a worker has applied these records of this log, in this order, and no others."""
-    assert tuple(chain) == auditor.chains[partition], f"another log in partition {partition}"
-
-
-def _compare_answers(auditor: Auditor, log: Log) -> None:
-    answers = []
-    contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
-    for partition, _, value in log.records["halts"]:
-        answer = published_answer(value or b"")
-        assert answer["partition"] == partition
-        frozen, content = _frozen_answer(value or b"")
-        answers.append(frozen)
-        if answer["type"] in ("decision", "nested-decision", "roster-decision"):
-            key = answer["dataset"], answer["run"], answer["step"], partition
-            contents[key].add(content)
-    for key, ways in contents.items():
-        assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
-    _same("answers", auditor.answers, answers)
-
-
-@cache
-def _frozen_answer(value: bytes) -> tuple[Any, Any]:
-    """A record of `halts`, and what of it must be the same when a step is decided again."""
-    answer = published_answer(value)
-    # The digest is that of the asker's version: what it must be is in the answers.
-    return _frozen(answer), _frozen({**answer, "attempt": 0, "v": 0, "digest": b""})
-
-
-def _compare_rejects(auditor: Auditor, log: Log) -> None:
-    rejects = []
-    for partition, _, value in log.records["rejects"]:
-        reject = msgspec.msgpack.decode(value)
-        assert reject["partition"] == partition
-        assert reject["detail"]
-        assert reject["type"] == "rejected"
-        place = partition, reject["offset"]
-        if place in auditor.rejects:
-            assert reject["record"] == auditor.rejects[place][1][:_LARGEST_RECORD]
-            address = auditor.addresses[place]
-            assert {name: reject[name] for name in address} == address, (
-                f"the reject of {place} names {reject}, not {address}"
-            )
-        rejects.append((place, reject["reason"]))
-    _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
-
-
-def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
-    expected = {checkpoint[:4]: checkpoint[4] for checkpoint in auditor.checkpoints}
-    found = {}
-    for partition, _, value in log.records["odometer"]:
-        checkpoint = msgspec.msgpack.decode(value)
-        place = checkpoint["partition"], checkpoint["offset"]
-        assert place[0] == partition
-        assert checkpoint["v"] == auditor.charged[place]["v"]
-        key = checkpoint["dataset"], checkpoint["user"], *place
-        found[key] = checkpoint["bound"]
-        assert checkpoint.get("order") == auditor.bound_orders.get(key)
-    _same("odometer checkpoints", expected, found)
-    for key, bound in found.items():
-        measure = auditor.datasets[key[2]][key[0]].measure
-        for number, units in zip(bound, expected[key], strict=True):
-            _check_bound(measure, number, Fraction(units, _UNIT))
-
-
-def _check_bound(measure: str, bound: float, exact: Fraction) -> None:
-    """Never below the exact number, and at most two floats above it."""
-    power = 2 if measure == "gdp" else 1
-    below = math.nextafter(math.nextafter(bound, 0.0), 0.0)
-    assert Fraction(below) ** power < exact <= Fraction(bound) ** power
-
-
-def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
-    runs = auditor.runs[partition]
-    _same(
-        f"runs of partition {partition}",
-        [(k, run.attempt, run.request, run.step, run.closed) for k, run in runs.items()],
-        [(k, run.attempt, run.request, run.step, run.closed) for k, run in ledger.runs.items()],
-    )
-    for key, run in ledger.runs.items():
-        kept = bool(run.digest), bool(run.decision)
-        assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
-    rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
-    _same(f"rosters of partition {partition}", rosters, ledger.rosters)
-    for key, roster in rosters.items():
-        found = roster_of(ledger, key)
-        assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
-    _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
-    summary = ledger.summary()
-    closed = sum(run.closed for run in runs.values())
-    assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
-    for name, dataset in auditor.datasets[partition].items():
-        policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        unsaid = dict.fromkeys(("user_ids", "own_order", "within"), NOT_GIVEN)
-        assert {**unsaid, **policy} == dataset.policy
-        exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
-        counts = summary.datasets[name]
-        assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
-        state = state_of(ledger, name)
-        for user, (spent, *_) in state.items():
-            budget = dataset.at_orders(dataset.accounts[user], dataset.budget)
-            assert all(s <= b for s, b in zip(spent, budget, strict=True)), (
-                f"user {user!r} of {name} is above the budget: {spent} of {dataset.budget}"
-            )
-        _same(
-            f"accounts of {name} in partition {partition}",
-            [(u, a.spent, a.used, a.rungs, a.order) for u, a in dataset.accounts.items()],
-            [(u, *row) for u, row in state.items()],
-        )
-
-
-Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
-
-
-def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
-    accounts = ledger._budgets_of(name).own  # which has rosters go on from what Redis has of them
-    width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
-    users, spent = accounts.spent_units()
-    spent = spent.reshape(-1, width).tolist()
-    rows: Rows = {}
-    number = 0
-    while len(rows) < len(accounts):
-        page = accounts.take_page(number)
-        number += 1
-        columns = {name.rstrip("~"): _unpacked(packed) for name, packed in page.columns.items()}
-        base, rungs = columns["base"], columns["rungs"]
-        for i, user in enumerate(numbers_of(page.users, "q")):
-            paid = tuple(spent[len(rows)])
-            used = tuple(
-                s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
-            )
-            is_bound = "bound" in columns and columns["bound"][i]
-            rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
-    assert list(rows) == list(users)
-    return rows
-
-
-def _unpacked(packed: bytes) -> list[int]:
-    """A column of a page: distances of so many bytes from a number, or from it and their place."""
-    least, count, width, steps = struct.unpack_from("<qIBB", packed)
-    ends = range(14, 14 + count * width, width) if width else [14] * count
-    distances = [int.from_bytes(packed[at : at + width], "little") for at in ends]
-    return [least + distance + steps * i for i, distance in enumerate(distances)]
-
-
-def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
-    """A roster, as Redis has it."""
-    terms, members = ledger.rosters[address], ledger.rosters.members[address]
-    accounts = ledger.datasets[address[0]]
-    orders = [len(policy.budget) for policy in ledger.policies.budgets(address[0]).policies]
-    users = accounts.users_at(members.slots)
-    return Roster(
-        clip_norm=terms.clip_norm,
-        grid=terms.levels,
-        members=users if isinstance(users, list) else users.tolist(),
-        levels=list(members.levels),
-        granted=list(members.granted),
-        halted=set(members.halted.tolist()),
-        exhausted=set(members.exhausted.tolist()),
-        tariff=terms.tariff,
-        prices=prices_in(terms.units, terms.levels, orders) if terms.units else [],
-    )

@@ -25,7 +25,10 @@ from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 from streams.worker.outbox import Packed
-from tests.audit.auditor import OUTPUTS, Auditor, Log, Rows, compare, compare_chain, home, state_of
+from tests.audit.auditor import Auditor, home
+from tests.audit.comparison import compare, compare_chain
+from tests.audit.log import OUTPUTS, Log
+from tests.audit.stored import Rows, state_of
 
 IMPATIENT_WORKER = (sys.executable, str(Path(__file__).with_name("impatient_worker.py")))
 """The command of a worker that looks at the world more often than others."""

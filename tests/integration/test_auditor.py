@@ -16,7 +16,7 @@ from streams.ledger.accounts import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
 from streams.wire.chain import genesis
-from tests.audit.auditor import compare, compare_chain
+from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
 
 Records = dict[str, list[tuple[int, int, bytes]]]

@@ -17,7 +17,7 @@ from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileErr
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
-from tests.audit.auditor import state_of
+from tests.audit.stored import state_of
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = list(range(300))

@@ -19,7 +19,7 @@ from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
 from streams.trainers import Checkpoint, IndividualDPClassifier
 from streams.wire.packing import roster_digest
-from tests.audit.auditor import Rows, state_of
+from tests.audit.stored import Rows, state_of
 from tests.integration import training
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.integration.test_trainer_kills import assert_no_rejects

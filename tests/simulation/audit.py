@@ -13,10 +13,9 @@ import msgspec
 from streams.ledger.ledger import Channel, ledger_of
 from streams.schemas import User
 from streams.worker.outbox import Packed
-from tests.audit.auditor import Auditor, compare, compare_chain, published_answer
-from tests.audit.auditor import _first_link as first_link
-from tests.audit.auditor import _frozen as frozen
-from tests.audit.auditor import _next_link as next_link
+from tests.audit.auditor import Auditor, first_link, next_link
+from tests.audit.comparison import compare, compare_chain
+from tests.audit.published import frozen, published_answer
 from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong

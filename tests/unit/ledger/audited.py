@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 
 from streams.ledger.ledger import Channel
-from tests.audit.auditor import Auditor, compare, compare_chain, granted_norms
+from tests.audit.auditor import Auditor
+from tests.audit.comparison import compare, compare_chain
+from tests.audit.published import granted_norms
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from streams.ledger.columns import PER_ORDER, Column, Columns, Numbers
 from streams.ledger.packed import pack_numbers, unpack_numbers
-from tests.audit.auditor import _unpacked
+from tests.audit.stored import unpacked
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -24,7 +24,7 @@ def test_numbers_of_any_size_come_back(numbers: np.ndarray):
 
 @given(st.lists(st.integers(0, 2**62), max_size=40))
 def test_the_auditor_reads_the_same(numbers: list[int]):
-    assert _unpacked(pack_numbers(np.array(numbers, dtype=np.int64))) == numbers
+    assert unpacked(pack_numbers(np.array(numbers, dtype=np.int64))) == numbers
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""What the workers wrote to Redis, `halts`, `rejects` and `odometer`, held against the audit."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from streams.ledger.ledger import Ledger
+from tests.audit.auditor import LARGEST_RECORD, UNIT, Auditor
+from tests.audit.auditor_requests import NOT_GIVEN
+from tests.audit.log import Log
+from tests.audit.published import frozen, published_answer
+from tests.audit.stored import roster_of, state_of
+
+
+def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
+    expected, found = dict.fromkeys(expected), dict.fromkeys(found)
+    missing = [item for item in expected if item not in found]
+    surplus = [item for item in found if item not in expected]
+    assert not missing, f"{what}: {len(missing)} missing, the first is {missing[0]!r:.2000}"
+    assert not surplus, f"{what}: {len(surplus)} too many, the first is {surplus[0]!r:.2000}"
+
+
+def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
+    """Assert that state, decisions, rejects and odometer checkpoints are those of the audit."""
+    _compare_answers(auditor, log)
+    _compare_rejects(auditor, log)
+    _compare_checkpoints(auditor, log)
+    for partition, ledger in ledgers.items():
+        _compare_state(auditor, partition, ledger)
+
+
+def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, int]) -> None:
+    """Assert that a worker has applied these records of this log, in this order, and no others."""
+    assert tuple(chain) == auditor.chains[partition], f"another log in partition {partition}"
+
+
+def _compare_answers(auditor: Auditor, log: Log) -> None:
+    answers = []
+    contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
+    for partition, _, value in log.records["halts"]:
+        answer = published_answer(value or b"")
+        assert answer["partition"] == partition
+        whole, content = _frozen_answer(value or b"")
+        answers.append(whole)
+        if answer["type"] in ("decision", "nested-decision", "roster-decision"):
+            key = answer["dataset"], answer["run"], answer["step"], partition
+            contents[key].add(content)
+    for key, ways in contents.items():
+        assert len(ways) == 1, f"{key} was decided in {len(ways)} ways: {ways!r:.2000}"
+    _same("answers", auditor.answers, answers)
+
+
+@cache
+def _frozen_answer(value: bytes) -> tuple[Any, Any]:
+    """A record of `halts`, and what of it must be the same when a step is decided again."""
+    answer = published_answer(value)
+    # The digest is that of the asker's version: what it must be is in the answers.
+    return frozen(answer), frozen({**answer, "attempt": 0, "v": 0, "digest": b""})
+
+
+def _compare_rejects(auditor: Auditor, log: Log) -> None:
+    rejects = []
+    for partition, _, value in log.records["rejects"]:
+        reject = msgspec.msgpack.decode(value)
+        assert reject["partition"] == partition
+        assert reject["detail"]
+        assert reject["type"] == "rejected"
+        place = partition, reject["offset"]
+        if place in auditor.rejects:
+            assert reject["record"] == auditor.rejects[place][1][:LARGEST_RECORD]
+            address = auditor.addresses[place]
+            assert {name: reject[name] for name in address} == address, (
+                f"the reject of {place} names {reject}, not {address}"
+            )
+        rejects.append((place, reject["reason"]))
+    _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
+
+
+def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
+    expected = {checkpoint[:4]: checkpoint[4] for checkpoint in auditor.checkpoints}
+    found = {}
+    for partition, _, value in log.records["odometer"]:
+        checkpoint = msgspec.msgpack.decode(value)
+        place = checkpoint["partition"], checkpoint["offset"]
+        assert place[0] == partition
+        assert checkpoint["v"] == auditor.charged[place]["v"]
+        key = checkpoint["dataset"], checkpoint["user"], *place
+        found[key] = checkpoint["bound"]
+        assert checkpoint.get("order") == auditor.bound_orders.get(key)
+    _same("odometer checkpoints", expected, found)
+    for key, bound in found.items():
+        measure = auditor.datasets[key[2]][key[0]].measure
+        for number, units in zip(bound, expected[key], strict=True):
+            _check_bound(measure, number, Fraction(units, UNIT))
+
+
+def _check_bound(measure: str, bound: float, exact: Fraction) -> None:
+    """Never below the exact number, and at most two floats above it."""
+    power = 2 if measure == "gdp" else 1
+    below = math.nextafter(math.nextafter(bound, 0.0), 0.0)
+    assert Fraction(below) ** power < exact <= Fraction(bound) ** power
+
+
+def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
+    runs = auditor.runs[partition]
+    _same(
+        f"runs of partition {partition}",
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in runs.items()],
+        [(k, run.attempt, run.request, run.step, run.closed) for k, run in ledger.runs.items()],
+    )
+    for key, run in ledger.runs.items():
+        kept = bool(run.digest), bool(run.decision)
+        assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
+    rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
+    _same(f"rosters of partition {partition}", rosters, ledger.rosters)
+    for key, roster in rosters.items():
+        found = roster_of(ledger, key)
+        assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
+    _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
+    summary = ledger.summary()
+    closed = sum(run.closed for run in runs.values())
+    assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
+    for name, dataset in auditor.datasets[partition].items():
+        policy = msgspec.to_builtins(ledger.datasets[name].policy)
+        unsaid = dict.fromkeys(("user_ids", "own_order", "within"), NOT_GIVEN)
+        assert {**unsaid, **policy} == dataset.policy
+        exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
+        counts = summary.datasets[name]
+        assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
+        state = state_of(ledger, name)
+        for user, (spent, *_) in state.items():
+            budget = dataset.at_orders(dataset.accounts[user], dataset.budget)
+            assert all(s <= b for s, b in zip(spent, budget, strict=True)), (
+                f"user {user!r} of {name} is above the budget: {spent} of {dataset.budget}"
+            )
+        _same(
+            f"accounts of {name} in partition {partition}",
+            [(u, a.spent, a.used, a.rungs, a.order) for u, a in dataset.accounts.items()],
+            [(u, *row) for u, row in state.items()],
+        )

@@ -1,0 +1,62 @@
+"""What a ledger has, in the auditor's terms."""
+
+from __future__ import annotations
+
+import struct
+
+from streams.ledger.ledger import Ledger
+from tests.audit.auditor_requests import User, numbers_of
+from tests.audit.auditor_rosters import Roster, prices_in
+
+Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
+
+
+def state_of(ledger: Ledger, name: str) -> Rows:
+    """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
+    accounts = ledger._budgets_of(name).own  # which has rosters go on from what Redis has of them
+    width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
+    users, spent = accounts.spent_units()
+    spent = spent.reshape(-1, width).tolist()
+    rows: Rows = {}
+    number = 0
+    while len(rows) < len(accounts):
+        page = accounts.take_page(number)
+        number += 1
+        columns = {name.rstrip("~"): unpacked(packed) for name, packed in page.columns.items()}
+        base, rungs = columns["base"], columns["rungs"]
+        for i, user in enumerate(numbers_of(page.users, "q")):
+            paid = tuple(spent[len(rows)])
+            used = tuple(
+                s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
+            )
+            is_bound = "bound" in columns and columns["bound"][i]
+            rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
+    assert list(rows) == list(users)
+    return rows
+
+
+def unpacked(packed: bytes) -> list[int]:
+    """A column of a page: distances of so many bytes from a number, or from it and their place."""
+    least, count, width, steps = struct.unpack_from("<qIBB", packed)
+    ends = range(14, 14 + count * width, width) if width else [14] * count
+    distances = [int.from_bytes(packed[at : at + width], "little") for at in ends]
+    return [least + distance + steps * i for i, distance in enumerate(distances)]
+
+
+def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
+    """A roster, as Redis has it."""
+    terms, members = ledger.rosters[address], ledger.rosters.members[address]
+    accounts = ledger.datasets[address[0]]
+    orders = [len(policy.budget) for policy in ledger.policies.budgets(address[0]).policies]
+    users = accounts.users_at(members.slots)
+    return Roster(
+        clip_norm=terms.clip_norm,
+        grid=terms.levels,
+        members=users if isinstance(users, list) else users.tolist(),
+        levels=list(members.levels),
+        granted=list(members.granted),
+        halted=set(members.halted.tolist()),
+        exhausted=set(members.exhausted.tolist()),
+        tariff=terms.tariff,
+        prices=prices_in(terms.units, terms.levels, orders) if terms.units else [],
+    )
