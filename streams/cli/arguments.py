@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, publish, rejects
+from streams.cli import commands, demo, keys, publish, rejects
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 
 _EPILOG = """\
@@ -71,6 +71,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_datasets(verbs)
     _add_runs(verbs)
     _add_topics(verbs)
+    _add_security(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
     return parser
 
@@ -231,6 +232,21 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
+
+
+def _add_security(verbs: Any) -> None:
+    pairs = verbs.add_parser("keys", help="keys by which decisions are signed")
+    made = _verb(
+        pairs.add_subparsers(required=True, metavar="COMMAND"),
+        "new",
+        keys.new,
+        "make a private key for workers, and the public key for those who read what they say",
+        (),
+        "A file that is there already is not overwritten.",
+    )
+    made.add_argument(
+        "--out", type=_path, metavar="FILE", help="for the private key, readable by its owner alone"
+    )
 
 
 def _verb(

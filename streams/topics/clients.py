@@ -9,6 +9,7 @@ from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
@@ -17,6 +18,7 @@ def _connection(config: Config) -> dict[str, Any]:
     return {
         "bootstrap_servers": config.kafka.split(","),
         "bootstrap_timeout_ms": int(1000 * config.timeout),
+        **security(config),
     }
 
 

@@ -21,6 +21,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
+from streams.topics.security import advice
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
@@ -114,13 +115,13 @@ class Topics:
             if self._admin is None:
                 self._admin = new_admin(config)
         except KafkaError as error:
-            raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(_told(f"no Kafka broker at {config.kafka}", error)) from error
         try:
             seen: TopicsSeen = question(self._admin)
             return seen
         except KafkaError as error:
             self._disconnect()
-            raise TopicsUnavailable(f"the topics at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(_told(f"the topics at {config.kafka}", error)) from error
 
     def _disconnect(self) -> None:
         admin, self._admin = self._admin, None
@@ -202,8 +203,8 @@ def ensure_topics(config: Config) -> int:
         return topics.ensure().partitions
 
 
-def partition_count(admin: KafkaAdminClient, config: Config) -> int:
-    """P, which all topics share.
+def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
+    """The topics as clients need them: P, which all share, and the id of norms.
 
     Raises:
         TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
@@ -217,7 +218,8 @@ def partition_count(admin: KafkaAdminClient, config: Config) -> int:
     counts = {name: len(described[name]["partitions"]) for name in names}
     if problem := _uneven(counts):
         raise UnusableTopics(problem)
-    return counts[names[0]]
+    norms = described[config.topic(NORMS)]
+    return TopicsSeen(_topic_id(norms), len(norms["partitions"]), None)
 
 
 def _uneven(counts: Mapping[str, int]) -> str | None:
@@ -262,6 +264,11 @@ def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, di
         }
         for name in names
     }
+
+
+def _told(what: str, error: KafkaError) -> str:
+    told = advice(error)
+    return f"{what}: {error}" + (f". {told[0].upper()}{told[1:]}" if told else "")
 
 
 def _suits(setting: str, actual: str, wanted: str) -> bool:

@@ -22,10 +22,12 @@ from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.topics.authentic import inspector_of, seal_of
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.kafka.batches import read_as_written
+from streams.worker.kafka.connection import credentials
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
@@ -62,11 +64,23 @@ class _Worker(Worker):
         await asyncio.sleep(0)
 
 
-def create_app(config: Config, topics: Topics) -> TurnstileApp:
-    """The Faust app of a worker, and the world that the worker is in."""
+def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
+    """The Faust app of a worker, and the world that the worker is in.
+
+    Args:
+        config: its settings.
+        topics: the topics.
+        log: the id of norms as it was found; another one stops every partition.
+
+    Raises:
+        ConfigurationError: keys that cannot be used.
+        StoreUnavailable: an address of Redis that cannot be used.
+    """
+    seal = seal_of(config, log)
+    inspector = inspector_of(config, log)
     app = _faust_app(config)
-    store = RedisStore(config.redis, config.prefix)
-    publisher = KafkaPublisher(config)
+    store = RedisStore.of(config)
+    publisher = KafkaPublisher(config, seal)
     watched = KafkaTopics(topics)
     world = World(
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
@@ -75,7 +89,7 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         topics=watched,
         read_log=lambda: KafkaLog(config),
         publisher=publisher,
-        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, seal, inspector),
         end=end_process,
     )
     app.end = world.end
@@ -103,6 +117,7 @@ def _faust_app(config: Config) -> TurnstileApp:
     app = TurnstileApp(
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
+        broker_credentials=credentials(config),
         store="memory://",
         TableManager=NoTables,
         web_enabled=False,
@@ -171,8 +186,7 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     read_as_written()
     topics = Topics(config)
     try:
-        topics.ensure()
-        app = create_app(config, topics)
+        app = create_app(config, topics, topics.ensure().topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)

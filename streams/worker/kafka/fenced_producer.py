@@ -1,14 +1,15 @@
 """Writes checkpoints to Kafka: a producer with a transactional id a partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
-bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian.
+bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. Who signs checkpoints
+believes in none that is not signed, either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,29 +18,46 @@ from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.ledger.ledger import Output
+from streams.topics.authentic import Inspector, Seal, header, origin_header
 from streams.topics.topics import ODOMETER
+from streams.wire.signatures import ORIGIN, Content
+from streams.worker.kafka.connection import connection_settings
 from streams.worker.kafka.publisher import MAX_BATCH_BYTES
 from streams.worker.ports import NotSent, Origin, Sent
 
-_HEADER = "norms"
 _ORIGIN = struct.Struct(">16si")
 _POLL_MS = 200
 
 
 class KafkaFencedProducer:
-    """The producer of one partition's checkpoints. Kafka fences the epochs of its id."""
+    """The producer of one partition's checkpoints. Kafka fences the epochs of its id.
 
-    def __init__(self, config: Config, partition: int) -> None:
+    Args:
+        config: where Kafka is.
+        partition: whose checkpoints.
+        seal: with what they are signed; None if they are not.
+        inspector: who looks at those that are there already; None if all are believed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
         self._topic = config.topic(ODOMETER)
-        self._kafka = config.kafka
+        self._config = config
         self._partition = partition
+        self._seal = seal
+        self._inspector = inspector
         self._producer: Any = None
         self._failed = False
 
     async def start(self) -> None:
         """Begin a new epoch, which shuts out every earlier one."""
         self._producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._kafka,
+            **connection_settings(self._config),
             transactional_id=f"{self._topic}-{self._partition}",
             max_batch_size=MAX_BATCH_BYTES,
         )
@@ -52,13 +70,13 @@ class KafkaFencedProducer:
         """The last record that was sent and committed, once it has begun."""
         place = aiokafka.TopicPartition(self._topic, self._partition)
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._kafka, isolation_level="read_committed"
+            **connection_settings(self._config), isolation_level="read_committed"
         )
         try:
             await consumer.start()
             try:
                 consumer.assign([place])
-                return _sent(await _last_of(consumer, place))
+                return _sent(await _last_of(consumer, place, self._is_authentic))
             finally:
                 await consumer.stop()
         except KafkaError as error:
@@ -70,8 +88,9 @@ class KafkaFencedProducer:
             raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
         try:
             await self._producer.begin_transaction()
+            place = self._topic, self._partition
             await asyncio.gather(
-                *await send_in_batches(self._producer, self._topic, self._partition, outputs)
+                *await send_in_batches(self._producer, *place, outputs, self._seal)
             )
             await self._producer.commit_transaction()
         except KafkaError as error:
@@ -82,6 +101,12 @@ class KafkaFencedProducer:
         if self._producer is not None:
             await self._producer.stop()
             _hush(self._producer)
+
+    def _is_authentic(self, record: Any) -> bool:
+        if self._inspector is None:
+            return True
+        content = record.key, record.value
+        return self._inspector.admits(self._topic, self._partition, content, record.headers)
 
     def _not_sent(self, error: KafkaError) -> NotSent:
         self._failed = True
@@ -107,14 +132,20 @@ async def send_in_batches(
     topic: str,
     partition: int,
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
+    seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
     """Queue many small outputs as ready-made batches, which costs less than one by one."""
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
     for origin, group in outputs:
-        headers = [(_HEADER, _ORIGIN.pack(*origin))]
-        for output in group:
-            record = {"key": output.key, "value": output.value, "headers": headers}
+        packed = _ORIGIN.pack(*origin)
+        contents = [Content(output.key, output.value, packed) for output in group]
+        if seal is None:
+            headers = [origin_header(content) for content in contents]
+        else:
+            headers = seal.headers(topic, partition, contents)
+        for content, given in zip(contents, headers, strict=True):
+            record = {"key": content.key, "value": content.value, "headers": given}
             if batch.append(**record, timestamp=None) is None:
                 sent.append(await producer.send_batch(batch, topic, partition=partition))
                 batch = producer.create_batch()
@@ -123,8 +154,10 @@ async def send_in_batches(
     return sent
 
 
-async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
-    """The last record of a partition that a consumer is given, if there is one.
+async def _last_of(
+    consumer: Any, place: aiokafka.TopicPartition, counts: Callable[[Any], bool]
+) -> Any:
+    """The last record of a partition that a consumer is given and that counts, if there is one.
 
     What is at the end may be the ends of transactions, and records of those that were aborted.
     """
@@ -136,15 +169,13 @@ async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
         consumer.seek(place, first)
         while await consumer.position(place) < end:
             for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                last = records[-1]
+                last = next(filter(counts, reversed(records)), last)
     return last
 
 
 def _sent(record: Any) -> Sent | None:
     """A record as a checkpoint with its origin, if it says of one."""
-    packed = (
-        next((value for name, value in record.headers if name == _HEADER), b"") if record else b""
-    )
-    if len(packed or b"") != _ORIGIN.size:
+    packed = header(record.headers, ORIGIN) if record else None
+    if packed is None or len(packed) != _ORIGIN.size:
         return None
     return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")
