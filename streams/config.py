@@ -81,6 +81,7 @@ class Config:
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
+    health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
 
@@ -99,6 +100,8 @@ class Config:
                 f"timeout is {self.timeout}; it must be seconds above 0, "
                 f"at most {_LONGEST_TIMEOUT:,.0f}"
             )
+        if self.health:
+            _check_health(self.health)
         self._check_login()
         self._check_certificates()
 
@@ -251,6 +254,14 @@ def _check_brokers(addresses: str) -> None:
                 f"kafka is {redact(repr(addresses))}; give host:port of a broker, "
                 "or of several with commas between them"
             )
+
+
+def _check_health(address: str) -> None:
+    found = _BROKER.fullmatch(address)
+    if not found or not 0 < int(found[1] or 0) < 2**16:
+        raise ConfigurationError(
+            f"health is {address!r}; give host:port to listen on, like 127.0.0.1:9464"
+        )
 
 
 def _check_redis(url: str) -> None:

@@ -35,6 +35,10 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {"type": float, "metavar": "S", "help": "seconds to wait (default 30)"},
     "config": {"type": str, "metavar": "FILE", "help": "a TOML file with settings"},
     "partitions": {"metavar": "P", "help": "partitions of new topics (default 4)"},
+    "health": {
+        "metavar": "HOST:PORT",
+        "help": "answer /healthz, /metrics and the like there",
+    },
 }
 SETTINGS: Final = tuple(_SETTINGS)
 """What an option may set in place of a variable or a file."""
@@ -128,7 +132,7 @@ def _add_worker(verbs: Any) -> None:
         "worker",
         commands.worker,
         "apply the log and answer it; start as many as you like",
-        (*_OBSERVER, "partitions"),
+        (*_OBSERVER, "partitions", "health"),
         "With --json its log is one JSON object a line.",
     )
     worker.add_argument(

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis.asyncio
@@ -78,7 +78,7 @@ class RedisStore(Store):
         self._scripts: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, config: Config) -> RedisStore:
+    def of(cls, config: Config) -> Self:
         """The store that settings name."""
         settings: dict[str, Any] = {}
         if config.redis_password:
