@@ -100,7 +100,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     )
     app.end = world.end
     app.owned = owned = Partitions(world)
-    metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned.views))
+    metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned))
     health = HealthServer(config.health, metrics, owned) if config.health else None
     _drive(app, metrics)
 

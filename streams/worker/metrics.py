@@ -7,7 +7,7 @@ around the ports (``CountingPublisher``, ``TimedStore``); gauges are read when s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
-from streams.worker.partitions import PartitionView
+from streams.worker.partitions import Partitions
 from streams.worker.ports import Publisher
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -113,18 +113,20 @@ class TimedStore(RedisStore):
 class PartitionsCollector(Collector):
     """How the partitions are, whenever somebody asks."""
 
-    def __init__(
-        self, topic: str, group: str, views: Callable[[], Sequence[PartitionView]]
-    ) -> None:
-        """Collect from ``views``; the full name of norms and the group are labels of the lag."""
-        self._topic, self._group, self._views = topic, group, views
+    def __init__(self, topic: str, group: str, owned: Partitions) -> None:
+        """Collect from ``owned``; the full name of norms and the group are labels of the lag."""
+        self._topic, self._group, self._owned = topic, group, owned
 
     def collect(self) -> Iterator[Metric]:
         """One sample a partition that is assigned to this worker."""
         build = InfoMetricFamily("turnstile_build", "The release")
         build.add_metric([], {"version": _version()})
         yield build
-        views = self._views()
+        if self._owned.count is not None:
+            yield GaugeMetricFamily(
+                "turnstile_partitions", "Partitions of norms", value=self._owned.count
+            )
+        views = self._owned.views()
         state = GaugeMetricFamily(
             "turnstile_partition_state", "1 for the state it is in", labels=("partition", "state")
         )

@@ -85,6 +85,7 @@ class Partitions:
         self._stopped: dict[int, Stop] = {}  # those that were assigned and could not be owned
         self._claiming = asyncio.Lock()
         self.is_assigned = False  # whether the group has said which partitions are this worker's
+        self.count: int | None = None  # P, as it was when they were claimed last
 
     async def claim(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
@@ -102,6 +103,7 @@ class Partitions:
                 return positions
             # Step 1.
             seen = await self._world.topics.look()
+            self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
                     f"partition {max(assigned)} is assigned, and Kafka shows {seen.partitions}"

@@ -26,9 +26,9 @@ class Served:
         self.worker = Worker(cluster, "me")
         self.metrics = Metrics()
         owned = self.worker.partitions
-        self.metrics.register(PartitionsCollector("t.norms", "t.worker", owned.views))
-        self._address = f"127.0.0.1:{free_ports(1)[0]}"
-        self._server = HealthServer(self._address, self.metrics, owned)
+        self.metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self._server = HealthServer(self.address, self.metrics, owned)
 
     async def __aenter__(self):
         await self._server.start()
@@ -41,7 +41,7 @@ class Served:
         await self.worker.leave()
 
     async def get(self, path):
-        async with self._session.get(f"http://{self._address}{path}") as answer:
+        async with self._session.get(f"http://{self.address}{path}") as answer:
             return answer.status, await answer.read()
 
     async def health(self):
@@ -113,14 +113,20 @@ def test_a_partition_has_a_problem_if_it_stopped_or_records_wait_too_long(view, 
 
 
 def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
+    class Owned:
+        count = 2
+
+        def views(self):
+            return [RUNNING, PartitionView(1, "stopped", "other log")]
+
     metrics = Metrics()
-    unknown = PartitionView(1, "stopped", "other log")
-    metrics.register(PartitionsCollector("t.norms", "t.worker", lambda: [RUNNING, unknown]))
+    metrics.register(PartitionsCollector("t.norms", "t.worker", Owned()))
     samples = read(metrics.exposition())
     place = ("consumergroup", "t.worker"), ("partition", "0"), ("topic", "t.norms")
     lags = {name: value for name, value in samples.items() if "lag" in name[0]}
     assert lags == {("kafka_consumergroup_lag", *place): 2.0}
     assert samples["turnstile_next_offset", ("partition", "0")] == 7.0
+    assert samples["turnstile_partitions",] == 2.0
 
 
 def test_what_is_published_is_counted_by_topic_and_refusals_by_reason():
