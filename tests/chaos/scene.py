@@ -9,14 +9,19 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
+
+from streams.config import Config
 from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.children import Child
 from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
+from streams.operations.status import Unavailable, read_stops
+from streams.store.layout import KEYS, key_of
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
 
@@ -26,7 +31,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Scene:
-    """What faults happen to."""
+    """What faults happen to, and what an operator does about them."""
 
     directory: Path
     broker: KafkaBroker
@@ -36,6 +41,29 @@ class Scene:
     stack: LocalStack
     clock: Path
     trainer: Trainer
+    remedies: int = 0
+
+    def operate(self) -> None:
+        """Do as the advice says where a partition stopped because its state is not whole.
+
+        No worker runs while its keys are deleted; then all of its log is applied again.
+        """
+        config = Config(kafka=self.stack.kafka, redis=self.stack.redis, prefix=PREFIX)
+        try:
+            stops = read_stops(config, self.stack.partitions)
+        except Unavailable:
+            return
+        damaged = [p for p, stop in enumerate(stops) if stop and "is not whole" in stop]
+        if not damaged:
+            return
+        for worker in self.stack.workers:
+            worker.stop()
+        with closing(redis.Redis.from_url(self.redis.url)) as client:
+            for partition in damaged:
+                client.delete(*(key_of(PREFIX, partition, name) for name in KEYS))
+        for worker in self.stack.workers:
+            worker.start()
+        self.remedies += len(damaged)
 
 
 class Trainer:
@@ -75,7 +103,7 @@ def scene(directory: Path, workers: int, partitions: int) -> Iterator[Scene]:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), FILE: str(wrong_by)}
     client, controller, proxied, kafka_port, redis_port = free_ports(5)
     with ExitStack() as open_:
-        redis = open_.enter_context(RedisServer(directory, binary=_deaf_redis(directory)))
+        server = open_.enter_context(RedisServer(directory, binary=_deaf_redis(directory)))
         broker = open_.enter_context(
             KafkaBroker(
                 directory,
@@ -90,7 +118,7 @@ def scene(directory: Path, workers: int, partitions: int) -> Iterator[Scene]:
                 },
             )
         )
-        to_kafka, to_redis = Proxy(kafka_port, proxied), Proxy(redis_port, redis.port)
+        to_kafka, to_redis = Proxy(kafka_port, proxied), Proxy(redis_port, server.port)
         for proxy in (to_kafka, to_redis):
             open_.callback(proxy.close)
         stack = open_.enter_context(
@@ -107,7 +135,7 @@ def scene(directory: Path, workers: int, partitions: int) -> Iterator[Scene]:
         )
         trainer = Trainer(directory, to_kafka.address, environment)
         open_.callback(trainer.stop)
-        yield Scene(directory, broker, redis, to_kafka, to_redis, stack, wrong_by, trainer)
+        yield Scene(directory, broker, server, to_kafka, to_redis, stack, wrong_by, trainer)
 
 
 def _listeners(**ports: int) -> str:
