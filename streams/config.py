@@ -53,6 +53,7 @@ class Config:
     partitions: int = 4  # of topics that do not exist yet; never changed afterwards
     replication: int = 1  # of topics that do not exist yet
     timeout: float = 30.0  # seconds until a charge without all its decisions raises
+    checkpoint_seconds: float = 600.0  # from one checkpoint of a partition to the next; 0: none
 
     def __post_init__(self) -> None:
         _check_brokers(self.kafka)
@@ -68,6 +69,12 @@ class Config:
             raise ConfigurationError(
                 f"timeout is {self.timeout}; it must be seconds above 0, "
                 f"at most {_LONGEST_TIMEOUT:,.0f}"
+            )
+
+        if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
+            raise ConfigurationError(
+                f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
+                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no checkpoints"
             )
 
     def __repr__(self) -> str:

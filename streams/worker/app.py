@@ -27,6 +27,7 @@ from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.kafka.batches import read_as_written
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
@@ -76,6 +77,8 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         read_log=lambda: KafkaLog(config),
         publisher=publisher,
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
+        images_of=lambda partition: KafkaImageTopic(config, partition),
+        image_every=config.checkpoint_seconds,
         end=end_process,
     )
     app.end = world.end
@@ -134,6 +137,7 @@ def _drive(app: TurnstileApp) -> None:
                 await work()
 
     background(owned.keep_compacted, "compaction")
+    background(owned.keep_imaged, "writing checkpoints")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 

@@ -42,7 +42,14 @@ class Heartbeat:
                 self._caught_up_at = now
             waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
             backlog = processor.holding.backlog
-            pulse = Pulse(processor.next, end, waiting, backlog.entries, backlog.bytes)
+            pulse = Pulse(
+                processor.next,
+                end,
+                waiting,
+                backlog.entries,
+                backlog.bytes,
+                processor.imaging.reached,
+            )
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:

@@ -1,4 +1,4 @@
-"""Writes checkpoints to Kafka: a producer with a transactional id a partition.
+"""Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
 bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,18 +26,22 @@ _ORIGIN = struct.Struct(">16si")
 _POLL_MS = 200
 
 
-class KafkaFencedProducer:
-    """The producer of one partition's checkpoints. Kafka fences the epochs of its id."""
+class Transactions:
+    """Who writes to one partition of a topic. Kafka fences the epochs of its id."""
 
-    def __init__(self, config: Config, partition: int) -> None:
-        self._topic = config.topic(ODOMETER)
+    def __init__(self, config: Config, topic: str, partition: int) -> None:
+        self._topic = config.topic(topic)
         self._kafka = config.kafka
         self._partition = partition
         self._producer: Any = None
         self._failed = False
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one."""
+        """Begin a new epoch, which shuts out every earlier one.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
         self._producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=self._kafka,
             transactional_id=f"{self._topic}-{self._partition}",
@@ -47,6 +51,35 @@ class KafkaFencedProducer:
             await self._producer.start()
         except KafkaError as error:
             raise self._not_sent(error) from error
+
+    async def stop(self) -> None:
+        """Disconnect; nothing happens if it was never started."""
+        if self._producer is not None:
+            await self._producer.stop()
+            _hush(self._producer)
+
+    async def _transact(self, queue: Callable[[], Awaitable[Sequence[Awaitable[object]]]]) -> None:
+        """Send what is queued in one transaction; returns when the broker has it."""
+        if self._failed:
+            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
+        try:
+            await self._producer.begin_transaction()
+            await asyncio.gather(*await queue())
+            await self._producer.commit_transaction()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
+    def _not_sent(self, error: KafkaError) -> NotSent:
+        self._failed = True
+        _hush(self._producer)
+        return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
+
+
+class KafkaFencedProducer(Transactions):
+    """The producer of one partition's checkpoints."""
+
+    def __init__(self, config: Config, partition: int) -> None:
+        super().__init__(config, ODOMETER, partition)
 
     async def last(self) -> Sent | None:
         """The last record that was sent and committed, once it has begun."""
@@ -66,27 +99,9 @@ class KafkaFencedProducer:
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; returns when the broker has them."""
-        if self._failed:
-            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
-        try:
-            await self._producer.begin_transaction()
-            await asyncio.gather(
-                *await send_in_batches(self._producer, self._topic, self._partition, outputs)
-            )
-            await self._producer.commit_transaction()
-        except KafkaError as error:
-            raise self._not_sent(error) from error
-
-    async def stop(self) -> None:
-        """Disconnect; nothing happens if it was never started."""
-        if self._producer is not None:
-            await self._producer.stop()
-            _hush(self._producer)
-
-    def _not_sent(self, error: KafkaError) -> NotSent:
-        self._failed = True
-        _hush(self._producer)
-        return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
+        await self._transact(
+            lambda: send_in_batches(self._producer, self._topic, self._partition, outputs)
+        )
 
 
 def _hush(producer: Any) -> None:
@@ -108,17 +123,27 @@ async def send_in_batches(
     partition: int,
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
 ) -> list[asyncio.Future[object]]:
-    """Queue many small outputs as ready-made batches, which costs less than one by one."""
+    """Queue outputs, each with its origin."""
+    records = (
+        {"key": output.key, "value": output.value, "headers": headers}
+        for origin, group in outputs
+        for headers in [[(_HEADER, _ORIGIN.pack(*origin))]]
+        for output in group
+    )
+    return await queue_in_batches(producer, topic, partition, records)
+
+
+async def queue_in_batches(
+    producer: Any, topic: str, partition: int, records: Iterable[Mapping[str, Any]]
+) -> list[asyncio.Future[object]]:
+    """Queue many small records as ready-made batches, which costs less than one by one."""
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
-    for origin, group in outputs:
-        headers = [(_HEADER, _ORIGIN.pack(*origin))]
-        for output in group:
-            record = {"key": output.key, "value": output.value, "headers": headers}
-            if batch.append(**record, timestamp=None) is None:
-                sent.append(await producer.send_batch(batch, topic, partition=partition))
-                batch = producer.create_batch()
-                batch.append(**record, timestamp=None)
+    for record in records:
+        if batch.append(**record, timestamp=None) is None:
+            sent.append(await producer.send_batch(batch, topic, partition=partition))
+            batch = producer.create_batch()
+            batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
 
