@@ -68,6 +68,7 @@ class Config:
     partitions: int = 4  # of topics that do not exist yet; never changed afterwards
     replication: int = 1  # of topics that do not exist yet
     timeout: float = 30.0  # seconds until a charge without all its decisions raises
+    checkpoint_seconds: float = 600.0  # from one checkpoint of a partition to the next; 0: none
 
     kafka_security: str = "PLAINTEXT"  # how the brokers are reached: one of SECURITIES
     kafka_mechanism: str = MECHANISMS[0]  # of the login
@@ -104,6 +105,12 @@ class Config:
             _check_health(self.health)
         self._check_login()
         self._check_certificates()
+
+        if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
+            raise ConfigurationError(
+                f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
+                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no checkpoints"
+            )
 
     def __repr__(self) -> str:
         """All but what has its default, without a secret."""

@@ -15,13 +15,14 @@ from typing import Any, Final, get_args
 import msgspec
 
 from streams.cli import commands, demo, keys, publish, rejects
+from streams.cli import trim as trimming
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
-TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION and TURNSTILE_TIMEOUT, then the TOML file that --config
-or TURNSTILE_CONFIG names. A password belongs in the variable or the file: other users of this
-machine can read options.
+TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHECKPOINT_SECONDS,
+then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
+the file: other users of this machine can read options.
 
 exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
 answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
@@ -77,6 +78,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_topics(verbs)
     _add_security(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    _add_trim(verbs)
     return parser
 
 
@@ -251,6 +253,19 @@ def _add_security(verbs: Any) -> None:
     made.add_argument(
         "--out", type=_path, metavar="FILE", help="for the private key, readable by its owner alone"
     )
+
+
+def _add_trim(verbs: Any) -> None:
+    trim = _verb(
+        verbs,
+        "trim",
+        trimming.trim_log,
+        "delete the records of the log that a checkpoint covers",
+        _CLIENT,
+        "Of each partition the last checkpoint is read and verified first; what it does not cover "
+        "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
+    )
+    trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")
 
 
 def _verb(

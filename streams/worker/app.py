@@ -30,6 +30,7 @@ from streams.worker.health import HealthServer
 from streams.worker.kafka.batches import read_as_written
 from streams.worker.kafka.connection import credentials
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
@@ -96,6 +97,8 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         read_log=lambda: KafkaLog(config),
         publisher=CountingPublisher(publisher, metrics),
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, seal, inspector),
+        images_of=lambda partition: KafkaImageTopic(config, partition, seal, inspector),
+        image_every=config.checkpoint_seconds,
         end=end_process,
     )
     app.end = world.end
@@ -161,6 +164,7 @@ def _drive(app: TurnstileApp, metrics: Metrics) -> None:
                 await work()
 
     background(owned.keep_compacted, "compaction")
+    background(owned.keep_imaged, "writing checkpoints")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 

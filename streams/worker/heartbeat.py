@@ -54,7 +54,14 @@ class Heartbeat:
             self.end = end
             waiting = self.waiting
             backlog = processor.holding.backlog
-            pulse = Pulse(processor.next, end, waiting, backlog.entries, backlog.bytes)
+            pulse = Pulse(
+                processor.next,
+                end,
+                waiting,
+                backlog.entries,
+                backlog.bytes,
+                processor.imaging.reached,
+            )
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:

@@ -6,6 +6,7 @@ commits are ignored. The steps of a claim, which the code repeats:
 
 1. What the topics are: the id of norms, P, their settings.
 2. Claim in Redis: it keeps state of this topic with this P, in this layout.
+   Where it keeps nothing, or ends before the log begins, the last image is put back (``rebuild``).
 3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
    after the claim: until then the owner before may go on, and Redis with it.
 4. The last record that was applied is the one in the log (``continuity``).
@@ -26,17 +27,19 @@ from dataclasses import dataclass
 from streams.ledger.ledger import LayoutMismatch, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
-from streams.store.port import Claimed, Verdict
+from streams.store.port import Claimed, Guard, Verdict
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, State
+from streams.worker.rebuild import rebuilt
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
 
 _COMPACT_EVERY = 1.0  # seconds
+_IMAGE_EVERY = 1.0  # at which it is looked whether one is due
 _WATCH_EVERY = 5.0
 
 
@@ -152,6 +155,14 @@ class Partitions:
                 if owned.processor.compaction.is_due():
                     await owned.processor.compact()
 
+    async def keep_imaged(self) -> None:
+        """Write images, for as long as the worker lives."""
+        while True:
+            await asyncio.sleep(_IMAGE_EVERY)
+            for owned in list(self._owned.values()):
+                if owned.processor.imaging.is_due(owned.processor.next):
+                    await owned.processor.image()
+
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
         """Show how far the partitions are, for as long as the worker lives.
 
@@ -209,6 +220,13 @@ class Partitions:
             meta = _meta_of(claimed, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
+            guard = Guard(partition, self._world.owner, claimed.version + 1)
+            found = await rebuilt(self._world, guard, meta, seen, extent, log, stops)
+            if isinstance(found, Stop):
+                raise Stopped(found)
+            if found is not None:
+                await self._let_go(partition)
+                return await self._take_over(partition, seen, stops)
             await _compare(meta, extent, log, stops)
             if held is not None and _is_unchanged(held.processor, claimed):
                 return await held.processor.resume(claimed.version + 1)
