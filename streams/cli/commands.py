@@ -133,9 +133,11 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    wanted = None if options.user is None else _ids(options.user)
+    # With a key there is one user of these letters, whom the client looks for.
+    named = options.user if config.pseudonym_key else None
+    wanted = None if named or options.user is None else _ids(options.user)
     with Turnstile(config=config) as turnstile:
-        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
+        for checkpoint in turnstile.odometer(options.dataset, user=named, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
             show(
@@ -183,6 +185,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids or "mixed",
         "within": policy.within or None,
+        "pseudonyms": policy.pseudonyms or None,
         "partitions": policy.partitions,
     }
 
