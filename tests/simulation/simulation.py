@@ -299,7 +299,7 @@ class Simulation:
         if stopped:
             if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
                 raise Wrong(f"partition {partition} stops without a cause: {stopped}")
-            if world.broker.norms(partition).start == 0:
+            if world.is_covered(partition):
                 world.note("operator", f"deletes what Redis has of {partition}")
                 world.store.put_back({partition: Contents()})
             else:
