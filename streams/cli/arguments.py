@@ -200,9 +200,10 @@ def _add_runs(verbs: Any) -> None:
         publish.publish,
         "charge the steps of a JSON-lines file, each once however often it is sent",
         _CLIENT,
-        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm "
-        "and step. Without step a line is the next one of its dataset and run in this file, "
-        "from 0. Steps that were decided before are not charged again. - reads standard input.",
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
+        "step and the min_separation of the run. Without step a line is the next one of its "
+        "dataset and run in this file, from 0. Steps that were decided before are not charged "
+        "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
 
