@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, publish, rejects
+from streams.cli import commands, demo, publish, rejects, verify
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 
 _EPILOG = """\
@@ -23,9 +23,9 @@ TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION and TURNSTILE_TIMEOUT, then the TOML
 or TURNSTILE_CONFIG names. A password belongs in the variable or the file: other users of this
 machine can read options.
 
-exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
-answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
-again; 130 interrupted
+exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
+Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
+75 (worker only) start me again; 130 interrupted
 """
 
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
@@ -72,6 +72,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_runs(verbs)
     _add_topics(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    _add_offline(verbs)
     return parser
 
 
@@ -231,6 +232,37 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
+
+
+def _add_offline(verbs: Any) -> None:
+    verified = _verb(
+        verbs,
+        "verify",
+        verify.verify,
+        "apply the log once more and compare all that was kept and published",
+        _OBSERVER,
+        "It needs no worker, writes nothing to Kafka or Redis, and may run while the service does. "
+        "Findings name other people's data: they are for whoever runs the service. Exit code 0 "
+        "only if everything was compared and fits, 1 otherwise.",
+    )
+    verified.add_argument(
+        "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
+    )
+    verified.add_argument(
+        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+    )
+    verified.add_argument(
+        "--against",
+        type=_path,
+        metavar="RECEIPT",
+        help="an earlier receipt: the log has to continue the one that it is of",
+    )
+    verified.add_argument(
+        "--public-key",
+        type=_path,
+        metavar="FILE",
+        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+    )
 
 
 def _verb(
