@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, publish, rejects, verify
+from streams.cli import commands, demo, explain, publish, rejects, verify
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 
 _EPILOG = """\
@@ -43,6 +43,7 @@ _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
 _MOST_SEEDS: Final = 1000
+_DELTA: Final = 1e-5
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -263,6 +264,30 @@ def _add_offline(verbs: Any) -> None:
         metavar="FILE",
         help="the Ed25519 public key (PEM) of whoever signed that receipt",
     )
+    explained = _verb(
+        verbs,
+        "explain",
+        explain.explain,
+        "what happened to one user: every charge, every denial and its reason",
+        _CLIENT,
+        "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
+        "for that user's eyes. A user who was never charged and one who does not exist get the "
+        "same answer.",
+    )
+    explained.add_argument(
+        "--user", required=True, help="the id; digits find the integer and the string"
+    )
+    explained.add_argument(
+        "--dataset", type=_name, help="only what counts against the budget of this one"
+    )
+    explained.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"at which epsilons are told (default {_DELTA:g})",
+    )
+    explained.add_argument("--csv", action="store_true", help="one line for each budget")
 
 
 def _verb(
@@ -294,6 +319,16 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def _delta(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
+    return number
 
 
 def _path(text: str) -> Path:

@@ -133,7 +133,7 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    wanted = None if options.user is None else _ids(options.user)
+    wanted = None if options.user is None else ids(options.user)
     with Turnstile(config=config) as turnstile:
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
@@ -151,12 +151,12 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _ids(text: str) -> set[User]:
+def ids(text: str) -> set[User]:
     """The ids that somebody may mean: digits can be an integer, and are a string as well."""
-    ids: set[User] = {text, normal_form(text)}
-    if re.fullmatch(r"-?[0-9]{1,19}", text):
-        ids.add(int(text))
-    return ids
+    meant: set[User] = {text, normal_form(text)}
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+        meant.add(int(text))
+    return meant
 
 
 def status(options: argparse.Namespace, config: Config) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any
@@ -42,15 +42,17 @@ def say(text: str) -> None:
     _write(_encoded(text))
 
 
-def show_table(names: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 0) -> None:
-    """Rows under the names of their columns; the first ``left`` columns are words, not numbers."""
+def show_table(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], words: Collection[str] = ()
+) -> None:
+    """Rows under the names of their columns: some are ``words``, the others numbers."""
     cells = [list(names), *([plain(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         places = zip(row, widths, strict=True)
         say(
             "  ".join(
-                cell.ljust(width) if number < left else cell.rjust(width)
+                cell.ljust(width) if names[number] in words else cell.rjust(width)
                 for number, (cell, width) in enumerate(places)
             ).rstrip()
         )

@@ -31,6 +31,7 @@ Beginnings: TypeAlias = Callable[[int], Beginning]
 class Applied(NamedTuple):
     """A record of the log, and what came of it."""
 
+    partition: int
     record: Stored
     outputs: list[Output]
 
@@ -97,5 +98,5 @@ class Fold:
             self.ledger.take_changes()  # which nobody stores
             self.next = record.offset + 1
             self.records += 1
-            yield Applied(record, outputs)
+            yield Applied(partition, record, outputs)
         self.next = max(self.next, self.extent.end)

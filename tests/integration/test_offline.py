@@ -75,6 +75,22 @@ def test_a_service_at_work_fits_its_log_and_continues_its_receipt(
     assert all(part["state_at"] is not None for part in partitions)
 
 
+def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
+    shared: Service, run: Run, command: Any
+) -> None:
+    user = int(USERS[-1])
+    halts = {
+        (halt.dataset, halt.run, halt.step)
+        for halt in shared.client.halts("d", follow=False)
+        if halt.user == user
+    }
+    lines = command("explain", "--user", str(user), "--json").lines
+    told = [line for line in lines if line["dataset"] == "d"]
+    assert {(e["dataset"], e["run"], e["step"]) for e in told if e["refused_by"]} == halts
+    assert [event["step"] for event in told][:4] == [0, 1, 2, 3]
+    assert all(event["time"] for event in lines)
+
+
 def test_what_somebody_else_wrote_is_found_on_the_broker(
     shared: Service, run: Run, command: Any
 ) -> None:
