@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, explain, publish, rejects, verify
+from streams.cli import commands, demo, explain, publish, rejects, report, verify
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 
 _EPILOG = """\
@@ -44,6 +44,7 @@ _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
 _MOST_SEEDS: Final = 1000
 _DELTA: Final = 1e-5
+_METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -288,6 +289,41 @@ def _add_offline(verbs: Any) -> None:
         help=f"at which epsilons are told (default {_DELTA:g})",
     )
     explained.add_argument("--csv", action="store_true", help="one line for each budget")
+    reported = _verb(
+        verbs,
+        "report",
+        report.report,
+        "what every user has lost, from the history that the log has",
+        _CLIENT,
+        "A row is for its own user's eyes, or goes out through a private release. Where levels may "
+        "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
+    )
+    reported.add_argument("--dataset", type=_name, help="this one alone")
+    reported.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"of the epsilons (default {_DELTA:g})",
+    )
+    reported.add_argument(
+        "--method",
+        default="tightest",
+        choices=_METHODS,
+        help="Rényi divergences, loss distributions, the saddle point, or the least of the three "
+        "(default tightest)",
+    )
+    reported.add_argument(
+        "--output",
+        type=_path,
+        metavar="FILE",
+        help="a .csv or .parquet file; without it the rows go to standard output",
+    )
+    reported.add_argument(
+        "--levels-public",
+        action="store_true",
+        help="you know that no level, and nobody's part in a step, ever followed a coin",
+    )
 
 
 def _verb(

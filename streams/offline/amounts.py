@@ -19,6 +19,7 @@ from streams.ledger.policies import has_own_orders, measure_of
 from streams.schemas import Policy
 
 Units = NDArray[np.integer]
+Numbers = NDArray[np.float64]
 
 
 class Amounts:
@@ -58,16 +59,41 @@ class Amounts:
 
     def left(self, spent: Units, order: int | None) -> list[float]:
         """What of the budget is left; never more."""
-        units = np.maximum(self.at(self._budget, order) - np.atleast_1d(spent), 0)
-        left = from_units_down(units)
-        if self._measure.power == 2:
-            left = np.where(left > 0.0, np.nextafter(np.sqrt(left), 0.0), 0.0)
-        return [float(number) for number in left]
+        found: list[float] = self._left(self.at(self._budget, order), np.atleast_1d(spent)).tolist()
+        return found
 
     def tightest(self, spent: Units, order: int | None) -> int:
         """Of the numbers that count the place of the one of whose budget most is spent."""
         share = np.atleast_1d(spent) / self.at(self._budget, order)
         return int(np.argmax(share))
+
+    def tightest_of_all(
+        self, spent: Units, order: Units | None
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Of many users what was spent, what is left and at which order, where most is spent.
+
+        Args:
+            spent: units, shape (n,), or (n, orders) if all of them count.
+            order: the index of the order that each is bound to, if to one alone, shape (n,).
+
+        Returns:
+            Each of shape (n,); the order is NaN if the measure has none.
+        """
+        units = spent if spent.ndim == 2 else spent[:, np.newaxis]
+        if order is None:
+            at = (units / self._budget).argmax(axis=1)
+            units = np.take_along_axis(units, at[:, np.newaxis], axis=1)
+        else:
+            at = order.astype(np.intp)
+        tightest = units[:, 0]
+        orders = self._orders[at] if len(self._orders) else np.full(len(spent), np.nan)
+        return self._measure.stated(tightest), self._left(self._budget[at], tightest), orders
+
+    def _left(self, budget: Units, spent: Units) -> Numbers:
+        left = from_units_down(np.maximum(budget - spent, 0))
+        if self._measure.power == 2:
+            return np.where(left > 0.0, np.nextafter(np.sqrt(left), 0.0), 0.0)
+        return left
 
     def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
         """An epsilon that what was spent implies at delta; never less."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,18 @@ def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
     assert {(e["dataset"], e["run"], e["step"]) for e in told if e["refused_by"]} == halts
     assert [event["step"] for event in told][:4] == [0, 1, 2, 3]
     assert all(event["time"] for event in lines)
+
+
+def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.csv"
+    done = command("report", "--output", str(path), "--json")
+    assert (done.code, [line["users"] for line in done.lines]) == (0, [len(USERS)] * 2), done
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["dataset"], int(row["user"])) for row in rows} == {
+        (name, user) for name in ("d", "faces") for user in USERS.tolist()
+    }
+    assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
 
 
 def test_what_somebody_else_wrote_is_found_on_the_broker(
