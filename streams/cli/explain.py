@@ -22,7 +22,7 @@ NOBODY = "Nothing was ever charged to this user."
 """Whether there is such a user, and such a dataset, or not."""
 
 _EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
-_MORE = ("sampling_rate", "level", "refused_by", "exhausted")
+_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "exhausted")
 _SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon")
 _PLACE = ("partition", "offset")
 
@@ -125,7 +125,9 @@ def _why(event: Event, budget: str) -> str:
             return "nothing left"
         asked, left = share.asked[share.tightest], share.left[share.tightest]
         return f"{plain(asked)} asked for, {plain(left)} left"
-    return "nothing left after it" if event.exhausted and event.refused_by is None else ""
+    if event.too_soon:
+        return "too soon after the last participation"
+    return "nothing left after it" if event.exhausted and event.what != "refused" else ""
 
 
 def _norm(event: Event) -> str:

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler: Callable[[argparse.Namespace, Config], int] = options.handler
     given = {name: getattr(options, name, None) for name in SETTINGS if name != "config"}
     try:
-        return handler(options, Config.load(options.config, **given))
+        # A command without settings is heard whatever they are: it may be what makes them usable.
+        has_settings = hasattr(options, "config")
+        return handler(options, Config.load(options.config, **given) if has_settings else Config())
     except (
         ConfigurationError,
         InvalidRequest,

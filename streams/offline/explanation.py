@@ -29,6 +29,7 @@ from streams.schemas import (
     Enrol,
     Halted,
     NestedDecision,
+    SeparatedDecision,
     User,
     decode_answer,
 )
@@ -79,6 +80,7 @@ class Event:
         granted: the norm that was admitted; 0 if none was.
         level: of the grid of a roster, if it is one.
         refused_by: the dataset whose budget had too little left, if it was refused.
+        too_soon: it was refused because the run keeps participations apart.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
     """
 
@@ -96,6 +98,7 @@ class Event:
     scale: float | None = None
     sampling_rate: float | None = None
     refused_by: str | None = None
+    too_soon: bool = False
     exhausted: bool = False
     budgets: tuple[Share, ...] = ()
 
@@ -188,12 +191,15 @@ class _Told:
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
         if len(clipped):
             granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
-        refused_by = None
+        refused_by, too_soon = None, False
         if not admitted[place]:
             granted, refused_by = 0.0, charge.dataset
-            if isinstance(decision, NestedDecision):
-                number = int(np.count_nonzero(~admitted[:place]))
-                refused_by = decision.budgets[decision.refused[number]]
+            if isinstance(decision, SeparatedDecision):
+                too_soon = bool(unpack_bits(decision.too_soon, decision.users)[place])
+            if too_soon:
+                refused_by = None
+            elif isinstance(decision, NestedDecision | SeparatedDecision):
+                refused_by = _refusing(decision, int(np.count_nonzero(~admitted[:place])))
         budgets = self._ledger.policies.budgets(charge.dataset)
         asked = [
             measure_of(policy).charge_units(
@@ -209,6 +215,7 @@ class _Told:
             norm=norm,
             granted=granted,
             refused_by=refused_by,
+            too_soon=too_soon,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
         )
@@ -270,18 +277,20 @@ class _Told:
         norm: float,
         granted: float,
         refused_by: str | None,
+        too_soon: bool = False,
         **fields: Any,
     ) -> Event:
         what: What = "clipped" if granted < norm else "charged"
         return Event(
             **_place(applied, charge),
             step=charge.step,
-            what="refused" if refused_by is not None else what,
+            what="refused" if too_soon or refused_by is not None else what,
             norm=norm,
             granted=granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
             refused_by=refused_by,
+            too_soon=too_soon,
             **fields,
         )
 
@@ -290,10 +299,7 @@ class _Told:
         assert isinstance(answer, Halted)
         users = list(unpack_users(answer.users))
         if self._user in users:
-            own = address[0]
-            if isinstance(answer.refused, bytes) and isinstance(answer.budgets, list):
-                own = answer.budgets[answer.refused[users.index(self._user)]]
-            self._refused_by[address] = own
+            self._refused_by[address] = _refusing(answer, users.index(self._user))
 
     def _slot(self, dataset: str) -> int | None:
         accounts = self._ledger.datasets[dataset]
@@ -330,6 +336,13 @@ class _Told:
                 )
             )
         return tuple(shares)
+
+
+def _refusing(answer: NestedDecision | SeparatedDecision | Halted, number: int) -> str:
+    """Whose budget one of the halted does not fit."""
+    if isinstance(answer.refused, bytes) and isinstance(answer.budgets, list):
+        return answer.budgets[answer.refused[number]]
+    return answer.dataset
 
 
 class _Offset(msgspec.Struct):

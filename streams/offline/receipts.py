@@ -195,5 +195,5 @@ def _need_cryptography() -> None:
         import cryptography  # noqa: F401
     except ImportError as error:
         raise UnusableReceipt(
-            "signatures need the package cryptography: pip install 'dp-turnstile[sign]'"
+            "signatures need the package cryptography: pip install 'dp-turnstile[secure]'"
         ) from error

@@ -16,6 +16,8 @@ from streams.ledger.rosters import Members
 
 Numbers = Mapping[str, NDArray[np.integer]]
 
+_ENTRIES = ("layout", "policies", "runs", "rosters", "separations", "participants")
+"""What a state keeps by name."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
 """Since which step a member is in arrears says nothing by itself: accounts are compared with it."""
 
@@ -37,7 +39,7 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
     """
     entries = [
         difference
-        for what in ("layout", "policies", "runs", "rosters")
+        for what in _ENTRIES
         for difference in _entries(what, getattr(expected, what), getattr(found, what))
     ]
     yield from entries
@@ -58,7 +60,7 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
 def _entries(
     what: str, expected: Mapping[Any, Any], found: Mapping[Any, Any]
 ) -> Iterator[Difference]:
-    names = ("dataset", "run")
+    names = ("dataset", "run", "place")
     for address in sorted(expected.keys() | found.keys()):
         ours, theirs = expected.get(address), found.get(address)
         if ours != theirs:

@@ -173,6 +173,10 @@ class Connection(ABC):
     def _publish(self, waiting: Waiting) -> None:
         """Send each partition its request; what comes back of them goes to ``_hear``."""
 
+    def _why_silent(self) -> str:
+        """What is known of why no answer came; empty if nothing is."""
+        return ""
+
     @abstractmethod
     def _disconnect(self) -> None:
         """Give back what was opened; called once, in the process that opened it."""
@@ -259,12 +263,16 @@ class Connection(ABC):
         try:
             self._publish(waiting)
             return waiting.result(deadline)
+        except DecisionTimeout as error:
+            if why := self._why_silent():
+                raise DecisionTimeout(f"{error}. {why}") from None
+            raise
         finally:
             with self._lock:
                 self._waiting.pop(key, None)
 
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
-        """Take what was published by a partition, on halts or rejects."""
+        """Take what was published by a partition, on halts or rejects, and is believed."""
         reply: Answer | Rejected
         try:
             if channel is Channel.REJECTS:

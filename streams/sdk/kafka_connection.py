@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
@@ -27,9 +27,11 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.followers import Followed, Reading
+from streams.topics.authentic import Inspector, inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import NORMS, partition_count
+from streams.topics.security import advice, is_refusal
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.topics import NORMS, find_topics
 
 _TOPICS_POLL = 0.2
 _REPLIES_POLL_MS = 50  # as long as closing may have to wait for it
@@ -45,8 +47,10 @@ class KafkaConnection(Connection):
     """
 
     def __init__(self, config: Config) -> None:
-        super().__init__(_wait_for_topics(config), config.timeout)
+        seen = _wait_for_topics(config)
+        super().__init__(seen.partitions, config.timeout)
         self._config = config
+        self._inspector = inspector_of(config, seen.topic)
         self._norms = config.topic(NORMS)
         self._channels = {
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
@@ -81,7 +85,7 @@ class KafkaConnection(Connection):
         """
         with reaching_kafka(self._config):
             try:
-                partitions = _count_partitions(self._config)
+                partitions = _find_topics(self._config).partitions
             except TopicsUnavailable as error:
                 raise ServiceUnavailable(str(error)) from error
         if partitions != self.partitions:
@@ -97,6 +101,9 @@ class KafkaConnection(Connection):
         self.check_usable()
         return read_topic(self._config, channel, reading, self._closed)
 
+    def _why_silent(self) -> str:
+        return self._inspector.why_silent() if self._inspector else ""
+
     def _publish(self, waiting: Waiting) -> None:
         try:
             for partition, request in waiting.requests.items():
@@ -109,7 +116,7 @@ class KafkaConnection(Connection):
         try:
             while not self._closed.is_set():
                 for place, records in self._consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
-                    for record in records:
+                    for record in filter(_admitted_by(self._inspector), records):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
@@ -124,10 +131,19 @@ class KafkaConnection(Connection):
         self._consumer.close()
 
 
+def _admitted_by(inspector: Inspector | None) -> Callable[[Any], bool]:
+    """Which records are believed: all, or those that a worker has signed."""
+    if inspector is None:
+        return lambda record: True
+    return lambda record: inspector.admits(
+        record.topic, record.partition, (record.key, record.value), record.headers
+    )
+
+
 def read_topic(
     config: Config, channel: Channel, reading: Reading, closed: threading.Event | None = None
 ) -> Iterator[Followed]:
-    """The records of a topic, until ``closed`` is set.
+    """The records of a topic that are believed, until ``closed`` is set.
 
     Raises:
         ServiceUnavailable: no broker, or the topic does not exist.
@@ -135,6 +151,9 @@ def read_topic(
     """
     name = config.topic(channel.value)
     with reaching_kafka(config), ExitStack() as opened:
+        inspector = None
+        if config.trusted_keys:
+            inspector = inspector_of(config, _wait_for_topics(config).topic)
         consumer = new_reader(config)
         opened.callback(consumer.close)
         partitions = consumer.partitions_for_topic(name)
@@ -152,7 +171,8 @@ def read_topic(
         for place in places:
             consumer.position(place)
         opened.pop_all()
-    return _poll(config, consumer, ends, reading, closed or threading.Event())
+    stopping = closed or threading.Event()
+    return _poll(config, consumer, ends, reading, stopping, _admitted_by(inspector))
 
 
 def _poll(
@@ -161,6 +181,7 @@ def _poll(
     ends: dict[TopicPartition, int],
     reading: Reading,
     closed: threading.Event,
+    is_believed: Callable[[Any], bool],
 ) -> Iterator[Followed]:
     idle_ms = 0.0
     allowed_ms = math.inf if reading.idle_timeout is None else 1000 * reading.idle_timeout
@@ -171,7 +192,7 @@ def _poll(
             idle_ms = 0 if polled else idle_ms + _READING_POLL_MS
             for place, records in polled.items():
                 for record in records:
-                    if record.offset < ends.get(place, math.inf):
+                    if record.offset < ends.get(place, math.inf) and is_believed(record):
                         yield Followed(place.partition, record.value, record.timestamp / 1000)
             if closed.is_set():
                 raise Unusable("this Turnstile was closed: open another one to go on reading")
@@ -195,8 +216,13 @@ def reaching_kafka(config: Config) -> Iterator[None]:
         yield
     except KafkaError as error:
         raise ServiceUnavailable(
-            f"Kafka at {config.kafka} does not answer: {error}. Is the broker up?"
+            f"Kafka at {config.kafka} does not answer: {error}. {_what_to_do(error)}"
         ) from error
+
+
+def _what_to_do(error: BaseException, otherwise: str = "Is the broker up?") -> str:
+    told = advice(error)
+    return otherwise if told is None else f"{told[0].upper()}{told[1:]}"
 
 
 def publishing_error(error: KafkaError) -> TurnstileError:
@@ -207,36 +233,38 @@ def publishing_error(error: KafkaError) -> TurnstileError:
             "decided once. Until then release nothing"
         )
     else:
+        what = advice(error)
         raised = ServiceUnavailable(
-            f"Kafka does not take what is published: {error}. Release nothing; when that is "
-            "mended, open another Turnstile and the run again"
+            f"Kafka does not take what is published: {error}{f': {what}' if what else ''}. Release "
+            "nothing; when that is mended, open another Turnstile and the run again"
         )
     raised.__cause__ = error
     return raised
 
 
-def _wait_for_topics(config: Config) -> int:
-    """P, as soon as there is a broker with the topics.
+def _wait_for_topics(config: Config) -> TopicsSeen:
+    """The topics, as soon as there is a broker with them.
 
     Raises:
-        ServiceUnavailable: not within ``config.timeout``.
+        ServiceUnavailable: not within ``config.timeout``, or this client is refused.
     """
     deadline = monotonic() + config.timeout
     while True:
         try:
-            return _count_partitions(config)
+            return _find_topics(config)
         except (KafkaError, TopicsUnavailable) as error:
-            if monotonic() > deadline:
+            if monotonic() > deadline or is_refusal(error):
+                what = _what_to_do(error, "Is the broker up and a worker running?")
                 raise ServiceUnavailable(
                     f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {error}. "
-                    "Is the broker up and a worker running?"
+                    f"{what}"
                 ) from error
             sleep(_TOPICS_POLL)
 
 
-def _count_partitions(config: Config) -> int:
+def _find_topics(config: Config) -> TopicsSeen:
     admin = new_admin(config)
     try:
-        return partition_count(admin, config)
+        return find_topics(admin, config)
     finally:
         admin.close()

@@ -7,21 +7,31 @@ behind the address may be another Redis by then.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import RedisError, ResponseError
 
+from streams.config import Config
+from streams.store.image import Moment
 from streams.store.layout import (
     FIRST_LAYOUT,
+    STAGED,
     STATE,
+    Meta,
     chain_fields,
     fields_of_nothing,
     hexadecimal,
@@ -33,6 +43,8 @@ from streams.store.port import (
     Exchange,
     Glance,
     Guard,
+    Installation,
+    Stage,
     Store,
     StoreUnavailable,
     Verdict,
@@ -46,7 +58,7 @@ CONNECTIONS = 8
 class RedisStore(Store):
     """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, **settings: Any) -> None:
         self.address = without_password(url)
         try:
             # No retries: whether a write that got no answer took place, only its version can tell.
@@ -57,6 +69,7 @@ class RedisStore(Store):
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=30.0,
                 socket_connect_timeout=5.0,
+                **settings,
             )
         except ValueError:
             # The error quotes parts of the URL, which may be the password.
@@ -68,6 +81,19 @@ class RedisStore(Store):
         self._redis = redis.asyncio.Redis(connection_pool=pool)
         self._prefix = prefix
         self._scripts: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The store that settings name."""
+        settings: dict[str, Any] = {}
+        if config.redis_password:
+            settings["password"] = config.redis_password
+        if config.redis.startswith("rediss:"):
+            settings["ssl_min_version"] = ssl.TLSVersion.TLSv1_2
+            settings["ssl_ca_certs"] = config.redis_ca or None
+            settings["ssl_certfile"] = config.redis_certificate or None
+            settings["ssl_keyfile"] = config.redis_key or config.redis_certificate or None
+        return cls(config.redis, config.prefix, **settings)
 
     async def __aenter__(self) -> RedisStore:
         return self
@@ -133,8 +159,7 @@ class RedisStore(Store):
         keys = (*STATE, *FIRST_LAYOUT)
         nothing = fields_of_nothing(topic, partition, partitions)
         verdict, before = await self._run("claim", partition, keys, [owner, *_flat(nothing)])
-        fields = dict(zip(before[::2], before[1::2], strict=True))
-        return Claimed(_verdict(verdict), _text(fields))
+        return Claimed(_verdict(verdict), _text(_pairs(before)))
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
@@ -199,6 +224,40 @@ class RedisStore(Store):
         """Drop parcels that have been published."""
         return await self._write("forget", guard, *published)
 
+    async def moment(self, guard: Guard) -> Moment | Verdict:
+        """What is kept besides pages, of one moment, or why it is not what the owner left."""
+        arguments = [guard.owner, guard.version]
+        verdict, *found = await self._run("moment", guard.partition, STATE, arguments)
+        if _verdict(verdict) is not Verdict.OK:
+            return _verdict(verdict)
+        meta, changes, outbox = found
+        return Moment(Meta.of(_text(_pairs(meta))), changes, _named(_pairs(outbox)))
+
+    async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
+        """These pages as they are kept; those that are not there are left out."""
+        asked: Any = self._redis.hmget(self._key(partition, "pages"), list(names))
+        pages = zip(names, await self._ask(partition, asked), strict=True)
+        return {name: page for name, page in pages if page is not None}
+
+    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
+        """Put some of an image beside what is kept. This is no state: the version stays."""
+        arguments = [
+            *(guard.owner, guard.version, int(stage.is_first)),
+            *(len(stage.pages), *_flat(stage.pages)),
+            *(len(stage.changes), *stage.changes),
+            *_flat(stage.parcels),
+        ]
+        return _verdict(await self._run("stage", guard.partition, (*STATE, *STAGED), arguments))
+
+    async def install(self, guard: Guard, installation: Installation) -> Verdict:
+        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        arguments = [
+            *(guard.owner, guard.version),
+            *(installation.changes, installation.pages, installation.parcels),
+            *_flat(installation.fields),
+        ]
+        return _verdict(await self._run("install", guard.partition, (*STATE, *STAGED), arguments))
+
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away."""
         arguments = [guard.owner, guard.version, pulse, summary]
@@ -250,7 +309,22 @@ class RedisStore(Store):
             raise self._unavailable(f"partition {partition}", error) from error
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address})")
+        told = next((told for kind, told in _ADVICE if isinstance(error, kind)), "")
+        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){told}")
+
+
+_ADVICE: Sequence[tuple[type[Exception], str]] = (
+    (
+        AuthenticationError,
+        ": check the user in the setting `redis` and redis_password; Redis does not say which of "
+        "them is wrong",
+    ),
+    (
+        NoPermissionError,
+        ": this user may not do that; `turnstile acl --redis` shows the rights of each role",
+    ),
+)
+"""What to do about an error; behind the address, which hides no password."""
 
 
 def without_password(url: str) -> str:
@@ -303,6 +377,10 @@ def _legible(text: bytes) -> str:
 
 def _flat(pairs: Mapping[str, Any]) -> list[Any]:
     return [part for pair in pairs.items() for part in pair]
+
+
+def _pairs(listed: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(listed[::2], listed[1::2], strict=True))
 
 
 def _verdict(reply: bytes) -> Verdict:

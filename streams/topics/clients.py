@@ -9,6 +9,7 @@ from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
@@ -17,6 +18,7 @@ def _connection(config: Config) -> dict[str, Any]:
     return {
         "bootstrap_servers": config.kafka.split(","),
         "bootstrap_timeout_ms": int(1000 * config.timeout),
+        **security(config),
     }
 
 
@@ -27,13 +29,8 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
     """A consumer outside any group: it is assigned partitions and never commits."""
-    return KafkaConsumer(
-        group_id=None,
-        enable_auto_commit=False,
-        max_partition_fetch_bytes=_MAX_RECORD,
-        **_connection(config),
-        **settings,
-    )
+    settings = {"max_partition_fetch_bytes": _MAX_RECORD, **settings}
+    return KafkaConsumer(group_id=None, enable_auto_commit=False, **_connection(config), **settings)
 
 
 def new_producer(config: Config) -> KafkaProducer:

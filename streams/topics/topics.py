@@ -21,6 +21,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
+from streams.topics.security import advice
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
@@ -31,7 +32,10 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _MEBIBYTE = 1024 * 1024
 
 NORMS, HALTS, ODOMETER, REJECTS = "norms", "halts", "odometer", "rejects"
-TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
+CHECKPOINTS = "checkpoints"
+TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS)
+CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
+"""Without checkpoints, which are between workers and operators."""
 
 SETTINGS: dict[str, dict[str, str]] = {
     # The log is the truth: nothing may be deleted from it.
@@ -53,11 +57,23 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": str(30 * _DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
     },
+    # What is superseded is cleaned away by whole segments only: small ones are read sooner again.
+    CHECKPOINTS: {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(64 * _MEBIBYTE),
+        "max.message.bytes": str(_MEBIBYTE),
+    },
 }
 """With what they are created. Compression is the client's choice: a topic that stores everything
 uncompressed would make the broker unpack whatever 600 KB can hold, in its own memory."""
 
-_WISHES = {(NORMS, "max.message.bytes"), (HALTS, "retention.ms"), (REJECTS, "retention.ms")}
+_WISHES = {
+    (NORMS, "max.message.bytes"),
+    (HALTS, "retention.ms"),
+    (REJECTS, "retention.ms"),
+    (CHECKPOINTS, "segment.bytes"),
+    (CHECKPOINTS, "max.message.bytes"),
+}
 """Without these, requests are refused or answers are gone early, and nothing is lost in silence."""
 
 
@@ -114,13 +130,13 @@ class Topics:
             if self._admin is None:
                 self._admin = new_admin(config)
         except KafkaError as error:
-            raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(_told(f"no Kafka broker at {config.kafka}", error)) from error
         try:
             seen: TopicsSeen = question(self._admin)
             return seen
         except KafkaError as error:
             self._disconnect()
-            raise TopicsUnavailable(f"the topics at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(_told(f"the topics at {config.kafka}", error)) from error
 
     def _disconnect(self) -> None:
         admin, self._admin = self._admin, None
@@ -129,10 +145,14 @@ class Topics:
                 admin.close()
 
     def _create(self, admin: KafkaAdminClient) -> TopicsSeen:
+        partitions = self._config.partitions
         for name in TOPICS:
-            if not _described(admin, [self._config.topic(name)]):
+            if found := _described(admin, [self._config.topic(name)]):
+                if name == NORMS:  # a topic that a later release adds has as many
+                    partitions = len(found[self._config.topic(name)]["partitions"])
+            else:
                 options = {
-                    "num_partitions": self._config.partitions,
+                    "num_partitions": partitions,
                     "replication_factor": self._config.replication,
                     "configs": SETTINGS[name],
                 }
@@ -202,14 +222,14 @@ def ensure_topics(config: Config) -> int:
         return topics.ensure().partitions
 
 
-def partition_count(admin: KafkaAdminClient, config: Config) -> int:
-    """P, which all topics share.
+def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
+    """The topics as clients need them: P, which all share, and the id of norms.
 
     Raises:
         TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
             ambiguous.
     """
-    names = [config.topic(name) for name in TOPICS]
+    names = [config.topic(name) for name in CLIENT_TOPICS]
     described = _described(admin, names)
     missing = sorted(name for name in names if name not in described)
     if missing:
@@ -217,7 +237,8 @@ def partition_count(admin: KafkaAdminClient, config: Config) -> int:
     counts = {name: len(described[name]["partitions"]) for name in names}
     if problem := _uneven(counts):
         raise UnusableTopics(problem)
-    return counts[names[0]]
+    norms = described[config.topic(NORMS)]
+    return TopicsSeen(_topic_id(norms), len(norms["partitions"]), None)
 
 
 def _uneven(counts: Mapping[str, int]) -> str | None:
@@ -226,8 +247,9 @@ def _uneven(counts: Mapping[str, int]) -> str | None:
     return (
         f"the topics differ in their number of partitions: {dict(counts)}. A user's partition is "
         "ambiguous, and Kafka takes no partition away: delete and create the topics halts, "
-        "odometer and rejects with as many partitions as norms had when its first dataset was "
-        "created, and, if partitions were added to norms itself, see `turnstile status`"
+        "odometer, rejects and checkpoints with as many partitions as norms had when its first "
+        "dataset was created, and, if partitions were added to norms itself, see "
+        "`turnstile status`"
     )
 
 
@@ -262,6 +284,11 @@ def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, di
         }
         for name in names
     }
+
+
+def _told(what: str, error: KafkaError) -> str:
+    told = advice(error)
+    return f"{what}: {error}" + (f". {told[0].upper()}{told[1:]}" if told else "")
 
 
 def _suits(setting: str, actual: str, wanted: str) -> bool:

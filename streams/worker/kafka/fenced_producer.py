@@ -1,14 +1,15 @@
-"""Writes checkpoints to Kafka: a producer with a transactional id a partition.
+"""Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
-bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian.
+bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. Who signs checkpoints
+believes in none that is not signed, either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,63 +18,40 @@ from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.ledger.ledger import Output
+from streams.topics.authentic import Inspector, Seal, header, origin_header
 from streams.topics.topics import ODOMETER
+from streams.wire.signatures import ORIGIN, Content
+from streams.worker.kafka.connection import connection_settings
 from streams.worker.kafka.publisher import MAX_BATCH_BYTES
 from streams.worker.ports import NotSent, Origin, Sent
 
-_HEADER = "norms"
 _ORIGIN = struct.Struct(">16si")
 _POLL_MS = 200
 
 
-class KafkaFencedProducer:
-    """The producer of one partition's checkpoints. Kafka fences the epochs of its id."""
+class Transactions:
+    """Who writes to one partition of a topic. Kafka fences the epochs of its id."""
 
-    def __init__(self, config: Config, partition: int) -> None:
-        self._topic = config.topic(ODOMETER)
-        self._kafka = config.kafka
+    def __init__(self, config: Config, topic: str, partition: int) -> None:
+        self._topic = config.topic(topic)
+        self._config = config
         self._partition = partition
         self._producer: Any = None
         self._failed = False
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one."""
+        """Begin a new epoch, which shuts out every earlier one.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
         self._producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._kafka,
+            **connection_settings(self._config),
             transactional_id=f"{self._topic}-{self._partition}",
             max_batch_size=MAX_BATCH_BYTES,
         )
         try:
             await self._producer.start()
-        except KafkaError as error:
-            raise self._not_sent(error) from error
-
-    async def last(self) -> Sent | None:
-        """The last record that was sent and committed, once it has begun."""
-        place = aiokafka.TopicPartition(self._topic, self._partition)
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._kafka, isolation_level="read_committed"
-        )
-        try:
-            await consumer.start()
-            try:
-                consumer.assign([place])
-                return _sent(await _last_of(consumer, place))
-            finally:
-                await consumer.stop()
-        except KafkaError as error:
-            raise self._not_sent(error) from error
-
-    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
-        """Send records in one transaction; returns when the broker has them."""
-        if self._failed:
-            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
-        try:
-            await self._producer.begin_transaction()
-            await asyncio.gather(
-                *await send_in_batches(self._producer, self._topic, self._partition, outputs)
-            )
-            await self._producer.commit_transaction()
         except KafkaError as error:
             raise self._not_sent(error) from error
 
@@ -83,10 +61,70 @@ class KafkaFencedProducer:
             await self._producer.stop()
             _hush(self._producer)
 
+    async def _transact(self, queue: Callable[[], Awaitable[Sequence[Awaitable[object]]]]) -> None:
+        """Send what is queued in one transaction; returns when the broker has it."""
+        if self._failed:
+            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
+        try:
+            await self._producer.begin_transaction()
+            await asyncio.gather(*await queue())
+            await self._producer.commit_transaction()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
     def _not_sent(self, error: KafkaError) -> NotSent:
         self._failed = True
         _hush(self._producer)
         return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
+
+
+class KafkaFencedProducer(Transactions):
+    """The producer of one partition's checkpoints.
+
+    Args:
+        config: where Kafka is.
+        partition: whose checkpoints.
+        seal: with what they are signed; None if they are not.
+        inspector: who looks at those that are there already; None if all are believed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
+        super().__init__(config, ODOMETER, partition)
+        self._seal = seal
+        self._inspector = inspector
+
+    async def last(self) -> Sent | None:
+        """The last record that was sent and committed, once it has begun."""
+        place = aiokafka.TopicPartition(self._topic, self._partition)
+        consumer = aiokafka.AIOKafkaConsumer(
+            **connection_settings(self._config), isolation_level="read_committed"
+        )
+        try:
+            await consumer.start()
+            try:
+                consumer.assign([place])
+                return _sent(await _last_of(consumer, place, self._is_authentic))
+            finally:
+                await consumer.stop()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
+    async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
+        """Send records in one transaction; returns when the broker has them."""
+        place = self._topic, self._partition
+        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._seal))
+
+    def _is_authentic(self, record: Any) -> bool:
+        if self._inspector is None:
+            return True
+        content = record.key, record.value
+        return self._inspector.admits(self._topic, self._partition, content, record.headers)
 
 
 def _hush(producer: Any) -> None:
@@ -107,24 +145,46 @@ async def send_in_batches(
     topic: str,
     partition: int,
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
+    seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
-    """Queue many small outputs as ready-made batches, which costs less than one by one."""
+    """Queue outputs, each with its origin and, if there is a seal, its signature."""
+    contents = [
+        Content(output.key, output.value, packed)
+        for origin, group in outputs
+        for packed in [_ORIGIN.pack(*origin)]
+        for output in group
+    ]
+    return await queue_in_batches(producer, topic, partition, contents, seal)
+
+
+async def queue_in_batches(
+    producer: Any,
+    topic: str,
+    partition: int,
+    contents: Sequence[Content],
+    seal: Seal | None = None,
+) -> list[asyncio.Future[object]]:
+    """Queue many small records as ready-made batches, which costs less than one by one."""
+    if seal is None:
+        headers = [origin_header(content) for content in contents]
+    else:
+        headers = seal.headers(topic, partition, contents)
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
-    for origin, group in outputs:
-        headers = [(_HEADER, _ORIGIN.pack(*origin))]
-        for output in group:
-            record = {"key": output.key, "value": output.value, "headers": headers}
-            if batch.append(**record, timestamp=None) is None:
-                sent.append(await producer.send_batch(batch, topic, partition=partition))
-                batch = producer.create_batch()
-                batch.append(**record, timestamp=None)
+    for content, given in zip(contents, headers, strict=True):
+        record = {"key": content.key, "value": content.value, "headers": given}
+        if batch.append(**record, timestamp=None) is None:
+            sent.append(await producer.send_batch(batch, topic, partition=partition))
+            batch = producer.create_batch()
+            batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
 
 
-async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
-    """The last record of a partition that a consumer is given, if there is one.
+async def _last_of(
+    consumer: Any, place: aiokafka.TopicPartition, counts: Callable[[Any], bool]
+) -> Any:
+    """The last record of a partition that a consumer is given and that counts, if there is one.
 
     What is at the end may be the ends of transactions, and records of those that were aborted.
     """
@@ -136,15 +196,13 @@ async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
         consumer.seek(place, first)
         while await consumer.position(place) < end:
             for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                last = records[-1]
+                last = next(filter(counts, reversed(records)), last)
     return last
 
 
 def _sent(record: Any) -> Sent | None:
     """A record as a checkpoint with its origin, if it says of one."""
-    packed = (
-        next((value for name, value in record.headers if name == _HEADER), b"") if record else b""
-    )
-    if len(packed or b"") != _ORIGIN.size:
+    packed = header(record.headers, ORIGIN) if record else None
+    if packed is None or len(packed) != _ORIGIN.size:
         return None
     return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")

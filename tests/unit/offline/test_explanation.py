@@ -87,6 +87,22 @@ def test_a_norm_that_was_clipped_is_told_with_what_was_granted() -> None:
     assert clipped.budgets[0].left == [0.0]
 
 
+def test_who_came_too_soon_is_told_so() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("person", budget=0.1)
+    turnstile.create_dataset("d", budget=0.5, within="person")
+    run = turnstile.run("d", "r", min_separation=3)
+    for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
+        run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
+    events = told(archived, 7)
+    assert [event.what for event in events] == [
+        *("charged", "refused", "refused", "refused", "charged", "charged", "refused"),
+    ]
+    assert [event.too_soon for event in events] == [False, True, True, False, False, False, True]
+    assert [event.refused_by for event in events if event.refused_by] == ["person"]
+    assert "too soon after" in command_on(archived, "explain", "--user", "7").out
+
+
 def test_a_step_that_was_asked_for_again_is_told_once() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("d", budget=0.5)
