@@ -19,6 +19,7 @@ from streams.normal_form import normal_form
 from streams.operations.status import DatasetStatus, read_datasets, read_partitions
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
+from streams.sdk.pseudonyms import Pseudonyms
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -133,17 +134,15 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    # With a key there is one user of these letters, whom the client looks for.
-    named = options.user if config.pseudonym_key else None
-    wanted = None if named or options.user is None else _ids(options.user)
+    wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
-        for checkpoint in turnstile.odometer(options.dataset, user=named, follow=options.follow):
+        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
             show(
                 {
                     "dataset": checkpoint.dataset,
-                    "user": checkpoint.user,
+                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
@@ -153,12 +152,17 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _ids(text: str) -> set[User]:
-    """The ids that somebody may mean: digits can be an integer, and are a string as well."""
-    ids: set[User] = {text, normal_form(text)}
-    if re.fullmatch(r"-?[0-9]{1,19}", text):
-        ids.add(int(text))
-    return ids
+def ids(text: str, config: Config) -> dict[User, User]:
+    """The ids that somebody may mean, as the log has them, and as they are shown.
+
+    Digits can be an integer, and are a string as well; to a client with a key both are one user.
+    """
+    if config.pseudonym_key:
+        return {int(Pseudonyms(config.pseudonym_key).of([text])[0]): text}
+    meant: dict[User, User] = {text: text, normal_form(text): text}
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+        meant[int(text)] = int(text)
+    return meant
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
