@@ -23,6 +23,7 @@ from streams.sdk.errors import (
     ServiceUnavailable,
     TurnstileError,
 )
+from streams.topics.seen import TopicsUnavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(Exit.USAGE, error)
     except RequestRejected as error:
         return _fail(Exit.REFUSED, error)
-    except (ServiceUnavailable, DecisionTimeout, LocalStackError, Unavailable) as error:
+    except (
+        ServiceUnavailable,
+        DecisionTimeout,
+        LocalStackError,
+        TopicsUnavailable,
+        Unavailable,
+    ) as error:
         return _fail(Exit.UNAVAILABLE, error)
     except ConflictingDecisions as error:
         return _fail(Exit.SOFTWARE, error)
