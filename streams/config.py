@@ -68,6 +68,7 @@ class Config:
     partitions: int = 4  # of topics that do not exist yet; never changed afterwards
     replication: int = 1  # of topics that do not exist yet
     timeout: float = 30.0  # seconds until a charge without all its decisions raises
+    checkpoint_seconds: float = 600.0  # from one checkpoint of a partition to the next; 0: none
 
     kafka_security: str = "PLAINTEXT"  # how the brokers are reached: one of SECURITIES
     kafka_mechanism: str = MECHANISMS[0]  # of the login
@@ -82,6 +83,7 @@ class Config:
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
+    health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
 
@@ -100,8 +102,16 @@ class Config:
                 f"timeout is {self.timeout}; it must be seconds above 0, "
                 f"at most {_LONGEST_TIMEOUT:,.0f}"
             )
+        if self.health:
+            _check_health(self.health)
         self._check_login()
         self._check_certificates()
+
+        if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
+            raise ConfigurationError(
+                f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
+                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no checkpoints"
+            )
 
     def __repr__(self) -> str:
         """All but what has its default, without a secret."""
@@ -252,6 +262,14 @@ def _check_brokers(addresses: str) -> None:
                 f"kafka is {redact(repr(addresses))}; give host:port of a broker, "
                 "or of several with commas between them"
             )
+
+
+def _check_health(address: str) -> None:
+    found = _BROKER.fullmatch(address)
+    if not found or not 0 < int(found[1] or 0) < 2**16:
+        raise ConfigurationError(
+            f"health is {address!r}; give host:port to listen on, like 127.0.0.1:9464"
+        )
 
 
 def _check_redis(url: str) -> None:

@@ -15,14 +15,15 @@ from typing import Any, Final, get_args
 import msgspec
 
 from streams.cli import acl, commands, demo, keys, publish, rejects
+from streams.cli import trim as trimming
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 from streams.topics.access import ROLES
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
-TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION and TURNSTILE_TIMEOUT, then the TOML file that --config
-or TURNSTILE_CONFIG names. A password belongs in the variable or the file: other users of this
-machine can read options.
+TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHECKPOINT_SECONDS,
+then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
+the file: other users of this machine can read options.
 
 exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
 answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
@@ -36,6 +37,10 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {"type": float, "metavar": "S", "help": "seconds to wait (default 30)"},
     "config": {"type": str, "metavar": "FILE", "help": "a TOML file with settings"},
     "partitions": {"metavar": "P", "help": "partitions of new topics (default 4)"},
+    "health": {
+        "metavar": "HOST:PORT",
+        "help": "answer /healthz, /metrics and the like there",
+    },
 }
 SETTINGS: Final = tuple(_SETTINGS)
 """What an option may set in place of a variable or a file."""
@@ -74,6 +79,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_topics(verbs)
     _add_security(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    _add_trim(verbs)
     return parser
 
 
@@ -134,7 +140,7 @@ def _add_worker(verbs: Any) -> None:
         "worker",
         commands.worker,
         "apply the log and answer it; start as many as you like",
-        (*_OBSERVER, "partitions"),
+        (*_OBSERVER, "partitions", "health"),
         "With --json its log is one JSON object a line.",
     )
     worker.add_argument(
@@ -282,6 +288,19 @@ def _add_security(verbs: Any) -> None:
     made.add_argument(
         "--out", type=_path, metavar="FILE", help="for the private key, readable by its owner alone"
     )
+
+
+def _add_trim(verbs: Any) -> None:
+    trim = _verb(
+        verbs,
+        "trim",
+        trimming.trim_log,
+        "delete the records of the log that a checkpoint covers",
+        _CLIENT,
+        "Of each partition the last checkpoint is read and verified first; what it does not cover "
+        "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
+    )
+    trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")
 
 
 def _verb(

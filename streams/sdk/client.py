@@ -176,6 +176,7 @@ class Turnstile:
         name: str,
         *,
         released: int | None = None,
+        min_separation: int | None = None,
         timeout: float | None = None,
     ) -> Run:
         """Begin a run, or resume it: a new attempt, which fences every earlier one.
@@ -192,20 +193,33 @@ class Turnstile:
             name: of the run.
             released: the last step that was released or given up, -1 for none. None: every step
                 that all partitions have decided is behind, released or not.
+            min_separation: b, 2 to 16384, for steps of a banded matrix mechanism (DP-FTRL) of at
+                most b bands: a user who takes part in step t, with a norm above 0, is not admitted
+                again before step t + b of this run. It is fixed with the first step. None: as the
+                run has it; a new one keeps nothing apart.
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a name that no dataset or run can have, or ``released`` is not the last
-                step that was decided, nor the one before it.
+            InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is
+                none, or ``released`` is not the last step that was decided, nor the one before it.
             PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
-                added; nothing can be charged.
+                added; or the run keeps participations apart in some partitions only. Nothing can
+                be charged.
             RunIsClosed: the run was closed.
+            SeparationChanged: the run has been charged with another ``min_separation``.
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
-        return open_run(self._connection, dataset, name, released=released, deadline=deadline)
+        return open_run(
+            self._connection,
+            dataset,
+            name,
+            released=released,
+            min_separation=min_separation,
+            deadline=deadline,
+        )
 
     def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:
         """End a run for good, as ``Run.close`` does, without charging it again first.

@@ -32,7 +32,7 @@ from streams.schemas import (
 )
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.sdk.followers import is_whole
+from streams.sdk.followers import is_whole, too_soon_of
 from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
 
@@ -48,12 +48,15 @@ class StepDecision:
             ``accounting.release.clipping`` clips to it. A narrower type must round it down:
             ``accounting.round_to(granted, np.float32, "down")``.
         exhausted: bool (n,), who has nothing left after this step.
+        too_soon: bool (n,), who is halted because the last participation is less than the
+            ``min_separation`` of the run ago, whatever is left; nobody in other runs.
     """
 
     step: int
     admitted: NDArray[np.bool_]
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
+    too_soon: NDArray[np.bool_]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -96,7 +99,11 @@ class Part(NamedTuple):
             raise _not_of_a_worker(answer, "grants what was not asked for")
         granted[clipped] = lower
         return StepDecision(
-            answer.step, admitted, granted, unpack_bits(answer.exhausted, answer.users)
+            answer.step,
+            admitted,
+            granted,
+            unpack_bits(answer.exhausted, answer.users),
+            too_soon_of(answer),
         )
 
 
@@ -161,12 +168,14 @@ class Layout:
             admitted=np.zeros(len(self.ids), dtype=np.bool_),
             granted=np.zeros(len(self.ids)),
             exhausted=np.zeros(len(self.ids), dtype=np.bool_),
+            too_soon=np.zeros(len(self.ids), dtype=np.bool_),
         )
         for partition, decision in decisions.items():
             mine = self.positions[partition]
             whole.admitted[mine] = decision.admitted
             whole.granted[mine] = decision.granted
             whole.exhausted[mine] = decision.exhausted
+            whole.too_soon[mine] = decision.too_soon
         return whole
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from streams.store.image import Moment
 from streams.store.layout import digest_of, pack_change, pack_page, page_hash
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.snapshot import Snapshot
@@ -91,6 +92,24 @@ class Holding:
     async def forget(self, published: Sequence[str]) -> Verdict:
         """Drop parcels that have been published."""
         return self._moved(await self._store.forget(self._guard, published))
+
+    @property
+    def hashes(self) -> dict[str, int]:
+        """Of all pages, by name, as of now."""
+        return dict(self._hashes)
+
+    async def moment(self) -> Moment | Verdict:
+        """What is kept besides pages, or why it is not what was left here."""
+        return await self._store.moment(self._guard)
+
+    async def pages(self, hashes: Mapping[str, int]) -> dict[str, bytes] | None:
+        """The pages of these hashes; None if one of them is not, or is no longer, there."""
+        found = await self._store.read_pages(self.partition, list(hashes))
+        is_right = all(
+            name in found and page_hash(name, found[name]) == hashed
+            for name, hashed in hashes.items()
+        )
+        return found if is_right else None
 
     async def beat(self, pulse: bytes, summary: bytes) -> Verdict:
         """Show that the partition is decided; an empty summary has not changed."""

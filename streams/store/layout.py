@@ -8,6 +8,7 @@ Per partition p, under one hash tag so that Redis Cluster keeps them together:
     turnstile.{norms-p}:outbox    hash   outputs of a batch, until they are published
     turnstile.{norms-p}:alive     hash   when its owner was last seen, and a summary; no state
     turnstile.{norms-p}:stopped   hash   why nothing is decided, if so; no state
+    turnstile.{norms-p}:staged-*  the same as changes, pages and outbox, while an image is put back
 
 State = pages, then changes in order. What is kept proves itself (``snapshot``):
 
@@ -35,9 +36,11 @@ LAYOUT = 2
 
 STATE = ("meta", "changes", "pages", "outbox")
 """What the state of a partition is kept in."""
+STAGED = ("staged-changes", "staged-pages", "staged-outbox")
+"""Where they are put together from an image, before they take their place."""
 FIRST_LAYOUT = ("deltas", "folded")
 """What layout 1 had instead of changes and pages."""
-KEYS = (*STATE, "alive", "stopped", *FIRST_LAYOUT)
+KEYS = (*STATE, "alive", "stopped", *STAGED, *FIRST_LAYOUT)
 """All that any release keeps of a partition."""
 
 CHANGE_BYTES = 128 * 1024 * 1024

@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from streams.store.layout import chain_fields, fields_of_nothing, hexadecimal
-from streams.store.port import Claimed, Commit, Exchange, Glance, Guard, Store, Verdict
+from streams.store.image import Moment
+from streams.store.layout import Meta, chain_fields, fields_of_nothing, hexadecimal
+from streams.store.port import (
+    Claimed,
+    Commit,
+    Exchange,
+    Glance,
+    Guard,
+    Installation,
+    Stage,
+    Store,
+    Verdict,
+)
 from streams.store.snapshot import Snapshot, verified
 
 
@@ -24,6 +35,9 @@ class Contents:
     outbox: dict[str, bytes] = field(default_factory=dict)
     alive: dict[str, bytes] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
+    staged_changes: list[bytes] = field(default_factory=list)
+    staged_pages: dict[str, bytes] = field(default_factory=dict)
+    staged_outbox: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Contents:
         """The same contents, which change no more with these."""
@@ -145,6 +159,44 @@ class MemoryStore(Store):
         if refused := _refusal(kept, guard):
             return refused
         _delete(kept.outbox, published)
+        return _written(kept)
+
+    async def moment(self, guard: Guard) -> Moment | Verdict:
+        """What is kept besides pages, of one moment, or why it is not what the owner left."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        return Moment(Meta.of(kept.meta), list(kept.changes), dict(kept.outbox))
+
+    async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
+        """These pages as they are kept; those that are not there are left out."""
+        kept = self.contents(partition).pages
+        return {name: kept[name] for name in names if name in kept}
+
+    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
+        """Put some of an image beside what is kept. This is no state: the version stays."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        if stage.is_first:
+            kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
+        kept.staged_pages |= stage.pages
+        kept.staged_changes += stage.changes
+        kept.staged_outbox |= stage.parcels
+        return Verdict.OK
+
+    async def install(self, guard: Guard, installation: Installation) -> Verdict:
+        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        kept = self.contents(guard.partition)
+        if refused := _refusal(kept, guard):
+            return refused
+        staged = kept.staged_changes, kept.staged_pages, kept.staged_outbox
+        counts = installation.changes, installation.pages, installation.parcels
+        if tuple(map(len, staged)) != counts:
+            return Verdict.DAMAGED
+        kept.changes, kept.pages, kept.outbox = staged
+        kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
+        kept.meta |= installation.fields
         return _written(kept)
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from streams.store.image import Moment
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 
@@ -104,6 +105,31 @@ class Exchange:
     since: int  # where the changes begin after this
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Some of an image, to be put beside what is kept. It is no state until it is installed."""
+
+    pages: Mapping[str, bytes]
+    changes: Sequence[bytes]  # in the order of the log
+    parcels: Mapping[str, bytes]
+    is_first: bool  # what was staged before is dropped
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(len, (*self.pages.values(), *self.changes, *self.parcels.values())))
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What was staged, to take the place of what is kept."""
+
+    fields: Mapping[str, str]  # of meta, but those that say whose it is
+    pages: int  # so many were staged
+    changes: int
+    parcels: int
+
+
 class Store(Protocol):
     """One store. Each verb happens wholly and at one moment, or not at all.
 
@@ -141,6 +167,22 @@ class Store(Protocol):
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
         """Drop parcels that have been published."""
+
+    async def moment(self, guard: Guard) -> Moment | Verdict:
+        """What is kept besides pages, of one moment, or why it is not what the owner left.
+
+        Raises:
+            Damaged: it is not whole.
+        """
+
+    async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
+        """These pages as they are kept; those that are not there are left out."""
+
+    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
+        """Put some of an image beside what is kept. This is no state: the version stays."""
+
+    async def install(self, guard: Guard, installation: Installation) -> Verdict:
+        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away.

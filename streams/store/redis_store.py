@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis.asyncio
@@ -26,9 +26,12 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostConnection
 
 from streams.config import Config
+from streams.store.image import Moment
 from streams.store.layout import (
     FIRST_LAYOUT,
+    STAGED,
     STATE,
+    Meta,
     chain_fields,
     fields_of_nothing,
     hexadecimal,
@@ -40,6 +43,8 @@ from streams.store.port import (
     Exchange,
     Glance,
     Guard,
+    Installation,
+    Stage,
     Store,
     StoreUnavailable,
     Verdict,
@@ -78,7 +83,7 @@ class RedisStore(Store):
         self._scripts: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, config: Config) -> RedisStore:
+    def of(cls, config: Config) -> Self:
         """The store that settings name."""
         settings: dict[str, Any] = {}
         if config.redis_username:
@@ -156,8 +161,7 @@ class RedisStore(Store):
         keys = (*STATE, *FIRST_LAYOUT)
         nothing = fields_of_nothing(topic, partition, partitions)
         verdict, before = await self._run("claim", partition, keys, [owner, *_flat(nothing)])
-        fields = dict(zip(before[::2], before[1::2], strict=True))
-        return Claimed(_verdict(verdict), _text(fields))
+        return Claimed(_verdict(verdict), _text(_pairs(before)))
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
@@ -221,6 +225,40 @@ class RedisStore(Store):
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
         """Drop parcels that have been published."""
         return await self._write("forget", guard, *published)
+
+    async def moment(self, guard: Guard) -> Moment | Verdict:
+        """What is kept besides pages, of one moment, or why it is not what the owner left."""
+        arguments = [guard.owner, guard.version]
+        verdict, *found = await self._run("moment", guard.partition, STATE, arguments)
+        if _verdict(verdict) is not Verdict.OK:
+            return _verdict(verdict)
+        meta, changes, outbox = found
+        return Moment(Meta.of(_text(_pairs(meta))), changes, _named(_pairs(outbox)))
+
+    async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
+        """These pages as they are kept; those that are not there are left out."""
+        asked: Any = self._redis.hmget(self._key(partition, "pages"), list(names))
+        pages = zip(names, await self._ask(partition, asked), strict=True)
+        return {name: page for name, page in pages if page is not None}
+
+    async def stage(self, guard: Guard, stage: Stage) -> Verdict:
+        """Put some of an image beside what is kept. This is no state: the version stays."""
+        arguments = [
+            *(guard.owner, guard.version, int(stage.is_first)),
+            *(len(stage.pages), *_flat(stage.pages)),
+            *(len(stage.changes), *stage.changes),
+            *_flat(stage.parcels),
+        ]
+        return _verdict(await self._run("stage", guard.partition, (*STATE, *STAGED), arguments))
+
+    async def install(self, guard: Guard, installation: Installation) -> Verdict:
+        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        arguments = [
+            *(guard.owner, guard.version),
+            *(installation.changes, installation.pages, installation.parcels),
+            *_flat(installation.fields),
+        ]
+        return _verdict(await self._run("install", guard.partition, (*STATE, *STAGED), arguments))
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away."""
@@ -340,6 +378,10 @@ def _legible(text: bytes) -> str:
 
 def _flat(pairs: Mapping[str, Any]) -> list[Any]:
     return [part for pair in pairs.items() for part in pair]
+
+
+def _pairs(listed: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(listed[::2], listed[1::2], strict=True))
 
 
 def _verdict(reply: bytes) -> Verdict:

@@ -12,8 +12,19 @@ from streams.config import ConfigurationError
 
 _CONNECTING = ("client|setinfo", "client|setname", "ping", "select")
 _LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
-_DECIDING = ("eval", "evalsha", "hset", "lrange", "script|load")
-_IN_SCRIPTS = ("del", "hdel", "hincrby", "hlen", "hmget", "llen", "ltrim", "rpush", "type")
+_DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange", "script|load")
+_IN_SCRIPTS = (
+    "del",
+    "exists",
+    "hdel",
+    "hincrby",
+    "hlen",
+    "llen",
+    "ltrim",
+    "rename",
+    "rpush",
+    "type",
+)
 
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "look": (*_CONNECTING, *_LOOKING),

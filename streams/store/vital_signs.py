@@ -15,6 +15,7 @@ class Pulse(msgspec.Struct, frozen=True):
     waiting: float  # seconds for which records have been waiting and none was applied
     changes: int  # entries that are not compacted yet
     changes_bytes: int
+    checkpoint: int | None = None  # where the last image continues; None: none, or not known
 
 
 class Inventory(msgspec.Struct, frozen=True):

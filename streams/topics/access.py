@@ -93,11 +93,10 @@ ROLES: Mapping[str, Role] = {
     "trimmer": Role(
         "deletes records of the log that checkpoints cover; the same right deletes the topic",
         {
-            **dict.fromkeys(_EVERY_TOPIC, _SEE),
-            "norms": ("Delete", "Describe", "DescribeConfigs"),
-            "checkpoints": ("Describe", "Read"),
+            **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
+            "norms": ("Delete", "Describe", "DescribeConfigs", "Read"),
+            "checkpoints": ("Describe", "DescribeConfigs", "Read"),
         },
-        redis="look",
     ),
 }
 

@@ -35,13 +35,8 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
     """A consumer outside any group: it is assigned partitions and never commits."""
-    return KafkaConsumer(
-        group_id=None,
-        enable_auto_commit=False,
-        max_partition_fetch_bytes=_MAX_RECORD,
-        **_connection(config),
-        **settings,
-    )
+    settings = {"max_partition_fetch_bytes": _MAX_RECORD, **settings}
+    return KafkaConsumer(group_id=None, enable_auto_commit=False, **_connection(config), **settings)
 
 
 def new_producer(config: Config) -> KafkaProducer:

@@ -32,7 +32,10 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _MEBIBYTE = 1024 * 1024
 
 NORMS, HALTS, ODOMETER, REJECTS = "norms", "halts", "odometer", "rejects"
-TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
+CHECKPOINTS = "checkpoints"
+TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS)
+CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
+"""Without checkpoints, which are between workers and operators."""
 
 SETTINGS: dict[str, dict[str, str]] = {
     # The log is the truth: nothing may be deleted from it.
@@ -54,11 +57,23 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": str(30 * _DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
     },
+    # What is superseded is cleaned away by whole segments only: small ones are read sooner again.
+    CHECKPOINTS: {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(64 * _MEBIBYTE),
+        "max.message.bytes": str(_MEBIBYTE),
+    },
 }
 """With what they are created. Compression is the client's choice: a topic that stores everything
 uncompressed would make the broker unpack whatever 600 KB can hold, in its own memory."""
 
-_WISHES = {(NORMS, "max.message.bytes"), (HALTS, "retention.ms"), (REJECTS, "retention.ms")}
+_WISHES = {
+    (NORMS, "max.message.bytes"),
+    (HALTS, "retention.ms"),
+    (REJECTS, "retention.ms"),
+    (CHECKPOINTS, "segment.bytes"),
+    (CHECKPOINTS, "max.message.bytes"),
+}
 """Without these, requests are refused or answers are gone early, and nothing is lost in silence."""
 
 
@@ -132,10 +147,14 @@ class Topics:
                 admin.close()
 
     def _create(self, admin: KafkaAdminClient) -> TopicsSeen:
+        partitions = self._config.partitions
         for name in TOPICS:
-            if not _described(admin, [self._config.topic(name)]):
+            if found := _described(admin, [self._config.topic(name)]):
+                if name == NORMS:  # a topic that a later release adds has as many
+                    partitions = len(found[self._config.topic(name)]["partitions"])
+            else:
                 options = {
-                    "num_partitions": self._config.partitions,
+                    "num_partitions": partitions,
                     "replication_factor": self._config.replication,
                     "configs": SETTINGS[name],
                 }
@@ -212,7 +231,7 @@ def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
         TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
             ambiguous.
     """
-    names = [config.topic(name) for name in TOPICS]
+    names = [config.topic(name) for name in CLIENT_TOPICS]
     described = _described(admin, names)
     missing = sorted(name for name in names if name not in described)
     if missing:
@@ -230,8 +249,9 @@ def _uneven(counts: Mapping[str, int]) -> str | None:
     return (
         f"the topics differ in their number of partitions: {dict(counts)}. A user's partition is "
         "ambiguous, and Kafka takes no partition away: delete and create the topics halts, "
-        "odometer and rejects with as many partitions as norms had when its first dataset was "
-        "created, and, if partitions were added to norms itself, see `turnstile status`"
+        "odometer, rejects and checkpoints with as many partitions as norms had when its first "
+        "dataset was created, and, if partitions were added to norms itself, see "
+        "`turnstile status`"
     )
 
 

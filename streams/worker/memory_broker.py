@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
+from streams.store.image import Image, Record, Search
 from streams.topics.seen import TopicsSeen
 from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
 
@@ -27,7 +28,7 @@ class Effect(StrEnum):
     READ = "read"  # a record of it, or what is missing
     PUBLISH = "publish"  # answers
     BEGIN = "begin"  # an epoch
-    SEND = "send"  # checkpoints, in a transaction
+    SEND = "send"  # checkpoints, or parts of an image, in a transaction
     COMMIT = "commit"  # that transaction
     HEAR = "hear"  # that the broker has what was published
 
@@ -93,24 +94,35 @@ class MemoryTopic:
         self.remove(self.start, offset)
         self.start = offset
 
+    def compact(self, stable: int) -> None:
+        """Before an offset, keep the last record of each key and none that was aborted."""
+        last = {
+            self.records[offset][0]: offset
+            for offset in sorted(self.records)
+            if offset < stable and offset not in self.aborted
+        }
+        for offset in [offset for offset in self.records if offset < stable]:
+            if last.get(self.records[offset][0]) != offset:
+                self.remove(offset, offset + 1)
+
 
 class MemoryBroker:
-    """The topics norms, halts, odometer and rejects, and the epochs of producers.
+    """The topics norms, halts, odometer, rejects and checkpoints, and the epochs of producers.
 
     Attributes:
         topic: the id of norms.
         partitions: P.
         problem: why the topics cannot be used, if they cannot.
-        epochs: partition -> the latest epoch of its checkpoints.
-        transactions: partition -> the offsets of the records of a transaction that has not ended.
+        epochs: (topic, partition) -> the latest epoch of who writes there.
+        transactions: the same -> the offsets of the records of a transaction that has not ended.
     """
 
     def __init__(self, partitions: int, topic: bytes = b"topic in memory!") -> None:
         self.topic = topic
         self.partitions = partitions
         self.problem: str | None = None
-        self.epochs: Counter[int] = Counter()
-        self.transactions: dict[int, list[int]] = {}
+        self.epochs: Counter[tuple[str, int]] = Counter()
+        self.transactions: dict[tuple[str, int], list[int]] = {}
         self._topics: defaultdict[tuple[str, int], MemoryTopic] = defaultdict(MemoryTopic)
 
     def norms(self, partition: int) -> MemoryTopic:
@@ -119,7 +131,29 @@ class MemoryBroker:
 
     def outputs(self, channel: Channel, partition: int) -> MemoryTopic:
         """What was published."""
-        return self._topics[channel.value, partition]
+        return self.of(channel.value, partition)
+
+    def images(self, partition: int) -> MemoryTopic:
+        """The images of a partition."""
+        return self.of(IMAGES, partition)
+
+    def of(self, topic: str, partition: int) -> MemoryTopic:
+        """A partition of a topic."""
+        return self._topics[topic, partition]
+
+    def committed(self, topic: str, partition: int) -> list[int]:
+        """The offsets of its records whose transaction has ended well."""
+        found = self.of(topic, partition)
+        is_open = set(self.transactions.get((topic, partition), ()))
+        return sorted(found.records.keys() - found.aborted - is_open)
+
+    def compact(self, topic: str, partition: int) -> None:
+        """Clean it, as far as no transaction is open."""
+        found = self.of(topic, partition)
+        found.compact(min(self.transactions.get((topic, partition), ()), default=found.end))
+
+
+IMAGES = "checkpoints"
 
 
 async def _at_once(_: Effect) -> None:
@@ -185,30 +219,99 @@ class MemoryClient:
         """The producer of a partition's checkpoints."""
         return MemoryFencedProducer(self, partition)
 
+    def images_of(self, partition: int) -> MemoryImageTopic:
+        """Where a partition's images are."""
+        return MemoryImageTopic(self, partition)
 
-class MemoryFencedProducer:
-    """Writes the checkpoints of one partition."""
 
-    def __init__(self, client: MemoryClient, partition: int) -> None:
+class _Epochs:
+    """One who writes to a partition of a topic, in transactions of the latest epoch."""
+
+    def __init__(self, client: MemoryClient, topic: str, partition: int) -> None:
         self._before = client.before
         self._broker = client.broker
         self._partition = partition
+        self._place = topic, partition
         self._epoch = 0
 
     async def start(self) -> None:
         """Begin a new epoch; a transaction of the one before is aborted."""
         await self._before(Effect.BEGIN)
-        self._topic.aborted.update(self._broker.transactions.get(self._partition, ()))
+        self._topic.aborted.update(self._broker.transactions.get(self._place, ()))
         self._end_transaction()
-        self._broker.epochs[self._partition] += 1
-        self._epoch = self._broker.epochs[self._partition]
+        self._broker.epochs[self._place] += 1
+        self._epoch = self._broker.epochs[self._place]
+
+    async def stop(self) -> None:
+        """There is nothing to disconnect."""
+
+    @property
+    def _topic(self) -> MemoryTopic:
+        return self._broker.of(*self._place)
+
+    def _write(self, value: bytes | None, key: bytes | None) -> int:
+        """Write a record of a transaction, which anybody can read before it ends."""
+        offset = self._topic.append(value, key)
+        self._broker.transactions.setdefault(self._place, []).append(offset)
+        return offset
+
+    def _check_epoch(self) -> None:
+        if self._epoch != self._broker.epochs[self._place]:
+            raise NotSent(f"partition {self._partition}: a later epoch has begun")
+
+    def _end_transaction(self) -> None:
+        if self._broker.transactions.pop(self._place, None) is not None:
+            self._topic.mark()
+
+
+class MemoryImageTopic(_Epochs):
+    """One partition of the topic of images."""
+
+    def __init__(self, client: MemoryClient, partition: int) -> None:
+        super().__init__(client, IMAGES, partition)
+
+    async def read(self, with_contents: bool) -> Image | None:
+        """The last image that is out."""
+        await self._before(Effect.READ)
+        return last_image(self._broker, self._partition, with_contents)
+
+    async def send(self, records: Sequence[Record]) -> None:
+        """Send records in one transaction."""
+        await self._before(Effect.SEND)
+        self._check_epoch()
+        for key, value in records:
+            self._write(value, key)
+        await self._before(Effect.COMMIT)
+        self._check_epoch()
+        self._end_transaction()
+        await self._before(Effect.HEAR)
+
+
+def last_image(broker: MemoryBroker, partition: int, with_contents: bool = True) -> Image | None:
+    """The last image of a partition that is out.
+
+    Raises:
+        UnusableImage: it is not whole.
+    """
+    search, records = Search(with_contents), broker.images(partition).records
+    for offset in reversed(broker.committed(IMAGES, partition)):
+        if not search.is_over:
+            key, value = records[offset]
+            search.take([(key or b"", value)])
+    return search.image()
+
+
+class MemoryFencedProducer(_Epochs):
+    """Writes the checkpoints of one partition."""
+
+    def __init__(self, client: MemoryClient, partition: int) -> None:
+        super().__init__(client, Channel.ODOMETER.value, partition)
 
     async def last(self) -> Sent | None:
         """The last record that was sent and committed."""
         await self._before(Effect.READ)
         topic = self._topic
-        kept = topic.records.keys() - topic.aborted
-        last = max(kept - set(self._broker.transactions.get(self._partition, ())), default=None)
+        last = max(self._broker.committed(*self._place), default=None)
         if last is None or last not in topic.origins:
             return None
         return Sent(topic.origins[last], topic.records[last][1] or b"")
@@ -221,9 +324,6 @@ class MemoryFencedProducer:
             self._epoch = -1  # which never is the latest
             raise
 
-    async def stop(self) -> None:
-        """There is nothing to disconnect."""
-
     async def _send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         await self._before(Effect.SEND)
         self._check_epoch()
@@ -235,19 +335,5 @@ class MemoryFencedProducer:
         self._end_transaction()
         await self._before(Effect.HEAR)
 
-    @property
-    def _topic(self) -> MemoryTopic:
-        return self._broker.outputs(Channel.ODOMETER, self._partition)
-
     def _append(self, origin: Origin, output: Output) -> None:
-        offset = self._topic.append(output.value, output.key)
-        self._topic.origins[offset] = origin
-        self._broker.transactions.setdefault(self._partition, []).append(offset)
-
-    def _check_epoch(self) -> None:
-        if self._epoch != self._broker.epochs[self._partition]:
-            raise NotSent(f"partition {self._partition}: a later epoch has begun")
-
-    def _end_transaction(self) -> None:
-        if self._broker.transactions.pop(self._partition, None) is not None:
-            self._topic.mark()
+        self._topic.origins[self._write(output.value, output.key)] = origin

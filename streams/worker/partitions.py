@@ -6,6 +6,7 @@ commits are ignored. The steps of a claim, which the code repeats:
 
 1. What the topics are: the id of norms, P, their settings.
 2. Claim in Redis: it keeps state of this topic with this P, in this layout.
+   Where it keeps nothing, or ends before the log begins, the last image is put back (``rebuild``).
 3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
    after the claim: until then the owner before may go on, and Redis with it.
 4. The last record that was applied is the one in the log (``continuity``).
@@ -26,17 +27,19 @@ from dataclasses import dataclass
 from streams.ledger.ledger import LayoutMismatch, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
-from streams.store.port import Claimed, Verdict
+from streams.store.port import Claimed, Guard, Verdict
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, State
+from streams.worker.rebuild import rebuilt
 from streams.worker.stops import Stop, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
 
 _COMPACT_EVERY = 1.0  # seconds
+_IMAGE_EVERY = 1.0  # at which it is looked whether one is due
 _WATCH_EVERY = 5.0
 
 
@@ -59,6 +62,20 @@ class Owned:
     partitions: int
 
 
+@dataclass(frozen=True)
+class PartitionView:
+    """A partition that was given to this worker, as it is now; what is not known is None."""
+
+    partition: int
+    state: str  # of the processor; one that could not be claimed is stopped
+    problem: str | None = None  # why nothing is decided, and what to do
+    next: int | None = None  # the offset to apply next
+    end: int | None = None  # where the log ended when it was last seen
+    waiting: float | None = None  # seconds for which records wait and none is applied
+    changes: int | None = None  # entries in Redis that are not compacted
+    changes_bytes: int | None = None
+
+
 class Partitions:
     """The partitions of one worker. All methods run in one event loop.
 
@@ -68,7 +85,10 @@ class Partitions:
     def __init__(self, world: World) -> None:
         self._world = world
         self._owned: dict[int, Owned] = {}
+        self._stopped: dict[int, Stop] = {}  # those that were assigned and could not be owned
         self._claiming = asyncio.Lock()
+        self.is_assigned = False  # whether the group has said which partitions are this worker's
+        self.count: int | None = None  # P, as it was when they were claimed last
 
     async def claim(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
@@ -79,11 +99,14 @@ class Partitions:
         async with self._claiming:
             for partition in sorted(self._owned.keys() - set(assigned)):
                 await self._let_go(partition)
+            self._stopped = {p: stop for p, stop in self._stopped.items() if p in assigned}
+            self.is_assigned = True
             positions: dict[int, int] = {}
             if not assigned:
                 return positions
             # Step 1.
             seen = await self._world.topics.look()
+            self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
                     f"partition {max(assigned)} is assigned, and Kafka shows {seen.partitions}"
@@ -100,6 +123,18 @@ class Partitions:
         """Whether records of this partition are wanted."""
         owned = self._owned.get(partition)
         return owned is not None and owned.processor.state is not State.STOPPED
+
+    def views(self) -> list[PartitionView]:
+        """Every partition that was given to this worker, as it is now."""
+        held = [
+            _view(partition, owned.processor, owned.heartbeat)
+            for partition, owned in self._owned.items()
+        ]
+        stopped = [
+            PartitionView(partition, State.STOPPED.value, str(stop))
+            for partition, stop in self._stopped.items()
+        ]
+        return sorted(held + stopped, key=lambda view: view.partition)
 
     async def suspend(self) -> None:
         """Decide nothing more: a rebalance begins, and somebody else may claim any partition."""
@@ -119,6 +154,14 @@ class Partitions:
             for owned in list(self._owned.values()):
                 if owned.processor.compaction.is_due():
                     await owned.processor.compact()
+
+    async def keep_imaged(self) -> None:
+        """Write images, for as long as the worker lives."""
+        while True:
+            await asyncio.sleep(_IMAGE_EVERY)
+            for owned in list(self._owned.values()):
+                if owned.processor.imaging.is_due(owned.processor.next):
+                    await owned.processor.image()
 
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
         """Show how far the partitions are, for as long as the worker lives.
@@ -177,6 +220,13 @@ class Partitions:
             meta = _meta_of(claimed, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
+            guard = Guard(partition, self._world.owner, claimed.version + 1)
+            found = await rebuilt(self._world, guard, meta, seen, extent, log, stops)
+            if isinstance(found, Stop):
+                raise Stopped(found)
+            if found is not None:
+                await self._let_go(partition)
+                return await self._take_over(partition, seen, stops)
             await _compare(meta, extent, log, stops)
             if held is not None and _is_unchanged(held.processor, claimed):
                 return await held.processor.resume(claimed.version + 1)
@@ -184,13 +234,14 @@ class Partitions:
             return await self._take_over(partition, seen, stops)
         except Stopped as stopped:
             await self._let_go(partition)
-            stop = stopped.stop
+            stop = self._stopped[partition] = stopped.stop
             logger.critical("partition %d stops: %s", partition, stop)
             await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
     async def _take_over(self, partition: int, seen: TopicsSeen, stops: Stops) -> int:
         # Step 5.
+        self._stopped.pop(partition, None)
         try:
             snapshot = await self._world.store.load(partition)
         except Damaged as damaged:
@@ -221,6 +272,20 @@ class Partitions:
         owned = self._owned.pop(partition, None)
         if owned is not None:
             await owned.processor.close()
+
+
+def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> PartitionView:
+    backlog = processor.holding.backlog
+    return PartitionView(
+        partition,
+        state=processor.state.value,
+        problem=None if processor.stop is None else str(processor.stop),
+        next=processor.next,
+        end=heartbeat.end,
+        waiting=heartbeat.waiting,
+        changes=backlog.entries,
+        changes_bytes=backlog.bytes,
+    )
 
 
 def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple, NoReturn, Protocol
 
 from streams.ledger.ledger import Output
+from streams.store.image import Image, Record
 from streams.store.port import Store
 from streams.topics.seen import TopicsSeen
 
@@ -152,6 +153,38 @@ class FencedProducer(Protocol):
         """Disconnect; nothing happens if it was never started."""
 
 
+class ImageTopic(Protocol):
+    """One partition of the topic checkpoints: images, written in epochs as the odometer is.
+
+    After a failure another epoch can be begun.
+    """
+
+    async def read(self, with_contents: bool) -> Image | None:
+        """The last image that is out, with or without its contents; None if there never was one.
+
+        Raises:
+            UnusableImage: it is not whole.
+            LogUnavailable: Kafka does not answer.
+        """
+
+    async def start(self) -> None:
+        """Begin a new epoch, which shuts out every earlier one.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
+
+    async def send(self, records: Sequence[Record]) -> None:
+        """Send records in one transaction; returns when the broker has them.
+
+        Raises:
+            NotSent: it does not take them, because a later epoch has begun for example.
+        """
+
+    async def stop(self) -> None:
+        """Disconnect; nothing happens if it was never started."""
+
+
 class End(Protocol):
     """Ends the worker at once: no line of it runs after the call.
 
@@ -177,6 +210,8 @@ class World:
         read_log: opens a reader of the log.
         publisher: where answers go.
         checkpoints_of: makes the producer of a partition's checkpoints.
+        images_of: gives what a partition's images are written to and read from.
+        image_every: seconds from one image of a partition to the next; 0: none is written.
         end: ends the worker.
     """
 
@@ -187,4 +222,6 @@ class World:
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]
+    images_of: Callable[[int], ImageTopic]
+    image_every: float
     end: End

@@ -46,6 +46,7 @@ from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
 from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
+from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, parcels_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
@@ -124,12 +125,22 @@ class Processor:
         self.next = snapshot.next  # the first offset that Redis has not seen
         self.moved_at = self._time()  # when it last got ahead
         self.state = State.RUNNING
+        self.stop: Stop | None = None  # why nothing is decided, if so
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
         self._leader_epoch = snapshot.meta.leader_epoch  # of the last record applied
         self._stops = stops
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
+        self.imaging = Imaging(
+            world.images_of(partition),
+            world.image_every,
+            (ledger.topic, ledger.partitions),
+            holding,
+            self.quiet,
+            self.expect_ok,
+        )
+        self._rewriting = asyncio.Lock()  # pages: by a compaction, for an image or for itself
         self.outbox = Outbox(
             partition,
             ledger.topic,
@@ -179,6 +190,7 @@ class Processor:
         if self._running:
             self._running.cancel()
         await self.outbox.close()
+        await self.imaging.stop()
 
     async def halt(self, stop: Stop) -> None:
         """Decide nothing more, for a reason that outlasts this process."""
@@ -186,8 +198,15 @@ class Processor:
             await self._halt(stop)
 
     async def compact(self) -> None:
-        """Write what changed as pages."""
-        await self.compaction.run(lambda: self.next)
+        """Write what changed as pages, unless an image is about to do so."""
+        if not self._rewriting.locked():
+            async with self._rewriting:
+                await self._compact()
+
+    async def image(self) -> None:
+        """Write what Redis keeps to the topic of images."""
+        async with self._rewriting:
+            await self.imaging.run(self._compact)
 
     async def pass_tail(self, end: int, waited: float) -> None:
         """Go on to the end of the log, if nothing came for a while and it has nothing to apply."""
@@ -210,6 +229,9 @@ class Processor:
         """End the worker if something was not written: Redis is not where it was left."""
         if verdict is not Verdict.OK:
             self._end(f"{write} at {self.next} is {verdict}")
+
+    async def _compact(self) -> None:
+        await self.compaction.run(lambda: self.next)
 
     async def _obstacle(self, waiting: LogRecord) -> Stop | None:
         """Why a record must not be applied, if it must not."""
@@ -327,6 +349,7 @@ class Processor:
         if not self._move(State.STOPPED):
             return
         self.intake.close()
+        self.stop = stop
         logger.critical("partition %d stops: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 

@@ -25,6 +25,8 @@ class StopReason(StrEnum):
     LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
     LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
     HOLE = "hole"  # a record that has to be applied next is missing
+    CHECKPOINT = "checkpoint"  # the last checkpoint, which is needed, is not whole
+    REBUILDING = "rebuilding"  # no stop: the state is built again, and then goes on by itself
 
 
 @dataclass(frozen=True)
@@ -47,24 +49,27 @@ class Stops:
         prefix: of topics and Redis keys.
         partition: its number.
         log_start: the offset at which its log begins.
+        holder: what has the state that is looked at, Redis or the checkpoint.
     """
 
     prefix: str
     partition: int
     log_start: int
+    holder: str = "Redis"
 
     def other_layout(self, found: str) -> Stop:
         """What is in Redis was written by another release."""
         if found.isdecimal() and int(found) > LAYOUT:
             return Stop(
                 StopReason.OTHER_LAYOUT,
-                f"Redis holds state of layout {found}, and this worker reads layout {LAYOUT}",
+                f"{self._holder} holds state of layout {found}, and this worker reads layout "
+                f"{LAYOUT}",
                 "A newer release wrote it: run that one",
             )
         return Stop(
             StopReason.OTHER_LAYOUT,
-            f"Redis holds state of layout {found or 1}, which an earlier release wrote and which "
-            "cannot prove that nothing is missing from it",
+            f"{self._holder} holds state of layout {found or 1}, which an earlier release wrote "
+            "and which cannot prove that nothing is missing from it",
             self._apply_again(),
         )
 
@@ -88,8 +93,8 @@ class Stops:
         """The state belongs to a topic of the same name with another id."""
         return Stop(
             StopReason.OTHER_LOG,
-            f"the state in Redis belongs to the topic with id {known}, and {self.prefix}norms has "
-            f"the id {found} now: it was deleted"
+            f"the state in {self.holder} belongs to the topic with id {known}, and "
+            f"{self.prefix}norms has the id {found} now: it was deleted"
             + (" and created again" if found.strip("0") else ""),
             "Restore the topic, with its id, from a copy of Kafka's data. If the topic that is "
             f"there now holds the same records again: {_lower(self._apply_again())}. Doing so "
@@ -115,20 +120,38 @@ class Stops:
         """Records that were applied are gone."""
         return Stop(
             StopReason.LOG_ENDS_EARLY,
-            f"Redis continues at offset {next_offset}, beyond the end of the log, {end}: Kafka "
-            "lost records that were decided",
-            "Restore the log from a copy. What they spent is known to Redis alone until then: "
-            "deleting it there would forget it",
+            f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
+            "Kafka lost records that were decided",
+            f"Restore the log from a copy. What they spent is known to {self.holder} alone until "
+            "then: deleting it there would forget it",
         )
 
     def log_begins_late(self, next_offset: int) -> Stop:
         """Records that were not applied are gone."""
         return Stop(
             StopReason.LOG_BEGINS_LATE,
-            f"Redis continues at offset {next_offset}, before the start of the log, "
-            f"{self.log_start}: what lies between was deleted before it was decided",
+            f"{self._holder} continues at offset {next_offset}, before the start of the log, "
+            f"{self.log_start}: what lies between was deleted, and no checkpoint covers it",
             "Restore Redis from a newer copy, or the log from a copy that begins no later than "
             f"{next_offset}",
+        )
+
+    def checkpoint_damaged(self, what: str) -> Stop:
+        """The state would have to be built again from a checkpoint that is not whole."""
+        return Stop(
+            StopReason.CHECKPOINT,
+            f"Redis does not have the state, the log begins at offset {self.log_start}, and the "
+            f"last checkpoint in {self.prefix}checkpoints is not whole: {what}",
+            f"Start the workers again, if the topic was being written. Else restore Redis, or the "
+            f"topic {self.prefix}checkpoints, from a copy",
+        )
+
+    def rebuilding(self, next_offset: int, share: float) -> Stop:
+        """Nothing is wrong any more: how far it is that the state is put back."""
+        return Stop(
+            StopReason.REBUILDING,
+            f"its state is built again from the checkpoint at offset {next_offset}: {share:.0%}",
+            "It goes on by itself",
         )
 
     def log_rewritten(self, offset: int, what: str) -> Stop:
@@ -149,19 +172,35 @@ class Stops:
             "Restore the log from a copy",
         )
 
+    @property
+    def _holder(self) -> str:
+        return self.holder[0].upper() + self.holder[1:]
+
     def _apply_again(self) -> str:
         """How the state is built again from the log."""
+        topic = f"{self.prefix}checkpoints"
+        if self.holder != "Redis":
+            return (
+                f"Stop the workers, delete the topic {topic} and start them again: the log begins "
+                "at offset 0, so all of it is applied"
+                if self.log_start == 0
+                else f"Restore the topic {topic}, or Redis, from a copy"
+            )
         if self.log_start:
             return (
-                "Restore Redis from a copy. The state cannot be built again from the log, which "
-                f"begins at offset {self.log_start}: deleting what is in Redis would forget what "
-                "was spent before"
+                "Restore Redis from a copy. The log begins at offset "
+                f"{self.log_start}: without a copy the state can be built again from the last "
+                "checkpoint alone. If `turnstile trim --dry-run` says that there is a whole one of "
+                f"partition {self.partition}, {_lower(self._delete())}: it is built again from it"
             )
-        keys = " ".join(f"'{key_of(self.prefix, self.partition, name)}'" for name in KEYS)
         return (
-            f"Stop the workers, run `redis-cli DEL {keys}` and start them again: the log begins "
+            f"{self._delete()}: the log begins "
             "at offset 0, so all of it is applied again and nothing that was spent is forgotten"
         )
+
+    def _delete(self) -> str:
+        keys = " ".join(f"'{key_of(self.prefix, self.partition, name)}'" for name in KEYS)
+        return f"Stop the workers, run `redis-cli DEL {keys}` and start them again"
 
 
 def written_for_others(problem: str, remedy: str) -> Stop:

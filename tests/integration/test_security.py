@@ -41,7 +41,12 @@ USERS = list(range(12))
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[SecureStack]:
-    with SecureStack(workers=1, partitions=PARTITIONS, worker_command=IMPATIENT_WORKER) as running:
+    with SecureStack(
+        workers=1,
+        partitions=PARTITIONS,
+        worker_command=IMPATIENT_WORKER,
+        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
+    ) as running:
         yield running
         for worker in running.workers:
             worker.terminate()
@@ -68,7 +73,7 @@ def used(stack: SecureStack) -> SecureStack:
     return stack
 
 
-TOPICS = ("norms", "halts", "odometer", "rejects")
+TOPICS = ("norms", "halts", "odometer", "rejects", "checkpoints")
 
 
 def attempt_to_read(config: Config, topic: str) -> str | None:
@@ -103,14 +108,14 @@ def attempt_to_write(config: Config, topic: str) -> str | None:
 
 
 RIGHTS = """
-    role       norms  halts  odometer  rejects
-    trainer    w      r      -         r
-    answerer   w      r      -         r
-    worker     r      w      rw        w
-    portal     -      -      r         -
-    operator   -      -      -         -
-    auditor    r      r      r         r
-    trimmer    -      -      -         -
+    role       norms  halts  odometer  rejects  checkpoints
+    trainer    w      r      -         r        -
+    answerer   w      r      -         r        -
+    worker     r      w      rw        w        rw
+    portal     -      -      r         -        -
+    operator   -      -      -         -        -
+    auditor    r      r      r         r        r
+    trimmer    r      -      -         -        r
 """
 ROWS = [line.split() for line in RIGHTS.strip().splitlines()[1:]]
 
@@ -195,6 +200,14 @@ def test_nobody_but_whose_it_is_may(used: SecureStack, role: str, deed: str) -> 
     with pytest.raises(KafkaError) as caught:
         attempt(used.config_of(role))
     assert re.search(message, f"{type(caught.value).__name__}: {caught.value}")
+
+
+def test_a_trimmer_deletes_what_checkpoints_cover(used: SecureStack) -> None:
+    done = turnstile("trim", "--dry-run", "--json", "--config", str(used.roles["trimmer"]))
+    assert done.code == 0
+    assert sum(line["would_delete"] for line in done.lines) > 0
+    refused = turnstile("trim", "--json", "--config", str(used.roles["operator"]))
+    assert refused.code != 0
 
 
 def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None:

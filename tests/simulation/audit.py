@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
-from streams.ledger.ledger import Channel, ledger_of
+from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.schemas import User
+from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, first_link, next_link
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.published import frozen, published_answer
+from tests.audit.stored import state_of
 from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong
@@ -43,10 +45,28 @@ class Audit:
                 snapshot, partition, self.partitions, self.topic, snapshot.meta.chain
             )
             compare_chain(self.auditor, partition, snapshot.meta.chain)
+            self._compare_image(partition, ledgers[partition])
         compare(self.auditor, world.log, ledgers)
         self._compare_told(told.steps, [self.auditor])
         self._compare_compacted()
         self._compare_policies(told)
+
+    def _compare_image(self, partition: int, ledger: Ledger) -> None:
+        """The last image, with what the log says from there on, is the state."""
+        image = last_image(self.world.broker, partition)
+        if image is None:
+            return
+        made = ledger_of(
+            image.snapshot(), partition, self.partitions, self.topic, image.manifest.chain
+        )
+        for p, offset, value in self.world.log.records["norms"]:
+            if p == partition and offset >= image.manifest.next:
+                made.apply(offset, value)
+        if made.chain != ledger.chain or dict(made.runs) != dict(ledger.runs):
+            raise Wrong(f"the image of {partition} at {image.manifest.next} leads elsewhere")
+        for name in ledger.datasets:
+            if name not in made.datasets or state_of(made, name) != state_of(ledger, name):
+                raise Wrong(f"the image of {partition} at {image.manifest.next} differs in {name}")
 
     def begin_catastrophe(self) -> None:
         """Remember what the log was until now."""

@@ -8,8 +8,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
+from streams.store.image import deletable
 from streams.store.layout import STATE
 from streams.store.memory_store import Contents
+from streams.worker.memory_broker import IMAGES, last_image
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
         (temper.evict_every, _evict),
         (temper.race_every, _race),
+        (temper.flush_every, _flush),
     ):
         if every:
             yield _again(world, every, fault, simulation)
@@ -68,6 +71,19 @@ def restore(world: World, partition: int) -> None:
         _put_back(world, {partition: newest}, drops=world.rng.random() < 0.5)
 
 
+def _flush(world: World, _: Simulation) -> None:
+    """Redis loses all that it has of one partition, or of all."""
+    count = world.broker.partitions
+    chosen = range(count) if world.rng.random() < 0.5 else [world.rng.randrange(count)]
+    if world.catastrophe is None:
+        _put_back(world, {p: Contents() for p in chosen}, drops=world.rng.random() < 0.5)
+
+
+def clean(world: World, partition: int) -> None:
+    """The topic of images is compacted."""
+    world.broker.compact(IMAGES, partition)
+
+
 def _race(world: World, simulation: Simulation) -> None:
     """Redis loses its last write, and the owner its place in the group: who claims the partition
     moves the version to where that owner believes it to be, which goes on for a while.
@@ -92,7 +108,8 @@ def _put_back(world: World, copies: dict[int, Contents], drops: bool) -> None:
     world.rewound.update(partitions)
     for partition in partitions:
         # A part of what was trimmed may be missing now.
-        if store.next_of(partition) < world.broker.norms(partition).start:
+        is_behind = store.next_of(partition) < world.broker.norms(partition).start
+        if is_behind and not world.is_covered(partition):
             world.damaged.add(partition)
 
 
@@ -146,10 +163,13 @@ def _garbage(world: World, _: Simulation) -> None:
 
 
 def trim(world: World, _: object = None) -> None:
-    """What is applied is deleted from the log, as its retention says."""
+    """What is applied is deleted from the log, or what an image covers."""
     rng, partition = world.rng, world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
+    if world.temper.trims_covered:
+        image = last_image(world.broker, partition)
+        until = deletable(image) if image else 0
     if until > log.start and partition not in world.damaged | world.lost:
         log.delete_before(until if rng.random() < 0.5 else rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")

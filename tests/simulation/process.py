@@ -15,13 +15,19 @@ from functools import partial
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Output
+from streams.store.image import Record as ImageRecord
 from streams.store.port import Store, StoreUnavailable
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
-from streams.worker.memory_broker import Effect, MemoryClient, MemoryFencedProducer
+from streams.worker.memory_broker import (
+    Effect,
+    MemoryClient,
+    MemoryFencedProducer,
+    MemoryImageTopic,
+)
 from streams.worker.partitions import Partitions
 from streams.worker.ports import LogUnavailable, NotSent, Origin
-from tests.simulation.faults import restore, trim
+from tests.simulation.faults import clean, restore, trim
 from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
@@ -153,11 +159,14 @@ class Process:
                 read_log=client.read_log,
                 publisher=client,
                 checkpoints_of=client.checkpoints_of,
+                images_of=client.images_of,
+                image_every=self.world.temper.image_every,
                 end=self.end,
             )
         )
         for work, what in (
             (self.owned.keep_compacted, "compaction"),
+            (self.owned.keep_imaged, "images"),
             (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
             (self.owned.keep_watch, "watching the topics"),
         ):
@@ -289,6 +298,9 @@ class Client(MemoryClient):
     def checkpoints_of(self, partition: int) -> FencedProducer:
         return FencedProducer(self, self._process, partition)
 
+    def images_of(self, partition: int) -> ImageTopic:
+        return ImageTopic(self, self._process, partition)
+
     async def _confirmed(self, sent: asyncio.Task[None]) -> None:
         await asyncio.shield(sent)
         await self.before(Effect.HEAR)
@@ -302,6 +314,26 @@ class Client(MemoryClient):
                 if self._process.is_dead and self._process.cut_off:
                     await asyncio.Event().wait()
                 world.publish(output.channel, partition, output.key, output.value)
+
+
+class ImageTopic(MemoryImageTopic):
+    """Where a partition's images are; what is sent arrives record by record."""
+
+    def __init__(self, client: Client, process: Process, partition: int) -> None:
+        super().__init__(client, partition)
+        self._process = process
+
+    async def send(self, records: Sequence[ImageRecord]) -> None:
+        world = self._process.world
+        for key, value in records:
+            if world.rng.random() < 0.3:
+                await self._before(Effect.SEND)
+            self._check_epoch()
+            self._write(value, key)
+            if world.happens(world.temper.cleaned):
+                clean(world, self._partition)
+        await super().send([])
+        world.note(self._process.name, f"writes {len(records)} records for an image")
 
 
 class FencedProducer(MemoryFencedProducer):

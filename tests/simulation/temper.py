@@ -13,7 +13,8 @@ from random import Random
 from unittest.mock import patch
 
 from streams.ledger import accounts, columns, rosters, state
-from streams.worker import compaction, partitions, processor
+from streams.store import image
+from streams.worker import compaction, images, partitions, processor, rebuild
 
 
 @dataclass
@@ -51,6 +52,11 @@ class Temper:
     compact_every: float
     page_bits: int
     fine: bool  # odometers rise with almost every charge
+    image_every: float  # seconds from one image of a partition to the next; 0: none
+    part_bytes: int  # of an image
+    flush_every: float  # Redis is emptied
+    cleaned: float  # the topic of images is compacted after a record of it
+    trims_covered: bool  # the log is trimmed up to the last image, and no further
 
     @classmethod
     def draw(cls, rng: Random) -> Temper:
@@ -90,6 +96,11 @@ class Temper:
             compact_every=rng.choice((0.1, 0.3, 1.0)),
             page_bits=rng.choice((0, 1, 2, 12)),
             fine=rng.random() < 0.5,
+            image_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
+            part_bytes=rng.choice((16, 64, 512 * 1024)),
+            flush_every=rate(1.0, 10.0, 0.3),
+            cleaned=rate(0.05, 1.0),
+            trims_covered=rng.random() < 0.7,
         )
         if rng.random() < 0.15:
             temper._let_owners_oversleep(rng)
@@ -114,6 +125,12 @@ class Temper:
         """What is large in production is small here, so that little data meets every limit."""
         with ExitStack() as stack:
             for module, name, value in (
+                (image, "PART_BYTES", self.part_bytes),
+                (images, "SEND_BYTES", 4 * self.part_bytes),
+                (images, "READ_PAGES", 2),
+                (images, "TIME_SHARE", 1.0),
+                (rebuild, "STAGE_BYTES", 4 * self.part_bytes),
+                (partitions, "_IMAGE_EVERY", 0.1),
                 (processor, "BATCH_RECORDS", self.batch_records),
                 (processor, "OVERLAP_RECORDS", self.overlap_records),
                 (compaction, "COMPACT_ENTRIES", self.compact_entries),
@@ -134,6 +151,10 @@ _EFFECTS = (
     "commit",
     "compact",
     "forget",
+    "moment",
+    "read_pages",
+    "stage",
+    "install",
     "publish",
     "begin",
     "owner",
@@ -164,4 +185,6 @@ _RATES = (
     "garbage_every",
     "trim_every",
     "trimmed_reads",
+    "flush_every",
+    "cleaned",
 )

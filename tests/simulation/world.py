@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from streams.ledger.ledger import Channel
 from streams.store.layout import Damaged
 from streams.store.memory_store import Contents, MemoryStore
-from streams.store.port import Claimed, Commit, Exchange, Guard, Verdict
+from streams.store.port import Claimed, Commit, Exchange, Guard, Installation, Verdict
 from streams.store.snapshot import verified
-from streams.worker.memory_broker import MemoryBroker
+from streams.worker.memory_broker import MemoryBroker, last_image
 from tests.simulation.clock import VirtualLoop, tracked_tasks
 from tests.simulation.temper import Temper
 
@@ -49,6 +49,9 @@ class SharedStore(MemoryStore):
 
     async def forget(self, guard: Guard, published: Any) -> Verdict:
         return self._remember(guard.partition, await super().forget(guard, published))
+
+    async def install(self, guard: Guard, installation: Installation) -> Verdict:
+        return self._remember(guard.partition, await super().install(guard, installation))
 
     def put_back(self, copies: Mapping[int, Contents]) -> None:
         """Let these partitions be what they were, and leave the others."""
@@ -134,6 +137,11 @@ class World:
     def is_bound(self) -> bool:
         """Whether Redis knows of every partition to which log it belongs."""
         return all(self.store.contents(p).meta for p in range(self.broker.partitions))
+
+    def is_covered(self, partition: int) -> bool:
+        """Whether the state of a partition can be built again without Redis."""
+        image, log = last_image(self.broker, partition), self.broker.norms(partition)
+        return log.start == 0 or (image is not None and log.start <= image.manifest.next)
 
     def token(self, of: str) -> str:
         self._tokens += 1

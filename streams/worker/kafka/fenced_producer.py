@@ -1,4 +1,4 @@
-"""Writes checkpoints to Kafka: a producer with a transactional id a partition.
+"""Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
 bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. Who signs checkpoints
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,8 +29,57 @@ _ORIGIN = struct.Struct(">16si")
 _POLL_MS = 200
 
 
-class KafkaFencedProducer:
-    """The producer of one partition's checkpoints. Kafka fences the epochs of its id.
+class Transactions:
+    """Who writes to one partition of a topic. Kafka fences the epochs of its id."""
+
+    def __init__(self, config: Config, topic: str, partition: int) -> None:
+        self._topic = config.topic(topic)
+        self._config = config
+        self._partition = partition
+        self._producer: Any = None
+        self._failed = False
+
+    async def start(self) -> None:
+        """Begin a new epoch, which shuts out every earlier one.
+
+        Raises:
+            NotSent: the broker does not answer.
+        """
+        self._producer = aiokafka.AIOKafkaProducer(
+            **connection_settings(self._config),
+            transactional_id=f"{self._topic}-{self._partition}",
+            max_batch_size=MAX_BATCH_BYTES,
+        )
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
+    async def stop(self) -> None:
+        """Disconnect; nothing happens if it was never started."""
+        if self._producer is not None:
+            await self._producer.stop()
+            _hush(self._producer)
+
+    async def _transact(self, queue: Callable[[], Awaitable[Sequence[Awaitable[object]]]]) -> None:
+        """Send what is queued in one transaction; returns when the broker has it."""
+        if self._failed:
+            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
+        try:
+            await self._producer.begin_transaction()
+            await asyncio.gather(*await queue())
+            await self._producer.commit_transaction()
+        except KafkaError as error:
+            raise self._not_sent(error) from error
+
+    def _not_sent(self, error: KafkaError) -> NotSent:
+        self._failed = True
+        _hush(self._producer)
+        return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
+
+
+class KafkaFencedProducer(Transactions):
+    """The producer of one partition's checkpoints.
 
     Args:
         config: where Kafka is.
@@ -46,25 +95,9 @@ class KafkaFencedProducer:
         seal: Seal | None = None,
         inspector: Inspector | None = None,
     ) -> None:
-        self._topic = config.topic(ODOMETER)
-        self._config = config
-        self._partition = partition
+        super().__init__(config, ODOMETER, partition)
         self._seal = seal
         self._inspector = inspector
-        self._producer: Any = None
-        self._failed = False
-
-    async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one."""
-        self._producer = aiokafka.AIOKafkaProducer(
-            **connection_settings(self._config),
-            transactional_id=f"{self._topic}-{self._partition}",
-            max_batch_size=MAX_BATCH_BYTES,
-        )
-        try:
-            await self._producer.start()
-        except KafkaError as error:
-            raise self._not_sent(error) from error
 
     async def last(self) -> Sent | None:
         """The last record that was sent and committed, once it has begun."""
@@ -84,34 +117,14 @@ class KafkaFencedProducer:
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; returns when the broker has them."""
-        if self._failed:
-            raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
-        try:
-            await self._producer.begin_transaction()
-            place = self._topic, self._partition
-            await asyncio.gather(
-                *await send_in_batches(self._producer, *place, outputs, self._seal)
-            )
-            await self._producer.commit_transaction()
-        except KafkaError as error:
-            raise self._not_sent(error) from error
-
-    async def stop(self) -> None:
-        """Disconnect; nothing happens if it was never started."""
-        if self._producer is not None:
-            await self._producer.stop()
-            _hush(self._producer)
+        place = self._topic, self._partition
+        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._seal))
 
     def _is_authentic(self, record: Any) -> bool:
         if self._inspector is None:
             return True
         content = record.key, record.value
         return self._inspector.admits(self._topic, self._partition, content, record.headers)
-
-    def _not_sent(self, error: KafkaError) -> NotSent:
-        self._failed = True
-        _hush(self._producer)
-        return NotSent(f"partition {self._partition} of {self._topic}: {error!r}")
 
 
 def _hush(producer: Any) -> None:
@@ -134,22 +147,36 @@ async def send_in_batches(
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
     seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
-    """Queue many small outputs as ready-made batches, which costs less than one by one."""
+    """Queue outputs, each with its origin and, if there is a seal, its signature."""
+    contents = [
+        Content(output.key, output.value, packed)
+        for origin, group in outputs
+        for packed in [_ORIGIN.pack(*origin)]
+        for output in group
+    ]
+    return await queue_in_batches(producer, topic, partition, contents, seal)
+
+
+async def queue_in_batches(
+    producer: Any,
+    topic: str,
+    partition: int,
+    contents: Sequence[Content],
+    seal: Seal | None = None,
+) -> list[asyncio.Future[object]]:
+    """Queue many small records as ready-made batches, which costs less than one by one."""
+    if seal is None:
+        headers = [origin_header(content) for content in contents]
+    else:
+        headers = seal.headers(topic, partition, contents)
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
-    for origin, group in outputs:
-        packed = _ORIGIN.pack(*origin)
-        contents = [Content(output.key, output.value, packed) for output in group]
-        if seal is None:
-            headers = [origin_header(content) for content in contents]
-        else:
-            headers = seal.headers(topic, partition, contents)
-        for content, given in zip(contents, headers, strict=True):
-            record = {"key": content.key, "value": content.value, "headers": given}
-            if batch.append(**record, timestamp=None) is None:
-                sent.append(await producer.send_batch(batch, topic, partition=partition))
-                batch = producer.create_batch()
-                batch.append(**record, timestamp=None)
+    for content, given in zip(contents, headers, strict=True):
+        record = {"key": content.key, "value": content.value, "headers": given}
+        if batch.append(**record, timestamp=None) is None:
+            sent.append(await producer.send_batch(batch, topic, partition=partition))
+            batch = producer.create_batch()
+            batch.append(**record, timestamp=None)
     sent.append(await producer.send_batch(batch, topic, partition=partition))
     return sent
 

@@ -13,11 +13,18 @@ from kafka import TopicPartition
 
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
+from streams.store.image import Record as ImageRecord
 from streams.topics.clients import new_admin
-from streams.topics.topics import NORMS, ODOMETER
-from streams.worker.kafka.fenced_producer import KafkaFencedProducer, send_in_batches
+from streams.topics.topics import CHECKPOINTS, NORMS, ODOMETER
+from streams.wire.signatures import Content
+from streams.worker.kafka.fenced_producer import (
+    KafkaFencedProducer,
+    queue_in_batches,
+    send_in_batches,
+)
+from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.memory_broker import MemoryBroker, MemoryClient
-from streams.worker.ports import FencedProducer, Log, Origin, Publisher, Topics
+from streams.worker.ports import FencedProducer, ImageTopic, Log, Origin, Publisher, Topics
 
 PARTITIONS = 3
 
@@ -38,6 +45,9 @@ class Hand(Protocol):
 
     async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
         """What an owner does that dies between sending checkpoints and committing them."""
+
+    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
+        """What an owner does that dies in the transaction in which it sends these."""
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         """Key and value of all records of a topic."""
@@ -63,6 +73,12 @@ class MemoryHand:
         await dies.start()
         for value in values:
             dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
+
+    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
+        dies = MemoryClient(self.broker).images_of(partition)
+        await dies.start()
+        for key, value in records:
+            dies._write(value, key)
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         return list(self.broker.outputs(channel, partition).records.values())
@@ -112,6 +128,16 @@ class KafkaHand:
         await producer.abort_transaction()
         await dies.stop()
 
+    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
+        dies = KafkaImageTopic(self.config, partition)
+        await dies.start()
+        producer, topic = dies._producer, self.config.topic(CHECKPOINTS)
+        contents = [Content(key, value) for key, value in records]
+        await producer.begin_transaction()
+        await asyncio.gather(*await queue_in_batches(producer, topic, partition, contents))
+        await producer.abort_transaction()
+        await dies.stop()
+
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         place = aiokafka.TopicPartition(self.config.topic(channel.value), partition)
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.config.kafka)
@@ -134,6 +160,7 @@ class Bench:
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]
+    images_of: Callable[[int], ImageTopic]
     hand: Hand
 
     async def publish(self, partition: int, outputs: Sequence[Output]) -> None:

@@ -12,6 +12,7 @@ from streams.config import Config
 from streams.local import KafkaBroker
 from streams.topics.topics import Topics
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
@@ -41,7 +42,8 @@ def on_memory(scenario: Scenario) -> None:
     client = MemoryClient(broker)
 
     async def begun() -> None:
-        bench = Bench(client, client.read_log, client, client.checkpoints_of, MemoryHand(broker))
+        ports = client, client.read_log, client, client.checkpoints_of, client.images_of
+        bench = Bench(*ports, MemoryHand(broker))
         await scenario(bench)
 
     asyncio.run(begun())
@@ -60,6 +62,7 @@ def on_kafka(address: str, scenario: Scenario) -> None:
                     lambda: KafkaLog(config),
                     publisher,
                     lambda partition: KafkaFencedProducer(config, partition),
+                    lambda partition: KafkaImageTopic(config, partition),
                     KafkaHand(config),
                 )
             )

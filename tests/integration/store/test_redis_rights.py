@@ -67,7 +67,7 @@ REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
     ("worker", ("CLIENT", "LIST")),
     ("worker", ("MONITOR",)),
     ("worker", ("PUBLISH", "c", "m")),
-    ("worker", ("RENAME", MINE, f"{PREFIX}b")),
+    ("worker", ("RENAME", MINE, OTHER)),
     ("worker", ("HGET", OTHER, "a")),
     ("worker", ("HSET", OTHER, "a", "b")),
     ("worker", ("EVAL", READ_OTHER, 1, OTHER)),

@@ -119,5 +119,9 @@ def test_commands_of_the_documents_are_understood(command) -> None:
             parse(arguments)
         case ["docker", "compose", verb, *_]:  # no container engine is needed to test this
             assert verb in {"up", "down", "logs"}
+        case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
+            assert (TOP / folder / "kustomization.yaml").exists()
+        case ["kubectl", *arguments]:
+            assert "create" in arguments
         case _:
             pytest.fail(f"nothing tests {command}")

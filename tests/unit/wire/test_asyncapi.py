@@ -22,7 +22,7 @@ from streams.config import Config
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.limits import most_written
 from streams.schemas import MAX_REQUEST_BYTES, decode_answer, decode_request, encode
-from streams.topics.topics import SETTINGS
+from streams.topics.topics import CLIENT_TOPICS, SETTINGS
 from tests.readme import TOP
 
 DOCUMENT: dict[str, Any] = yaml.load(
@@ -187,7 +187,7 @@ def typed(name: str, value: str) -> Any:
 
 def test_channels_are_the_topics() -> None:
     config = Config()
-    assert CHANNELS.keys() == SETTINGS.keys()
+    assert CHANNELS.keys() == set(CLIENT_TOPICS)
     for name, channel in CHANNELS.items():
         kafka = channel["bindings"]["kafka"]
         assert channel["address"] == kafka["topic"] == config.topic(name)
@@ -203,7 +203,7 @@ def test_operations_are_those_of_a_client() -> None:
         operation["channel"]["$ref"].rsplit("/", 1)[1]: operation["action"]
         for operation in DOCUMENT["operations"].values()
     }
-    others = dict.fromkeys(SETTINGS.keys() - {"norms"}, "receive")
+    others = dict.fromkeys(set(CLIENT_TOPICS) - {"norms"}, "receive")
     assert actions == {"norms": "send", **others}
 
 

@@ -1,0 +1,195 @@
+"""Deletes the records of ``norms`` that a checkpoint covers, and says what stays, and why.
+
+Records may go only if the state that came of them can be had without them. So for each partition,
+and each step only if the one before has found nothing wrong:
+
+1. The last checkpoint is read, and verified wholly, as a worker would that builds a state from it.
+2. It is of this topic, of this P, and in a layout that this release reads.
+3. The log ends no earlier than the checkpoint continues, and begins no later.
+4. The last record that the checkpoint covers is in the log, with the leader epoch that it had.
+5. What lies before that record is deleted. The record itself is kept: claims compare it.
+
+Workers go on meanwhile: they need nothing of what is deleted, whatever becomes of their Redis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from streams.config import Config
+from streams.operations.images import ImagesUnavailable, read_image
+from streams.operations.status import Unavailable
+from streams.store.image import Image, UnusableImage, deletable
+from streams.store.layout import LAYOUT
+from streams.topics.authentic import Inspector, inspector_of
+from streams.topics.clients import new_admin, new_reader
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.topics import CHECKPOINTS, NORMS, Topics
+
+_POLL_MS = 500
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Trim:
+    """What can be deleted of the log of one partition.
+
+    Attributes:
+        partition: which one.
+        start: the offset at which the log begins.
+        end: the offset after its last record.
+        checkpoint: the offset at which the last whole checkpoint continues; None if there is none.
+        before: records before this offset can be deleted.
+        why: why no more than that.
+        is_wrong: whether somebody has to look at it.
+    """
+
+    partition: int
+    start: int
+    end: int
+    checkpoint: int | None
+    before: int
+    why: str
+    is_wrong: bool = False
+
+    @property
+    def records(self) -> int:
+        """How many offsets can be deleted."""
+        return max(0, self.before - self.start)
+
+
+def plan_trims(config: Config) -> list[Trim]:
+    """What can be deleted, of every partition; changes nothing.
+
+    Raises:
+        Unavailable: Kafka does not answer, or there are no topics.
+    """
+    try:
+        with Topics(config) as topics:
+            seen = topics.look()
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+    if not seen.partitions:
+        raise Unavailable(seen.problem or f"there is no topic {config.topic(NORMS)}")
+    try:
+        consumer, inspector = new_reader(config), inspector_of(config, seen.topic)
+        try:
+            return [_plan(config, consumer, seen, p, inspector) for p in range(seen.partitions)]
+        finally:
+            consumer.close()
+    except (KafkaError, ImagesUnavailable) as error:
+        raise Unavailable(f"Kafka at {config.kafka} does not answer: {error}") from error
+
+
+def trim(config: Config, planned: Trim) -> None:
+    """Delete what was planned.
+
+    Raises:
+        Unavailable: Kafka does not answer, or does not let it be done.
+    """
+    place = TopicPartition(config.topic(NORMS), planned.partition)
+    try:
+        admin = new_admin(config)
+        try:
+            admin.delete_records({place: planned.before})
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise Unavailable(
+            f"partition {planned.partition} of {place.topic} could not be trimmed: {error}"
+        ) from error
+
+
+def _plan(
+    config: Config,
+    consumer: KafkaConsumer,
+    seen: TopicsSeen,
+    partition: int,
+    inspector: Inspector | None,
+) -> Trim:
+    place = TopicPartition(config.topic(NORMS), partition)
+    # Step 1.
+    image, damage = _image(config, partition, inspector)
+    start = consumer.beginning_offsets([place])[place]
+    end = consumer.end_offsets([place])[place]
+    if image is None:
+        why = damage or f"there is no checkpoint in {config.topic(CHECKPOINTS)} yet"
+        return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
+    reached = image.manifest.next
+    if wrong := _misfit(image, seen, start, end) or _other_record(consumer, place, image, start):
+        return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
+    last = deletable(image)
+    why = (
+        f"{last} is the last record that the checkpoint covers, and claims compare it"
+        if last > start
+        else "the log begins where the checkpoint ends"
+    )
+    return Trim(partition, start, end, reached, max(start, last), why)
+
+
+def _image(
+    config: Config, partition: int, inspector: Inspector | None
+) -> tuple[Image | None, str | None]:
+    """The last checkpoint, or what is wrong with it."""
+    try:
+        return read_image(config, partition, inspector), None
+    except UnusableImage as unusable:
+        return None, (
+            f"the last checkpoint is not whole: {unusable}. If the next one is not whole either, "
+            f"stop the workers, delete the topic {config.topic(CHECKPOINTS)} and start them"
+        )
+
+
+def _misfit(image: Image, seen: TopicsSeen, start: int, end: int) -> str | None:
+    """Why the log does not go on from a checkpoint, if it does not."""
+    # Steps 2 and 3.
+    manifest = image.manifest
+    if manifest.topic != seen.topic.hex():
+        return (
+            f"the checkpoint is of the topic with id {manifest.topic}, which is "
+            f"{seen.topic.hex()} now: see `turnstile status`"
+        )
+    if manifest.partitions != seen.partitions:
+        return (
+            f"the checkpoint is of {manifest.partitions} partitions, and there are "
+            f"{seen.partitions} now: see `turnstile status`"
+        )
+    if manifest.layout != LAYOUT:
+        return f"the checkpoint has layout {manifest.layout}, and this release reads {LAYOUT}"
+    if manifest.next > end:
+        return (
+            f"the checkpoint continues at offset {manifest.next}, beyond the end of the log, "
+            f"{end}: Kafka lost records that were decided"
+        )
+    if manifest.next < start:
+        return (
+            f"the checkpoint continues at offset {manifest.next}, before the start of the log, "
+            f"{start}: what lies between is known to Redis alone"
+        )
+    return None
+
+
+def _other_record(
+    consumer: KafkaConsumer, place: TopicPartition, image: Image, start: int
+) -> str | None:
+    """Why the last record that a checkpoint covers is not the one in the log, if it is not."""
+    # Step 4.
+    chain, known = image.manifest.chain, image.manifest.leader_epoch
+    if chain.last < start:
+        return None  # none is left to compare, and none to delete
+    consumer.assign([place])
+    consumer.seek(place, chain.last)
+    for _ in range(_ATTEMPTS):
+        for record in consumer.poll(timeout_ms=_POLL_MS, max_records=1).get(place, ()):
+            is_same = record.offset == chain.last and chain.ends_with(record.value)
+            epoch = -1 if record.leader_epoch is None else record.leader_epoch
+            if is_same and (-1 in (known, epoch) or known == epoch):
+                return None
+            return (
+                f"record {chain.last}, the last one that the checkpoint covers, is another one in "
+                "the log: see `turnstile status`"
+            )
+    raise Unavailable(f"record {chain.last} of partition {place.partition} could not be read")

@@ -1,0 +1,61 @@
+"""The images of a partition in Kafka: written in transactions, read beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from streams.config import Config
+from streams.operations.images import ImagesUnavailable, read_image
+from streams.store.image import Image, Record
+from streams.topics.authentic import Inspector, Seal
+from streams.topics.topics import CHECKPOINTS
+from streams.wire.signatures import Content
+from streams.worker.checkpoints import STOP_WITHIN
+from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
+from streams.worker.ports import LogUnavailable
+
+
+class KafkaImageTopic(Transactions):
+    """One partition of the topic checkpoints.
+
+    Args:
+        config: where Kafka is.
+        partition: whose images.
+        seal: with what they are signed; None if they are not.
+        inspector: who looks at what is there already; None if all is believed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
+        super().__init__(config, CHECKPOINTS, partition)
+        self._seal = seal
+        self._inspector = inspector
+
+    async def read(self, with_contents: bool) -> Image | None:
+        """The last image that is out; it is read and verified in another thread."""
+        try:
+            return await asyncio.to_thread(
+                read_image, self._config, self._partition, self._inspector, with_contents
+            )
+        except ImagesUnavailable as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def start(self) -> None:
+        """Begin a new epoch, also after one that failed."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.stop(), STOP_WITHIN)
+        self._failed = False
+        await super().start()
+
+    async def send(self, records: Sequence[Record]) -> None:
+        """Send records in one transaction; returns when the broker has them."""
+        contents = [Content(key, value) for key, value in records]
+        place = self._topic, self._partition
+        await self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._seal))

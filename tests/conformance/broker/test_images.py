@@ -1,0 +1,98 @@
+"""Images of a partition: the last one that is out is read, whoever writes, dies or comes late."""
+
+import pytest
+
+from streams.store.image import MANIFEST, PART_BYTES, UnusableImage
+from streams.worker.ports import NotSent
+from tests.unit.store.images import Kept, drawn, written
+
+P = 1
+OTHER = 0
+
+
+async def write(topic, kept, last=None):
+    """All of an image, in several transactions; what it is, without its contents."""
+    parts, manifest, draft = drawn(kept, last)
+    await topic.send(parts[:1])
+    await topic.send(parts[1:])
+    await topic.send([manifest])
+    if emptied := draft.emptied():
+        await topic.send(emptied)
+    return draft.image
+
+
+def test_what_is_read_is_what_was_written_last_of_this_partition(run):
+    async def scenario(bench):
+        topic, other = bench.images_of(P), bench.images_of(OTHER)
+        assert await topic.read(with_contents=True) is None
+        await topic.start()
+        many = {f"page:d/{n}": b"%d" % n * PART_BYTES for n in range(3)}  # in several parts
+        last = await write(topic, Kept(pages=many))
+        read = await topic.read(with_contents=True)
+        assert read.pages == Kept(pages=many).packed
+        assert (await topic.read(with_contents=False)).listing == last.listing
+        second = Kept(next=12, pages={**many, "run:d/r": b"r"})
+        await write(topic, second, await topic.read(with_contents=False))
+        read = await topic.read(with_contents=True)
+        assert (read.manifest.next, read.pages) == (12, second.packed)
+        assert (read.changes, read.outbox) == (list(second.moment.changes), dict(second.outbox))
+        assert await other.read(with_contents=True) is None
+        await topic.stop()
+
+    run(scenario)
+
+
+def test_who_comes_late_writes_no_manifest(run):
+    async def scenario(bench):
+        older, newer = bench.images_of(P), bench.images_of(P)
+        await older.start()
+        parts, manifest, _ = drawn(Kept(next=10))
+        await older.send(parts)
+        await newer.start()
+        last = await write(newer, Kept(next=20))
+        with pytest.raises(NotSent):
+            await older.send([manifest])
+        assert (await newer.read(with_contents=True)).manifest == last.manifest
+        await older.stop()
+        await older.start()  # it may begin again, and then is the one who is not late
+        await older.send([])
+        with pytest.raises(NotSent):
+            await newer.send([])
+        await older.stop()
+        await newer.stop()
+
+    run(scenario)
+
+
+def test_a_manifest_whose_transaction_was_not_committed_is_not_out(run):
+    async def scenario(bench):
+        topic = bench.images_of(P)
+        await topic.start()
+        first = await write(topic, Kept(next=10))
+        await bench.hand.abort_image(P, written(Kept(next=20), first))
+        assert (await topic.read(with_contents=True)).manifest == first.manifest
+        await topic.start()
+        assert (await topic.read(with_contents=True)).manifest == first.manifest
+        await write(topic, Kept(next=30), await topic.read(with_contents=False))
+        assert (await topic.read(with_contents=True)).manifest.next == 30
+        await topic.stop()
+
+    run(scenario)
+
+
+def test_an_image_with_a_part_that_is_missing_says_which_it_is(run):
+    async def scenario(bench):
+        topic = bench.images_of(P)
+        await topic.start()
+        parts, manifest, _ = drawn(Kept(next=10))
+        await topic.send([*parts[1:], manifest])
+        with pytest.raises(UnusableImage, match="1 of 1 parts of page:d/0") as raised:
+            await topic.read(with_contents=True)
+        assert raised.value.manifest.next == 10
+        assert (await topic.read(with_contents=False)).manifest.next == 10
+        await topic.send([(MANIFEST, b"no manifest")])
+        with pytest.raises(UnusableImage, match="manifest"):
+            await topic.read(with_contents=False)
+        await topic.stop()
+
+    run(scenario)

@@ -1,0 +1,95 @@
+"""Images for tests: what a store keeps, made up, and a topic to which an image of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streams.store.image import Draft, Image, Moment, Record, Search
+from streams.store.layout import (
+    Meta,
+    chain_fields,
+    digest_of,
+    fields_of_nothing,
+    hexadecimal,
+    pack_change,
+    pack_page,
+    page_hash,
+)
+from streams.wire.chain import genesis
+
+TOPIC = b"topic of 16 byte"
+P, PARTITIONS = 1, 2
+
+
+@dataclass
+class Kept:
+    """What a store keeps of a partition that has applied its first records."""
+
+    next: int = 10
+    pages: Mapping[str, bytes] = field(default_factory=lambda: {"page:d/0": b"zero" * 99})
+    since: int = 8
+    outbox: Mapping[str, bytes] = field(default_factory=lambda: {"9/0": b"an answer"})
+
+    @property
+    def packed(self) -> dict[str, bytes]:
+        return {name: pack_page(self.since, page) for name, page in self.pages.items()}
+
+    @property
+    def hashes(self) -> dict[str, int]:
+        return {name: page_hash(name, page) for name, page in self.packed.items()}
+
+    @property
+    def moment(self) -> Moment:
+        changes = [
+            entry
+            for offset in range(self.since, self.next)
+            for entry in pack_change(offset, offset + 1, b"changed by %d" % offset)
+        ]
+        chain = genesis(TOPIC, P, PARTITIONS)
+        for offset in range(self.next):
+            chain = chain.then(offset, b"record %d" % offset)
+        counts = {"changes": changes, "pages": self.pages, "outbox": self.outbox}
+        fields = {
+            **fields_of_nothing(TOPIC, P, PARTITIONS),
+            **chain_fields(chain),
+            **{name: str(len(kept)) for name, kept in counts.items()},
+            "next": str(self.next),
+            "since": str(self.since),
+            "digest": hexadecimal(digest_of(self.hashes.values())),
+        }
+        return Moment(Meta.of(fields), changes, self.outbox)
+
+
+def drawn(kept: Kept, last: Image | None = None) -> tuple[list[Record], Record, Draft]:
+    """The parts of an image of what is kept, its manifest, and how it came about."""
+    draft, parts = Draft(last), []
+    for name in draft.keep(kept.hashes):
+        parts += draft.add(name, kept.packed[name])
+    rest, manifest = draft.finish(kept.moment, P)
+    return [*parts, *rest], manifest, draft
+
+
+def written(kept: Kept, last: Image | None = None) -> list[Record]:
+    """All records of an image, in order."""
+    parts, manifest, draft = drawn(kept, last)
+    return [*parts, manifest, *draft.emptied()]
+
+
+def found(records: Sequence[Record], stretch: int = 3, with_contents: bool = True) -> Image | None:
+    """The last image in a topic with these records."""
+    search, end = Search(with_contents), len(records)
+    while end > 0 and not search.is_over:
+        search.take(records[max(0, end - stretch) : end])
+        end -= stretch
+    return search.image()
+
+
+def compacted(records: Iterable[Record]) -> list[Record]:
+    """What compaction leaves of these records."""
+    kept: dict[bytes, bytes | None] = {}
+    for key, value in records:
+        kept.pop(key, None)
+        if value is not None:
+            kept[key] = value
+    return list(kept.items())

@@ -1,0 +1,196 @@
+"""Images are written by the owner alone, whole, in the order of the log, and hold nobody up."""
+
+import asyncio
+import logging
+
+import pytest
+
+from streams.store.image import MANIFEST
+from streams.worker.memory_broker import Effect, last_image
+from streams.worker.ports import NotSent
+from tests.unit.worker.processors import Ended
+from tests.unit.worker.test_partitions import Cluster, Worker
+
+
+def processor_of(worker, partition=0):
+    return worker.partitions._owned[partition].processor
+
+
+async def at_work(cluster, name="owner"):
+    worker = Worker(cluster, name)
+    await worker.claim()
+    await worker.decide()
+    return worker
+
+
+def manifests(cluster):
+    return [key for key, _ in cluster.broker.images(0).records.values()].count(MANIFEST)
+
+
+def test_an_image_goes_out_with_its_manifest_last():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        processor = processor_of(worker)
+        assert processor.imaging.reached is None
+        await processor.image()
+        image = last_image(cluster.broker, 0)
+        assert image.manifest.next == processor.imaging.reached == 4
+        assert list(cluster.broker.images(0).records.values())[-1][0] == MANIFEST
+        await processor.image()  # there is nothing new
+        assert manifests(cluster) == 1
+        await worker.leave()
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
+    async def scenario():
+        cluster = Cluster()
+        older = await at_work(cluster, "older")
+        newer = Worker(cluster, "newer")
+        await newer.claim()
+        await processor_of(older).image()
+        assert last_image(cluster.broker, 0) is None
+        await newer.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_manifest_that_comes_late_is_not_taken(caplog):
+    async def scenario():
+        cluster = Cluster()
+        older = await at_work(cluster, "older")
+        older.gate.hold(Effect.COMMIT)
+        imaging = asyncio.create_task(processor_of(older).image())
+        while not older.gate.waiting[Effect.COMMIT]:
+            await asyncio.sleep(0)
+        newer = Worker(cluster, "newer")
+        await newer.claim()
+        cluster.broker.norms(0).append(b"one more")
+        await newer.decide()
+        await processor_of(newer).image()
+        older.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
+        await imaging
+        assert last_image(cluster.broker, 0).manifest.next == 5
+        await newer.leave()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert "no checkpoint could be written, which is tried again" in caplog.text
+
+
+def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster, "first")
+        await worker.partitions.suspend()
+        older = cluster.store.copy()
+        cluster.broker.norms(0).append(b"one more")
+        await worker.claim()
+        await worker.decide()
+        await processor_of(worker).image()
+        await worker.leave()
+        cluster.store.restore(older)
+        second = Worker(cluster, "second")
+        assert (await second.claim())[0] == 4
+        await processor_of(second).image()
+        assert last_image(cluster.broker, 0).manifest.next == 5
+        assert manifests(cluster) == 1
+        await second.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_takes_nothing_stops_no_decision(caplog):
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        imaging = processor_of(worker).imaging
+        real = imaging._topic.send
+
+        async def fail(_):
+            raise NotSent("no answer")
+
+        imaging._topic.send = fail
+        await processor_of(worker).image()
+        assert not worker.ends.why
+        cluster.broker.norms(0).append(b"one more")
+        await worker.claim()
+        await worker.decide()
+        imaging = processor_of(worker).imaging
+        imaging._topic.send = real
+        await processor_of(worker).image()
+        await worker.leave()
+
+    asyncio.run(scenario())
+    assert "no checkpoint could be written" in caplog.text
+
+
+def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest_is_out():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        cluster.store.contents(0).outbox.clear()
+        with pytest.raises(Ended, match="at 4 is DAMAGED"):
+            await processor_of(worker).image()
+        assert last_image(cluster.broker, 0) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_into_an_image():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        holding = processor_of(worker).holding
+        await holding.compact(4, {"run:d/r": b"newer"})
+        cluster.store.contents(0).pages["run:d/r"] = b"older"
+        with pytest.raises(Ended, match="reading pages for a checkpoint at 4 is DAMAGED"):
+            await processor_of(worker).image()
+        assert last_image(cluster.broker, 0) is None
+
+    asyncio.run(scenario())
+
+
+def test_an_image_is_due_after_its_time_and_only_if_there_is_anything_new():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        processor, now = processor_of(worker), [0.0]
+        imaging = processor.imaging
+        assert not imaging.is_due(4)  # none are wanted
+        imaging._time, imaging._every, imaging._due_at = lambda: now[0], 600.0, 60.0
+        assert not imaging.is_due(4)
+        now[0] = 60.0
+        assert imaging.is_due(4)
+        await processor.image()
+        now[0] = 659.0
+        assert not imaging.is_due(5)
+        now[0] = 660.0
+        assert imaging.is_due(5)
+        assert not imaging.is_due(4)
+        await worker.leave()
+
+    asyncio.run(scenario())
+
+
+def test_images_take_no_more_than_their_share_of_the_time():
+    async def scenario():
+        cluster = Cluster()
+        worker = await at_work(cluster)
+        processor, now = processor_of(worker), [0.0]
+        imaging = processor.imaging
+        imaging._time, imaging._every = lambda: now[0], 1.0
+        real = imaging._topic.send
+
+        async def slow(records):
+            now[0] += 10.0
+            await real(records)
+
+        imaging._topic.send = slow
+        await processor.image()
+        assert imaging._due_at == now[0] + now[0] / 0.05
+        await worker.leave()
+
+    asyncio.run(scenario())

@@ -1,0 +1,262 @@
+"""Redis is emptied, or ends before the log: its state comes from the last image, or not at all."""
+
+import asyncio
+import logging
+
+import pytest
+
+from streams.store.image import MANIFEST, deletable
+from streams.worker.memory_broker import last_image
+from streams.worker.stops import StopReason
+from tests.unit.worker.processors import Ended
+from tests.unit.worker.test_partitions import Cluster, Worker
+
+
+class Past(Cluster):
+    """A cluster of which somebody has decided all, and written an image of each partition."""
+
+    async def happen(self, forgets=True):
+        before = Worker(self, "before")
+        await before.claim()
+        await before.decide()
+        for owned in before.partitions._owned.values():
+            if forgets:
+                await owned.processor.outbox.settle(20)
+                async with owned.processor.quiet():
+                    await owned.processor._forget()
+            await owned.processor.image()
+        await before.leave()
+        return self
+
+    def flush(self):
+        self.store.restore({})
+
+    async def until_rejected(self, times):
+        """Wait until as many answers are there, and see that they are these."""
+        async with asyncio.timeout(20):
+            while self.rejected(0).total() < sum(times.values()):
+                await asyncio.sleep(0)
+        assert self.rejected(0) == times
+
+    def images(self, partition=0):
+        return self.broker.images(partition)
+
+
+def flush(cluster):
+    cluster.flush()
+
+
+def flush_and_trim(cluster):
+    cluster.flush()
+    cluster.broker.norms(0).delete_before(deletable(last_image(cluster.broker, 0)))
+
+
+def flush_and_delete_all_that_is_covered(cluster):
+    cluster.flush()
+    cluster.broker.norms(0).delete_before(4)
+
+
+def go_back_behind_the_log(cluster):
+    kept = cluster.store.contents(0).copy()
+    cluster.flush()
+    kept.meta |= {"next": "2", "since": "2", "changes": "0", "outbox": "0"}
+    kept.changes, kept.outbox = [], {}
+    cluster.store.restore({0: kept})
+    cluster.broker.norms(0).delete_before(3)
+
+
+REBUILT = [flush, flush_and_trim, flush_and_delete_all_that_is_covered, go_back_behind_the_log]
+
+
+@pytest.mark.parametrize("lose", REBUILT, ids=lambda lose: lose.__name__)
+def test_what_redis_lost_comes_from_the_image_and_nothing_is_applied_again(lose):
+    async def scenario():
+        cluster = await Past().happen()
+        before = cluster.store.contents(0).copy()
+        lose(cluster)
+        after = Worker(cluster, "after")
+        assert (await after.claim())[0] == 4
+        kept = cluster.store.contents(0)
+        for name in ("next", "head", "before", "last", "leader_epoch", "digest"):
+            assert kept.meta[name] == before.meta[name]
+        assert kept.pages == before.pages
+        cluster.broker.norms(0).append(b"one more")
+        await after.deliver(0)
+        await cluster.until_rejected(dict.fromkeys(range(5), 1))
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_redis_that_is_whole_is_never_replaced():
+    async def scenario():
+        cluster = await Past().happen()
+        further = Worker(cluster, "further")
+        for partition in range(2):
+            cluster.broker.norms(partition).append(b"one more")
+        await further.claim()
+        await further.decide()
+        await further.leave()
+        after = Worker(cluster, "after")
+        assert await after.claim() == {0: 5, 1: 5}
+        assert cluster.store.contents(0).meta["changes"] == "1"  # since the image
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
+    async def scenario():
+        cluster = await Past().happen(forgets=False)
+        flush_and_trim(cluster)
+        after = Worker(cluster, "after")
+        await after.claim()
+        await cluster.until_rejected(dict.fromkeys(range(4), 2))
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def lose_a_part(cluster):
+    images = cluster.images()
+    (first,) = [offset for offset, (key, _) in images.records.items() if key == b"0"]
+    images.remove(first, first + 1)
+
+
+def spoil_the_manifest(cluster):
+    images = cluster.images()
+    (offset,) = [offset for offset, (key, _) in images.records.items() if key == MANIFEST]
+    images.records[offset] = MANIFEST, b"no manifest"
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, spoil_the_manifest])
+def test_a_log_that_is_whole_takes_the_place_of_an_image_that_is_not(damage, caplog):
+    async def scenario():
+        cluster = await Past().happen()
+        cluster.flush()
+        damage(cluster)
+        after = Worker(cluster, "after")
+        assert await after.claim() == {0: 0, 1: 4}
+        await after.deliver(0)
+        await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
+        await after.leave()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert "is not whole, and the log is applied from its beginning" in caplog.text
+
+
+def trim(cluster):
+    cluster.broker.norms(0).delete_before(3)
+
+
+def never_have_had_an_image(cluster):
+    cluster.images().remove(0, cluster.images().end)
+
+
+def delete_what_no_image_covers(cluster):
+    log = cluster.broker.norms(0)
+    log.append(b"one more")
+    log.delete_before(5)
+
+
+def create_the_topic_again(cluster):
+    cluster.broker.topic = b"another 16 bytes"
+
+
+def add_partitions(cluster):
+    cluster.broker.partitions += 1
+
+
+def lose_the_end(cluster):
+    cluster.broker.norms(0).lose_from(2)
+
+
+def write_the_log_anew(cluster):
+    cluster.broker.norms(0).records[3] = None, b"another record"
+
+
+STOPS = [
+    ((never_have_had_an_image, trim), StopReason.LOG_BEGINS_LATE),
+    ((delete_what_no_image_covers,), StopReason.LOG_BEGINS_LATE),
+    ((lose_a_part, trim), StopReason.CHECKPOINT),
+    ((spoil_the_manifest, trim), StopReason.CHECKPOINT),
+    ((create_the_topic_again,), StopReason.OTHER_LOG),
+    ((create_the_topic_again, lose_a_part), StopReason.OTHER_LOG),
+    ((add_partitions,), StopReason.OTHER_PARTITIONS),
+    ((lose_the_end,), StopReason.LOG_ENDS_EARLY),
+    ((lose_the_end, lose_a_part), StopReason.LOG_ENDS_EARLY),
+    ((write_the_log_anew,), StopReason.LOG_REWRITTEN),
+    ((write_the_log_anew, lose_a_part), StopReason.LOG_REWRITTEN),
+]
+
+
+@pytest.mark.parametrize(("damages", "reason"), STOPS)
+def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
+    async def scenario():
+        cluster = await Past().happen()
+        cluster.flush()
+        for damage in damages:
+            damage(cluster)
+        after = Worker(cluster, "after")
+        assert 0 not in await after.claim()
+        stopped = cluster.store.contents(0).stopped
+        assert stopped["reason"] == reason
+        assert cluster.store.contents(0).meta["next"] == "0"
+        assert not after.partitions.decides(0)
+        assert 0 not in await after.claim()  # it has not become a state of which nothing is known
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
+    monkeypatch.setattr("streams.worker.rebuild.STAGE_BYTES", 1)
+
+    async def scenario():
+        cluster = await Past().happen(forgets=False)
+        before = cluster.store.contents(0).copy()
+        cluster.flush()
+        first, second = Worker(cluster, "first"), Worker(cluster, "second")
+        real, staged = cluster.store.stage, []
+
+        async def fence(guard, stage):
+            staged.append(stage)
+            if len(staged) == 2:
+                await cluster.store.claim(0, "somebody else", cluster.broker.topic, 2)
+            return await real(guard, stage)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.store, "stage", fence)
+            with pytest.raises(Ended, match="FENCED"):
+                await first.claim()
+        assert cluster.store.contents(0).meta["next"] == "0"
+        assert (await second.claim())[0] == 4
+        assert cluster.store.contents(0).pages == before.pages
+        await second.leave()
+
+    asyncio.run(scenario())
+
+
+def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
+    async def scenario():
+        cluster = await Past().happen()
+        cluster.flush()
+        shown = []
+        real = cluster.store.keep_stop
+
+        async def keep_stop(partition, reason, problem, remedy):
+            shown.append((reason, problem))
+            await real(partition, reason, problem, remedy)
+
+        cluster.store.keep_stop = keep_stop
+        after = Worker(cluster, "after")
+        await after.claim()
+        assert shown[0] == (
+            StopReason.REBUILDING,
+            "its state is built again from the checkpoint at offset 4: 0%",
+        )
+        assert cluster.store.contents(0).stopped == {}
+        await after.leave()
+
+    asyncio.run(scenario())
