@@ -6,6 +6,7 @@ import argparse
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -29,12 +30,36 @@ def up(options: argparse.Namespace, config: Config) -> int:
     for name in ("kafka", "redis"):
         if getattr(config, name) != getattr(Config, name):
             note(f"the setting {name} is for other commands: `up` starts its own, see below")
+
+    def on_ready(addresses: Mapping[str, Any]) -> None:
+        roles = addresses.get("roles", {})
+        show(addresses if options.json else _without(addresses, "roles"), options.json)
+        if roles and not options.json:
+            for role, path in roles.items():
+                show({"role": role, "config": path}, False)
+            note(f"for example: turnstile status --config {roles['operator']}")
+
     return run_until_stopped(
         config,
         workers=options.workers,
         data=options.data,
-        on_ready=lambda addresses: show(addresses, options.json),
+        on_ready=on_ready,
+        secure=options.secure,
     )
+
+
+def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
+
+
+def topics_create(options: argparse.Namespace, config: Config) -> int:
+    """Create the topics that are missing, for workers who have no right to."""
+    from streams.topics.topics import TOPICS, ensure_topics
+
+    partitions = ensure_topics(config)
+    topics = [config.topic(name) for name in TOPICS]
+    show({"kafka": config.kafka, "topics": topics, "partitions": partitions}, options.json)
+    return Exit.OK
 
 
 def worker(options: argparse.Namespace, config: Config) -> int:

@@ -18,7 +18,7 @@ from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
-from streams.topics.security import advice
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -250,8 +250,7 @@ def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
 
 
 def _unanswered(config: Config, error: KafkaError) -> str:
-    told = advice(error)
-    return f"Kafka at {config.kafka} does not answer: {error}" + (f". {told}" if told else "")
+    return f"Kafka at {config.kafka} does not answer: {explained(error)}"
 
 
 def _glances(config: Config, partitions: int) -> list[Glance]:
