@@ -105,7 +105,7 @@ class LocalStack:
     @property
     def broker(self) -> KafkaBroker:
         """The broker that this stack started, if it is one."""
-        return _own(self._broker if isinstance(self._broker, KafkaBroker) else None, "one broker")
+        return _own(self._broker if isinstance(self._broker, KafkaBroker) else None, "broker")
 
     @property
     def cluster(self) -> KafkaCluster:
