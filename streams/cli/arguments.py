@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import acl, commands, demo, keys, publish, rejects
+from streams.cli import acl, commands, demo, explain, keys, publish, rejects, report, verify
 from streams.cli import trim as trimming
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
 from streams.topics.access import ROLES
@@ -25,9 +25,9 @@ TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHE
 then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
 the file: other users of this machine can read options.
 
-exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
-answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
-again; 130 interrupted
+exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
+Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
+75 (worker only) start me again; 130 interrupted
 """
 
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
@@ -49,6 +49,8 @@ _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
 _MOST_SEEDS: Final = 1000
+_DELTA: Final = 1e-5
+_METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -79,6 +81,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_topics(verbs)
     _add_security(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    _add_offline(verbs)
     _add_trim(verbs)
     return parser
 
@@ -206,9 +209,10 @@ def _add_runs(verbs: Any) -> None:
         publish.publish,
         "charge the steps of a JSON-lines file, each once however often it is sent",
         _CLIENT,
-        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm "
-        "and step. Without step a line is the next one of its dataset and run in this file, "
-        "from 0. Steps that were decided before are not charged again. - reads standard input.",
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
+        "step and the min_separation of the run. Without step a line is the next one of its "
+        "dataset and run in this file, from 0. Steps that were decided before are not charged "
+        "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
 
@@ -244,6 +248,96 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
+
+
+def _add_offline(verbs: Any) -> None:
+    verified = _verb(
+        verbs,
+        "verify",
+        verify.verify,
+        "apply the log once more and compare all that was kept and published",
+        _OBSERVER,
+        "It needs no worker, writes nothing to Kafka or Redis, and may run while the service does. "
+        "Findings name other people's data: they are for whoever runs the service. Exit code 0 "
+        "only if everything was compared and fits, 1 otherwise.",
+    )
+    verified.add_argument(
+        "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
+    )
+    verified.add_argument(
+        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+    )
+    verified.add_argument(
+        "--against",
+        type=_path,
+        metavar="RECEIPT",
+        help="an earlier receipt: the log has to continue the one that it is of",
+    )
+    verified.add_argument(
+        "--public-key",
+        type=_path,
+        metavar="FILE",
+        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+    )
+    explained = _verb(
+        verbs,
+        "explain",
+        explain.explain,
+        "what happened to one user: every charge, every denial and its reason",
+        _CLIENT,
+        "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
+        "for that user's eyes. A user who was never charged and one who does not exist get the "
+        "same answer.",
+    )
+    explained.add_argument(
+        "--user", required=True, help="the id; digits find the integer and the string"
+    )
+    explained.add_argument(
+        "--dataset", type=_name, help="only what counts against the budget of this one"
+    )
+    explained.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"at which epsilons are told (default {_DELTA:g})",
+    )
+    explained.add_argument("--csv", action="store_true", help="one line for each budget")
+    reported = _verb(
+        verbs,
+        "report",
+        report.report,
+        "what every user has lost, from the history that the log has",
+        _CLIENT,
+        "A row is for its own user's eyes, or goes out through a private release. Where levels may "
+        "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
+    )
+    reported.add_argument("--dataset", type=_name, help="this one alone")
+    reported.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"of the epsilons (default {_DELTA:g})",
+    )
+    reported.add_argument(
+        "--method",
+        default="tightest",
+        choices=_METHODS,
+        help="Rényi divergences, loss distributions, the saddle point, or the least of the three "
+        "(default tightest)",
+    )
+    reported.add_argument(
+        "--output",
+        type=_path,
+        metavar="FILE",
+        help="a .csv or .parquet file; without it the rows go to standard output",
+    )
+    reported.add_argument(
+        "--levels-public",
+        action="store_true",
+        help="you know that no level, and nobody's part in a step, ever followed a coin",
+    )
 
 
 def _add_security(verbs: Any) -> None:
@@ -332,6 +426,16 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def _delta(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
+    return number
 
 
 def _path(text: str) -> Path:

@@ -20,6 +20,7 @@ from streams.normal_form import normal_form
 from streams.operations.status import DatasetStatus, read_datasets, read_partitions
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
+from streams.sdk.pseudonyms import Pseudonyms
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -158,7 +159,7 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    wanted = None if options.user is None else _ids(options.user)
+    wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
@@ -166,7 +167,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
             show(
                 {
                     "dataset": checkpoint.dataset,
-                    "user": checkpoint.user,
+                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
@@ -176,12 +177,17 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _ids(text: str) -> set[User]:
-    """The ids that somebody may mean: digits can be an integer, and are a string as well."""
-    ids: set[User] = {text, normal_form(text)}
-    if re.fullmatch(r"-?[0-9]{1,19}", text):
-        ids.add(int(text))
-    return ids
+def ids(text: str, config: Config) -> dict[User, User]:
+    """The ids that somebody may mean, as the log has them, and as they are shown.
+
+    Digits can be an integer, and are a string as well; to a client with a key both are one user.
+    """
+    if config.pseudonym_key:
+        return {int(Pseudonyms(config.pseudonym_key).of([text])[0]): text}
+    meant: dict[User, User] = {text: text, normal_form(text): text}
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+        meant[int(text)] = int(text)
+    return meant
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
@@ -208,6 +214,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids or "mixed",
         "within": policy.within or None,
+        "pseudonyms": policy.pseudonyms or None,
         "partitions": policy.partitions,
     }
 

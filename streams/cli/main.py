@@ -14,6 +14,8 @@ from streams.cli.publish import UnusableInput
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.local.errors import LocalStackError
+from streams.offline.archive import Unreadable
+from streams.offline.receipts import UnusableReceipt
 from streams.operations.status import Unavailable
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -35,7 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A command without settings is heard whatever they are: it may be what makes them usable.
         has_settings = hasattr(options, "config")
         return handler(options, Config.load(options.config, **given) if has_settings else Config())
-    except (ConfigurationError, InvalidRequest, DemoError, UnusableInput) as error:
+    except (
+        ConfigurationError,
+        InvalidRequest,
+        DemoError,
+        UnusableInput,
+        UnusableReceipt,
+    ) as error:
         return _fail(Exit.USAGE, error)
     except RequestRejected as error:
         return _fail(Exit.REFUSED, error)
@@ -45,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         LocalStackError,
         TopicsUnavailable,
         Unavailable,
+        Unreadable,
     ) as error:
         return _fail(Exit.UNAVAILABLE, error)
     except ConflictingDecisions as error:

@@ -158,6 +158,11 @@ class Ledger(State):
         self._put_out += sum(output.size for output in outputs)
         return outputs
 
+    def wake(self) -> None:
+        """Have all rosters go on from what is stored of them, so that they can be looked at."""
+        for name in self.datasets:
+            self._wake(self.policies.budgets(name))
+
     def _apply(self, place: Place, request: Request) -> list[Output]:
         answer: Answer
         match request:

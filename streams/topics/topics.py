@@ -61,6 +61,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     CHECKPOINTS: {
         "cleanup.policy": "compact",
         "segment.bytes": str(64 * _MEBIBYTE),
+        "unclean.leader.election.enable": "false",
         "max.message.bytes": str(_MEBIBYTE),
     },
 }
