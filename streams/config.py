@@ -78,11 +78,13 @@ class Config:
     kafka_certificate: str = _path()  # by which brokers know this client, if they want one
     kafka_key: str = _path()  # of that certificate
     kafka_key_password: str = _secret()
-    redis_password: str = _secret()  # instead of one in the URL
+    redis_username: str = ""  # instead of one in the URL, and so the password
+    redis_password: str = _secret()
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
 

@@ -24,6 +24,7 @@ request.
     computing their cost needs besides rational arithmetic has been done before the log.
     A dataset may be ``within`` another one: what is charged to it counts against both. It is
     opened and charged in version 3 only, by which who asks is told of all these budgets.
+    A dataset may know users by ``pseudonyms``, and says of which key.
     A run may keep the participations of a user apart (``min_separation``). It is opened and charged
     in version 3 only, by which who asks is told who came too soon.
 
@@ -81,6 +82,7 @@ AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)")]
 Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
 """Units of ``accounting.exact.units``, and as many as a filter takes."""
@@ -200,6 +202,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
     # charged to: of the same users, and halting as this one does.
     within: Name | UnsetType = UNSET
+    # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
+    # another key, or none, everybody would be somebody else, with nothing spent.
+    pseudonyms: Fingerprint | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -551,6 +556,8 @@ def _check_later_features(request: Request) -> None:
             feature = "measure pure-dp"
         case CreateDataset(policy=policy) if policy.within is not UNSET:
             feature = "within"
+        case CreateDataset(policy=policy) if policy.pseudonyms is not UNSET:
+            feature = "pseudonyms"
         case OpenRun(min_separation=separation) if separation is not UNSET:
             feature = "min_separation"
         case _:

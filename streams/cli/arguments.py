@@ -14,9 +14,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, explain, keys, publish, rejects, report, verify
+from streams.cli import acl, commands, demo, explain, keys, publish, rejects, report, verify
 from streams.cli import trim as trimming
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
+from streams.topics.access import ROLES
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
@@ -96,6 +97,11 @@ def _add_local(verbs: Any) -> None:
     )
     up.add_argument(
         "--workers", type=_whole(0, _MOST_WORKERS), default=1, metavar="N", help="(default 1)"
+    )
+    up.add_argument(
+        "--secure",
+        action="store_true",
+        help="with TLS, logins, rights and signed decisions; prints the settings of each role",
     )
     up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
 
@@ -203,9 +209,10 @@ def _add_runs(verbs: Any) -> None:
         publish.publish,
         "charge the steps of a JSON-lines file, each once however often it is sent",
         _CLIENT,
-        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm "
-        "and step. Without step a line is the next one of its dataset and run in this file, "
-        "from 0. Steps that were decided before are not charged again. - reads standard input.",
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
+        "step and the min_separation of the run. Without step a line is the next one of its "
+        "dataset and run in this file, from 0. Steps that were decided before are not charged "
+        "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
 
@@ -334,6 +341,35 @@ def _add_offline(verbs: Any) -> None:
 
 
 def _add_security(verbs: Any) -> None:
+    rights = _verb(
+        verbs,
+        "acl",
+        acl.acl,
+        "the rights of each role on Kafka and Redis, printed or given",
+        ("kafka", "prefix", "timeout", "config"),
+        "Without --principal, one principal of each role is named like the role. --apply gives the "
+        "rights on Kafka, as the user that the settings name, who has to be a super user.",
+    )
+    rights.add_argument(
+        "--principal",
+        type=acl.principal,
+        action="append",
+        metavar="ROLE=User:NAME",
+        help=f"who has a role; again for more. Roles: {', '.join(ROLES)}",
+    )
+    what = rights.add_mutually_exclusive_group()
+    what.add_argument("--format", choices=acl.FORMATS, default="table", help="(default table)")
+    what.add_argument("--apply", action="store_true", help="give the rights on Kafka")
+
+    topics = verbs.add_parser("topics", help="create the topics, where workers may not")
+    _verb(
+        topics.add_subparsers(required=True, metavar="COMMAND"),
+        "create",
+        commands.topics_create,
+        "create the topics that are missing; doing it again is fine",
+        ("kafka", "prefix", "timeout", "config", "partitions"),
+    )
+
     pairs = verbs.add_parser("keys", help="keys by which decisions are signed")
     made = _verb(
         pairs.add_subparsers(required=True, metavar="COMMAND"),

@@ -31,8 +31,10 @@ def explain(options: argparse.Namespace, config: Config) -> int:
     """Tell it: as a table, as JSON, or as CSV."""
     archive = KafkaArchive(config)
     told = False
-    for user in sorted(ids(options.user), key=lambda user: (isinstance(user, int), str(user))):
-        events = events_of(archive, user, delta=options.delta, dataset=options.dataset)
+    meant = ids(options.user, config)
+    for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user))):
+        events = events_of(archive, known, delta=options.delta, dataset=options.dataset)
+        user = meant[known]
         if options.csv:
             told = _as_csv(user, events, header=not told) or told
         elif options.json:

@@ -25,6 +25,7 @@ from streams.sdk.errors import (
     ServiceUnavailable,
     TurnstileError,
 )
+from streams.topics.seen import TopicsUnavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ServiceUnavailable,
         DecisionTimeout,
         LocalStackError,
+        TopicsUnavailable,
         Unavailable,
         Unreadable,
     ) as error:

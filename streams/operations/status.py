@@ -18,7 +18,7 @@ from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
-from streams.topics.security import advice
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -30,6 +30,8 @@ STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
 _SUMMARY_WITHIN = 5.0
 _POLL = 0.1
+_REBUILDING = "rebuilding"
+"""What a worker shows while it builds a state again: no stop, see ``streams.worker.stops``."""
 
 
 class Unavailable(Exception):
@@ -49,6 +51,7 @@ class PartitionStatus:
     changes: int  # not compacted yet
     seen: int | None  # seconds since its owner was last seen
     head: str | None  # of the chain: the receipt of all that was applied
+    checkpoint: int | None  # where the last checkpoint continues; None: none, or not known
     problem: str | None
 
 
@@ -134,13 +137,17 @@ def _status(
         changes=int(meta.get("changes", "0")),
         seen=None if glance.seen is None else max(0, glance.now - glance.seen),
         head=meta.get("head"),
+        checkpoint=pulse.checkpoint if pulse else None,
         problem=stopped or "; ".join(problems) or None,
     )
 
 
 def _stopped(glance: Glance) -> str | None:
     stop = glance.stopped
-    return f"stopped: {stop.get('problem')}. {stop.get('remedy')}" if stop else None
+    if not stop:
+        return None
+    told = f"{stop.get('problem')}. {stop.get('remedy')}"
+    return told if stop.get("reason") == _REBUILDING else f"stopped: {told}"
 
 
 def _identity(meta: dict[str, str], topics: TopicsSeen) -> list[str]:
@@ -243,8 +250,7 @@ def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
 
 
 def _unanswered(config: Config, error: KafkaError) -> str:
-    told = advice(error)
-    return f"Kafka at {config.kafka} does not answer: {error}" + (f". {told}" if told else "")
+    return f"Kafka at {config.kafka} does not answer: {explained(error)}"
 
 
 def _glances(config: Config, partitions: int) -> list[Glance]:

@@ -40,6 +40,7 @@ from streams.sdk.errors import (
     refusal_of,
 )
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
+from streams.sdk.pseudonyms import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -139,10 +140,14 @@ class Connection(ABC):
     Args:
         partitions: P, how many there are.
         timeout: seconds that a call waits if it does not say how long.
+
+    Attributes:
+        pseudonyms: by which the log knows users; None if it knows their ids.
     """
 
     def __init__(self, partitions: int, timeout: float) -> None:
         self.partitions = partitions
+        self.pseudonyms: Pseudonyms | None = None
         self._timeout = timeout
         self._process = os.getpid()
         self._lock = threading.Lock()

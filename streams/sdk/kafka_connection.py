@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
@@ -27,9 +27,10 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.followers import Followed, Reading
+from streams.topics.admittance import check_admittance
 from streams.topics.authentic import Inspector, inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.security import advice, is_refusal
+from streams.topics.security import NotAdmitted, explained, is_refusal
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, find_topics
 
@@ -55,25 +56,41 @@ class KafkaConnection(Connection):
         self._channels = {
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
         }
-        with reaching_kafka(config), ExitStack() as opened:
-            self._consumer = new_reader(config, fetch_max_wait_ms=_REPLIES_WAIT_MS)
-            opened.callback(self._consumer.close)
+        self._opening = threading.Lock()
+        self._producer: KafkaProducer | None = None
+
+    def _open(self) -> KafkaProducer:
+        """What charges need, when the first is made: who only follows has no right to write.
+
+        Raises:
+            ServiceUnavailable: no broker.
+        """
+        with self._opening, reaching_kafka(self._config), ExitStack() as opened:
+            if self._producer is not None:
+                return self._producer
+            self.check_usable()
+            consumer = new_reader(self._config, fetch_max_wait_ms=_REPLIES_WAIT_MS)
+            opened.callback(consumer.close)
             places = [
                 TopicPartition(topic, partition)
                 for topic in self._channels
                 for partition in range(self.partitions)
             ]
             # The positions are fixed before anything is published, so that no answer is missed.
-            self._consumer.assign(places)
-            self._consumer.seek_to_end(*places)
+            consumer.assign(places)
+            consumer.seek_to_end(*places)
             for place in places:
-                self._consumer.position(place)
-            self._producer = new_producer(config)
-            opened.callback(self._producer.close)
-            self._producer.partitions_for(self._norms)  # no charge waits for this
+                consumer.position(place)
+            producer = new_producer(self._config)
+            opened.callback(producer.close)
+            producer.partitions_for(self._norms)  # no charge waits for this
             opened.pop_all()
-        self._thread = threading.Thread(target=self._listen, name="turnstile-replies", daemon=True)
-        self._thread.start()
+            self._consumer, self._producer = consumer, producer
+            self._thread = threading.Thread(
+                target=self._listen, args=(consumer,), name="turnstile-replies", daemon=True
+            )
+            self._thread.start()
+            return producer
 
     def check_partitions(self) -> None:
         """Check that P is what it was: in partitions that were added nothing of their users is
@@ -105,30 +122,34 @@ class KafkaConnection(Connection):
         return self._inspector.why_silent() if self._inspector else ""
 
     def _publish(self, waiting: Waiting) -> None:
+        producer = self._open()
         try:
             for partition, request in waiting.requests.items():
-                sent: Any = self._producer.send(self._norms, value=request, partition=partition)
+                sent: Any = producer.send(self._norms, value=request, partition=partition)
                 sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
         except KafkaError as error:
             raise publishing_error(error) from error
 
-    def _listen(self) -> None:
+    def _listen(self, consumer: KafkaConsumer) -> None:
         try:
             while not self._closed.is_set():
-                for place, records in self._consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
+                for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
                     for record in filter(_admitted_by(self._inspector), records):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
-                f"answers can no longer be read: {error}. Open another Turnstile and the run again"
+                f"answers can no longer be read: {explained(error)}. Open another Turnstile and "
+                "the run again"
             )
             broken.__cause__ = error
             self._break(broken)
 
     def _disconnect(self) -> None:
-        self._producer.close()
-        self._thread.join()
-        self._consumer.close()
+        with self._opening:
+            if self._producer is not None:
+                self._producer.close()
+                self._thread.join()
+                self._consumer.close()
 
 
 def _admitted_by(inspector: Inspector | None) -> Callable[[Any], bool]:
@@ -151,6 +172,7 @@ def read_topic(
     """
     name = config.topic(channel.value)
     with reaching_kafka(config), ExitStack() as opened:
+        check_admittance(config)
         inspector = None
         if config.trusted_keys:
             inspector = inspector_of(config, _wait_for_topics(config).topic)
@@ -210,19 +232,16 @@ def reaching_kafka(config: Config) -> Iterator[None]:
     """Turn what goes wrong with the broker into the SDK's own error.
 
     Raises:
-        ServiceUnavailable: instead of any KafkaError.
+        ServiceUnavailable: instead of any KafkaError, and if it does not let this client in.
     """
     try:
         yield
+    except NotAdmitted as error:
+        raise ServiceUnavailable(str(error)) from error
     except KafkaError as error:
         raise ServiceUnavailable(
-            f"Kafka at {config.kafka} does not answer: {error}. {_what_to_do(error)}"
+            f"Kafka at {config.kafka} does not answer: {explained(error, 'Is the broker up?')}"
         ) from error
-
-
-def _what_to_do(error: BaseException, otherwise: str = "Is the broker up?") -> str:
-    told = advice(error)
-    return otherwise if told is None else f"{told[0].upper()}{told[1:]}"
 
 
 def publishing_error(error: KafkaError) -> TurnstileError:
@@ -233,10 +252,9 @@ def publishing_error(error: KafkaError) -> TurnstileError:
             "decided once. Until then release nothing"
         )
     else:
-        what = advice(error)
         raised = ServiceUnavailable(
-            f"Kafka does not take what is published: {error}{f': {what}' if what else ''}. Release "
-            "nothing; when that is mended, open another Turnstile and the run again"
+            f"Kafka does not take what is published: {explained(error)}. Release nothing; when "
+            "that is mended, open another Turnstile and the run again"
         )
     raised.__cause__ = error
     return raised
@@ -254,10 +272,11 @@ def _wait_for_topics(config: Config) -> TopicsSeen:
             return _find_topics(config)
         except (KafkaError, TopicsUnavailable) as error:
             if monotonic() > deadline or is_refusal(error):
-                what = _what_to_do(error, "Is the broker up and a worker running?")
+                if isinstance(error, NotAdmitted):
+                    raise ServiceUnavailable(str(error)) from error
+                what = explained(error, "Is the broker up and a worker running?")
                 raise ServiceUnavailable(
-                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {error}. "
-                    f"{what}"
+                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"
                 ) from error
             sleep(_TOPICS_POLL)
 

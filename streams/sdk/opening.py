@@ -4,7 +4,7 @@
 2. All must hold the dataset, under one policy, made for as many partitions as there are.
 3. Where attempts differ, because an opening before this one came half-way, the lower ones are
    asked again, for the highest. If another trainer has come between, all begins again.
-4. All must keep participations apart alike.
+4. All must keep participations apart alike, and know users as this client does.
 5. What the partitions decided last, and what was released, say which step comes next.
 
 Closing a run needs no policy and no agreement: whoever still has it open is asked to close it.
@@ -40,6 +40,7 @@ from streams.sdk.errors import (
     RequestRejected,
     RunIsClosed,
 )
+from streams.sdk.pseudonyms import check_key
 from streams.sdk.run import Run
 
 _OPENINGS = 10
@@ -62,7 +63,7 @@ def open_run(
 
     Raises:
         InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is none,
-            or ``released`` does not fit.
+            or ``released`` does not fit; or the dataset knows users by other pseudonyms.
         PartitionsDisagree: the dataset or the run cannot be charged.
         RunIsClosed: the run was closed.
         SeparationChanged: the run has been charged with another ``min_separation``.
@@ -83,6 +84,7 @@ def open_run(
         if opened is not None:
             # Step 4.
             _check_separations(name, opened)
+            check_key(opened[0].policy, connection.pseudonyms)
             # Step 5.
             return Run(connection, opened, _next_step(name, opened, released))
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)

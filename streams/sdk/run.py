@@ -360,7 +360,7 @@ class Run:
     def _laid_out(self, ids: Ids) -> Layout:
         """These users by partition; what is known of the last ones is not found out again."""
         if self._layout is None or not self._layout.is_of(ids):
-            self._layout = lay_out(ids, self.policy, self._layout)
+            self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
 
     def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:

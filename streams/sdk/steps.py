@@ -33,6 +33,7 @@ from streams.schemas import (
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.followers import is_whole, too_soon_of
+from streams.sdk.pseudonyms import Pseudonyms
 from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
 
@@ -179,25 +180,32 @@ class Layout:
         return whole
 
 
-def lay_out(ids: Ids, policy: Policy, before: Layout | None = None) -> Layout:
+def lay_out(
+    ids: Ids,
+    policy: Policy,
+    before: Layout | None = None,
+    pseudonyms: Pseudonyms | None = None,
+) -> Layout:
     """Find the partition of each user.
 
     Args:
         ids: which nobody changes from now on.
         policy: of their dataset.
         before: a layout in this dataset; users that begin with those in it are not looked at anew.
+        pseudonyms: by which the log knows the users; None if it knows their ids.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
     count = len(before.ids) if before is not None and before.begins(ids) else 0
-    # A dataset of version 1 knows names as they are written.
-    more = ids[count:] if policy.user_ids is UNSET else _in_normal_form(ids[count:])
+    more = _known(ids[count:], policy, pseudonyms)
     homes = partitions_of(more, policy.partitions)
     known = more
     if before is not None and count:
         known = _joined(before.known, more)
         homes = np.concatenate([before.homes, homes])
+    if pseudonyms is not None and isinstance(known, np.ndarray):
+        pseudonyms.check_distinct(ids, known)
     check_distinct(known)
     _check_kinds(known, policy)
     order = np.argsort(homes, kind="stable")
@@ -229,6 +237,14 @@ def _joined(ids: Ids, more: Ids) -> Ids:
     if isinstance(ids, np.ndarray) and isinstance(more, np.ndarray):
         return np.concatenate([ids, more])
     return [*ids, *more]
+
+
+def _known(ids: Ids, policy: Policy, pseudonyms: Pseudonyms | None) -> Ids:
+    """The users as the log knows them."""
+    if pseudonyms is not None:
+        return pseudonyms.of(ids)
+    # A dataset of version 1 knows names as they are written.
+    return ids if policy.user_ids is UNSET else _in_normal_form(ids)
 
 
 def _in_normal_form(ids: Ids) -> Ids:

@@ -86,6 +86,8 @@ class RedisStore(Store):
     def of(cls, config: Config) -> Self:
         """The store that settings name."""
         settings: dict[str, Any] = {}
+        if config.redis_username:
+            settings["username"] = config.redis_username
         if config.redis_password:
             settings["password"] = config.redis_password
         if config.redis.startswith("rediss:"):
@@ -316,12 +318,11 @@ class RedisStore(Store):
 _ADVICE: Sequence[tuple[type[Exception], str]] = (
     (
         AuthenticationError,
-        ": check the user in the setting `redis` and redis_password; Redis does not say which of "
-        "them is wrong",
+        ": check redis_username and redis_password; Redis does not say which of them is wrong",
     ),
     (
         NoPermissionError,
-        ": this user may not do that; `turnstile acl --redis` shows the rights of each role",
+        ": this user may not do that; `turnstile acl --format redis` shows the rights of each role",
     ),
 )
 """What to do about an error; behind the address, which hides no password."""

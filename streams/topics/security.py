@@ -1,7 +1,4 @@
-"""How Kafka is reached: encryption and login, as both of its clients take them.
-
-No client tries again after a login or a certificate that was refused: it would be refused again.
-"""
+"""How Kafka is reached: encryption and login, as both of its clients take them."""
 
 from __future__ import annotations
 
@@ -9,6 +6,19 @@ import ssl
 from typing import Any
 
 from streams.config import Config, ConfigurationError
+from streams.topics.seen import TopicsUnavailable
+
+
+class NotAdmitted(TopicsUnavailable):
+    """A broker does not let this client in; says what to do.
+
+    Attributes:
+        may_pass: whether a broker that is just starting would do the same.
+    """
+
+    def __init__(self, what: str, may_pass: bool) -> None:
+        super().__init__(what)
+        self.may_pass = may_pass
 
 
 def security(config: Config) -> dict[str, Any]:
@@ -60,62 +70,36 @@ def tls_context(config: Config) -> ssl.SSLContext:
 def advice(error: BaseException) -> str | None:
     """What to do about an error of a client, if who it is or what it may is the reason; else None.
 
-    The clients have errors of the same names, and say some only in what caused others.
+    The clients have errors of the same names, and name some only in the text of others.
     """
     return _ADVICE.get(_kind_of(error) or "")
 
 
+def explained(error: BaseException, otherwise: str = "") -> str:
+    """An error with what to do about it, which is ``otherwise`` if nothing is known of it here."""
+    told = advice(error)
+    if told is None:
+        return f"{error}. {otherwise}" if otherwise else str(error)
+    # By its kind: what was asked, which some quote at length, is of use to nobody.
+    return f"{type(error).__name__}; {told}"
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether it would be the same the next time."""
-    return _kind_of(error) not in (None, _MAY_PASS)
+    if isinstance(error, NotAdmitted):
+        return not error.may_pass
+    return _kind_of(error) is not None
 
 
-def _kind_of(error: BaseException | None) -> str | None:
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        names = {kind.__name__ for kind in type(error).__mro__}
-        for known in _ADVICE:
-            if known in names:
-                return known
-        error = error.__cause__ or error.__context__
-    return None
+def _kind_of(error: BaseException) -> str | None:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return next((kind for kind in _ADVICE if kind in names or kind in str(error)), None)
 
 
-_MAY_PASS = "SSLError"  # as while a broker starts
-
+_ROLES = "`turnstile acl` shows the rights of each role"
 _ADVICE = {
-    "SaslAuthenticationFailedError": (
-        "the broker does not accept this login: check kafka_username, kafka_password and "
-        "kafka_mechanism"
-    ),
-    "AuthenticationFailedError": (
-        "the broker does not accept this login: check kafka_username, kafka_password and "
-        "kafka_mechanism"
-    ),
-    "UnsupportedSaslMechanismError": (
-        "the broker has no login of this kind: check kafka_mechanism with its operator"
-    ),
-    "SSLCertVerificationError": (
-        "the broker's certificate does not fit: kafka_ca has to be the authority that signed it, "
-        "and the certificate has to name the host as `kafka` does"
-    ),
-    "SSLError": (
-        "no encrypted connection came about: check that this port of the broker speaks TLS, and "
-        "that it accepts kafka_certificate if it wants one"
-    ),
-    "TopicAuthorizationFailedError": (
-        "this user may not do that with this topic: `turnstile acl` shows the rights of each role"
-    ),
-    "GroupAuthorizationFailedError": (
-        "this user may not join the group of the workers: `turnstile acl` shows the rights of each "
-        "role"
-    ),
-    "TransactionalIdAuthorizationFailedError": (
-        "this user may not write checkpoints: `turnstile acl` shows the rights of each role"
-    ),
-    "ClusterAuthorizationFailedError": (
-        "this user has no right for that on the cluster: `turnstile acl` shows the rights of each "
-        "role"
-    ),
+    "TopicAuthorizationFailedError": f"this user may not do that with this topic: {_ROLES}",
+    "GroupAuthorizationFailedError": f"this user is no worker: {_ROLES}",
+    "TransactionalIdAuthorizationFailedError": f"this user may not write checkpoints: {_ROLES}",
+    "ClusterAuthorizationFailedError": f"this user has no such right on the cluster: {_ROLES}",
 }

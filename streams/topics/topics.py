@@ -21,7 +21,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
-from streams.topics.security import advice
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
@@ -61,6 +61,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     CHECKPOINTS: {
         "cleanup.policy": "compact",
         "segment.bytes": str(64 * _MEBIBYTE),
+        "unclean.leader.election.enable": "false",
         "max.message.bytes": str(_MEBIBYTE),
     },
 }
@@ -130,13 +131,15 @@ class Topics:
             if self._admin is None:
                 self._admin = new_admin(config)
         except KafkaError as error:
-            raise TopicsUnavailable(_told(f"no Kafka broker at {config.kafka}", error)) from error
+            raise TopicsUnavailable(
+                f"no Kafka broker at {config.kafka}: {explained(error)}"
+            ) from error
         try:
             seen: TopicsSeen = question(self._admin)
             return seen
         except KafkaError as error:
             self._disconnect()
-            raise TopicsUnavailable(_told(f"the topics at {config.kafka}", error)) from error
+            raise TopicsUnavailable(f"the topics at {config.kafka}: {explained(error)}") from error
 
     def _disconnect(self) -> None:
         admin, self._admin = self._admin, None
@@ -284,11 +287,6 @@ def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, di
         }
         for name in names
     }
-
-
-def _told(what: str, error: KafkaError) -> str:
-    told = advice(error)
-    return f"{what}: {error}" + (f". {told[0].upper()}{told[1:]}" if told else "")
 
 
 def _suits(setting: str, actual: str, wanted: str) -> bool:

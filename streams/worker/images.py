@@ -133,6 +133,7 @@ class Imaging:
         if not changed_since(self._last, moment.meta.next, *self._log):
             return
         # Step 4.
+        began = self._time()
         draft = Draft(self._last)
         names = draft.keep(hashes)
         sending: list[Record] = []
@@ -142,6 +143,14 @@ class Imaging:
                 sending += draft.add(name, page)
             sending = await self._send(sending, SEND_BYTES)
         await self._finish(draft, moment, sending)
+        logger.info(
+            "partition %d: checkpoint at offset %d is written: %d of %d pages are new, in %.1f s",
+            self._holding.partition,
+            moment.meta.next,
+            len(names),
+            len(hashes),
+            self._time() - began,
+        )
 
     async def _begin(self) -> None:
         # Step 1.
@@ -179,11 +188,6 @@ class Imaging:
             pass  # whoever owns the partition by now has its own
         await self._topic.send([manifest])
         self.reached = moment.meta.next
-        logger.info(
-            "partition %d: checkpoint at offset %d is written",
-            self._holding.partition,
-            self.reached,
-        )
         # Step 6.
         await self._send(draft.emptied(), 0)
         self._last = draft.image

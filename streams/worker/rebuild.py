@@ -67,6 +67,11 @@ async def rebuilt(
     if 0 < next_offset >= extent.start:
         return None
     stops = replace(stops, holder="the checkpoint")
+    if extent.end:
+        logger.info(
+            "partition %d: Redis does not have what was decided, the last checkpoint is read",
+            guard.partition,
+        )
     try:
         image = await world.images_of(guard.partition).read(with_contents=True)
     except UnusableImage as unusable:
@@ -112,8 +117,7 @@ async def _put_back(world: World, guard: Guard, image: Image, stops: Stops) -> N
     time = asyncio.get_running_loop().time
     total = max(1, sum(map(len, image.contents.values())))
     logger.info(
-        "partition %d: Redis does not have its state, which is built again from the checkpoint at "
-        "offset %d, %.1f MB",
+        "partition %d: its state is built again from the checkpoint at offset %d, %.1f MB",
         partition,
         manifest.next,
         total / 1e6,

@@ -316,6 +316,7 @@ class Auditor:
                 or chain[0].policy["on_exhaustion"] == "clip"
                 or kinds is NOT_GIVEN
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
+                or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
             ):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:

@@ -84,8 +84,12 @@ POLICY = {
     ),
     "own_order": lambda value: value is NOT_GIVEN or value is True,
     "within": lambda value: value is NOT_GIVEN or _is_name(value),
+    "pseudonyms": lambda value: (
+        value is NOT_GIVEN
+        or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
+    ),
 }
-_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3}
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3, "pseudonyms": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
@@ -180,6 +184,7 @@ _DEFAULTS = {
     "user_ids": NOT_GIVEN,
     "own_order": NOT_GIVEN,
     "within": NOT_GIVEN,
+    "pseudonyms": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,

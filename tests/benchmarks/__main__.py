@@ -15,6 +15,7 @@ from tests.benchmarks import (
     latency,
     memory,
     peers,
+    rebuild,
     rosters,
     sdk,
     soak,
@@ -23,7 +24,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
-_SERVICE = ("throughput", "latency", "rosters")
+_SERVICE = ("throughput", "latency", "rosters", "rebuild")
 _LIBRARY = ("filters", "standing", "sdk", "memory", "reports")
 
 
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
     parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--rebuilt", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
     parser.add_argument(
         "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
@@ -64,10 +66,17 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         if "rosters" in parts:
             _say("Measuring rosters")
             costs = [rosters.measure(stack, users, options.steps // 2) for users in options.members]
+        rebuilds, slowdown = [], None
+        if "rebuild" in parts:
+            _say("Measuring checkpoints")
+            rebuilds = [rebuild.measure(stack, users) for users in options.rebuilt]
+            slowdown = rebuild.measure_slowdown(
+                stack, options.users[-1], 2 * options.records, options.rounds
+            )
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)
     served = throughput_lines(rates) + latency_lines(latencies) + rosters.lines(costs)
-    return served + soak_lines(memory)
+    return served + rebuild.lines(rebuilds, slowdown) + soak_lines(memory)
 
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:

@@ -97,7 +97,7 @@ class Contest:
                 stack.check,
             )
             wait_until(lambda: not unpublished(self._redis, config), _WITHIN, stack.check)
-        return _rate(read_halts(config, halts, len(applied)), applied)
+        return rate_of(read_halts(config, halts, len(applied)), applied)
 
     def _pass_through(self, first: int, applied: list[Applied]) -> float:
         config = self._raw_config
@@ -116,7 +116,7 @@ class Contest:
         child = start_module(self._stack, "raw_pipe", arguments)
         try:
             wait_until(lambda: child.exit_code == 0, _WITHIN, lambda: check_running(child))
-            return _rate(read_halts(config, halts, len(applied)), applied)
+            return rate_of(read_halts(config, halts, len(applied)), applied)
         finally:
             child.stop()
             self._redis.unlink(*raw_keys(config.prefix))
@@ -136,7 +136,7 @@ def measure(
     return [contest.result for contest in contests]
 
 
-def _rate(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float:
+def rate_of(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float:
     """Users per second from the first to the last decision, as the broker stamped them."""
     for number, ((_, value), record) in enumerate(zip(decisions, applied, strict=True)):
         if value != record.decision:

@@ -63,8 +63,12 @@ class Workload:
         self._step = 0
         self.next = 0
 
-    def enrolment(self) -> list[Applied]:
-        """Create the dataset, open the run, charge every user for the first time."""
+    def enrolment(self, of_budget: float = 1.0) -> list[Applied]:
+        """Create the dataset, open the run, charge every user for the first time.
+
+        Args:
+            of_budget: the largest part of it that is spent.
+        """
         dearest = charge_units("zcdp", Gaussian(NOISE_STDDEV), np.array([CLIP_NORM]))
         budget = BUDGET_STEPS * int(dearest[0])
         policy = Policy(
@@ -80,7 +84,7 @@ class Workload:
         ]
         for start in range(0, len(self._ids), USERS_PER_STEP):
             users = self._ids[start : start + USERS_PER_STEP]
-            spent = self._random.uniform(0, 1, len(users))
+            spent = self._random.uniform(0, of_budget, len(users))
             records.append(self._charge(users, np.sqrt(spent * BUDGET_STEPS) * CLIP_NORM, None))
         return [self._apply(record) for record in records]
 

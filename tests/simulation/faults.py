@@ -5,7 +5,7 @@ service has to survive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from streams.store.image import deletable
@@ -74,14 +74,19 @@ def restore(world: World, partition: int) -> None:
 def _flush(world: World, _: Simulation) -> None:
     """Redis loses all that it has of one partition, or of all."""
     count = world.broker.partitions
-    chosen = range(count) if world.rng.random() < 0.5 else [world.rng.randrange(count)]
+    flush(world, range(count) if world.rng.random() < 0.5 else [world.rng.randrange(count)])
+
+
+def flush(world: World, partitions: Iterable[int]) -> None:
+    """Redis loses all that it has of these."""
     if world.catastrophe is None:
-        _put_back(world, {p: Contents() for p in chosen}, drops=world.rng.random() < 0.5)
+        _put_back(world, {p: Contents() for p in partitions}, drops=world.rng.random() < 0.5)
 
 
 def clean(world: World, partition: int) -> None:
     """The topic of images is compacted."""
     world.broker.compact(IMAGES, partition)
+    world.look_at_image(partition)
 
 
 def _race(world: World, simulation: Simulation) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from streams.ledger import apart, budgets, ledger, runs, state, tracked
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, run
-from streams.store import holding, memory_store, snapshot
+from streams.store import holding, image, memory_store, snapshot
 from streams.store.port import Guard, Verdict
 from streams.wire.chain import Chain
 from streams.worker import (
@@ -27,6 +27,7 @@ from streams.worker import (
     compaction,
     continuity,
     gaps,
+    images,
     intake,
     memory_broker,
     outbox,
@@ -55,6 +56,10 @@ def mutated(name: str) -> Iterator[None]:
 
 
 _set = patch.object
+
+
+async def _yes() -> bool:
+    return True
 
 
 # --- the store: what guards a write, and what proves that a state is whole ----------------------
@@ -377,6 +382,52 @@ def aborted_checkpoints_count() -> Patches:
             return await real(self)
 
     yield _set(memory_broker.MemoryFencedProducer, "last", last)
+
+
+@mutation
+def manifest_sent_before_its_parts() -> Patches:
+    """The manifest of an image goes out while parts of it are still to be sent."""
+
+    async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
+        records, manifest = draft.finish(moment, self._holding.partition)
+        await self._topic.send([manifest])
+        await self._send(sending + records, 0)
+        await self._send(draft.emptied(), 0)
+        self._last, self.reached = draft.image, moment.meta.next
+
+    yield _set(images.Imaging, "_finish", finish)
+
+
+@mutation
+def parts_written_over_those_of_the_last_image() -> Patches:
+    """An image that is being written takes the places of the one before it."""
+    yield _set(images, "Draft", lambda last: image.Draft(None))
+
+
+@mutation
+def images_not_fenced() -> Patches:
+    """Whoever was the owner writes an image, whatever the topic has by now."""
+    real = images.Imaging._begin
+
+    async def begin(self: Any) -> None:
+        with _set(self._holding, "is_held", _yes):
+            await real(self)
+
+    yield _set(images.Imaging, "_begin", begin)
+    yield _set(memory_broker.MemoryImageTopic, "_check_epoch", lambda _: None)
+    yield _set(images, "changed_since", lambda _, next_offset, *log: next_offset > 0)
+
+
+@mutation
+def answers_left_out_of_images() -> Patches:
+    """An image has no outbox: what was not published when it was made never is."""
+    real = image.Draft.finish
+
+    def finish(self: Any, moment: Any, partition: int) -> Any:
+        meta = replace(moment.meta, outbox=0)
+        return real(self, replace(moment, meta=meta, outbox={}), partition)
+
+    yield _set(image.Draft, "finish", finish)
 
 
 @mutation

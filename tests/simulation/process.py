@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Output
+from streams.store.image import MANIFEST
 from streams.store.image import Record as ImageRecord
 from streams.store.port import Store, StoreUnavailable
 from streams.topics.seen import TopicsUnavailable
@@ -27,7 +28,7 @@ from streams.worker.memory_broker import (
 )
 from streams.worker.partitions import Partitions
 from streams.worker.ports import LogUnavailable, NotSent, Origin
-from tests.simulation.faults import clean, restore, trim
+from tests.simulation.faults import clean, flush, restore, trim
 from tests.simulation.world import CURRENT, World
 
 logger = logging.getLogger("turnstile.worker")
@@ -334,6 +335,11 @@ class ImageTopic(MemoryImageTopic):
                 clean(world, self._partition)
         await super().send([])
         world.note(self._process.name, f"writes {len(records)} records for an image")
+        world.look_at_image(self._partition)
+        if records[-1][0] == MANIFEST and world.happens(world.temper.dies_with_redis):
+            flush(world, [self._partition])
+            self._process.kill("with Redis, after an image")
+            await self._process.heard()
 
 
 class FencedProducer(MemoryFencedProducer):

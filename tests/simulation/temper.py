@@ -55,6 +55,7 @@ class Temper:
     image_every: float  # seconds from one image of a partition to the next; 0: none
     part_bytes: int  # of an image
     flush_every: float  # Redis is emptied
+    dies_with_redis: float  # an owner and what Redis has of its partition, after an image
     cleaned: float  # the topic of images is compacted after a record of it
     trims_covered: bool  # the log is trimmed up to the last image, and no further
 
@@ -99,6 +100,7 @@ class Temper:
             image_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
             part_bytes=rng.choice((16, 64, 512 * 1024)),
             flush_every=rate(1.0, 10.0, 0.3),
+            dies_with_redis=rate(0.05, 0.5, 0.4),
             cleaned=rate(0.05, 1.0),
             trims_covered=rng.random() < 0.7,
         )
@@ -186,5 +188,6 @@ _RATES = (
     "trim_every",
     "trimmed_reads",
     "flush_every",
+    "dies_with_redis",
     "cleaned",
 )

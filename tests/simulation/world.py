@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
+from streams.store.image import UnusableImage
 from streams.store.layout import Damaged
 from streams.store.memory_store import Contents, MemoryStore
 from streams.store.port import Claimed, Commit, Exchange, Guard, Installation, Verdict
@@ -116,6 +117,7 @@ class World:
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
+        self.imaged: dict[tuple[int, str], int] = {}  # where the last image of a log continues
         self._context = Context()
         self._tokens = 0
 
@@ -142,6 +144,19 @@ class World:
         """Whether the state of a partition can be built again without Redis."""
         image, log = last_image(self.broker, partition), self.broker.norms(partition)
         return log.start == 0 or (image is not None and log.start <= image.manifest.next)
+
+    def look_at_image(self, partition: int) -> None:
+        """The last image is whole at any time, and those of one log come further and further."""
+        try:
+            image = last_image(self.broker, partition)
+        except UnusableImage as unusable:
+            self.failures.append(Wrong(f"the last image of {partition}: {unusable}"))
+            return
+        if image is not None:
+            place, reached = (partition, image.manifest.topic), image.manifest.next
+            if reached < self.imaged.get(place, 0):
+                self.failures.append(Wrong(f"the last image of {partition} is at {reached}"))
+            self.imaged[place] = reached
 
     def token(self, of: str) -> str:
         self._tokens += 1

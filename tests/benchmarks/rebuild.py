@@ -1,0 +1,211 @@
+"""What a checkpoint of a partition takes, and how long it is until one takes the place of Redis.
+
+Users with integer ids, all of them charged, live in one partition. A worker decides them and writes
+a checkpoint; the log is trimmed up to it, Redis emptied, and another worker started. Its rebuild
+lasts from the line that says that it begins to the first offset that it would decide, and is told
+apart from the start of its process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+
+import redis
+
+from streams.config import Config
+from streams.local import LocalStack
+from streams.operations.images import read_image
+from streams.operations.trimming import plan_trims, trim
+from streams.topics.topics import HALTS, NORMS
+from tests.benchmarks.servers import (
+    create_topics,
+    end_offset,
+    next_offset,
+    read_halts,
+    spread,
+    unpublished,
+    wait_until,
+)
+from tests.benchmarks.throughput import rate_of
+from tests.benchmarks.workload import Applied, Workload, produce
+
+_WITHIN = 600.0
+_WRITTEN = re.compile(r"checkpoint at offset (\d+) is written: .* in ([0-9.]+) s")
+_OFTEN, _NEVER = 1.0, 0.0
+_BEGINS, _GOES_ON = "Redis does not have what was decided", "owned, continues at"
+
+
+@dataclass
+class Rebuild:
+    """What one population gave.
+
+    Attributes:
+        users: of the partition.
+        bytes: of its checkpoint.
+        written: seconds that writing all of it took.
+        read: seconds to read and verify it, without anything else.
+        rebuilt: seconds until a worker goes on from it.
+    """
+
+    users: int
+    bytes: int
+    written: float
+    read: float
+    rebuilt: float
+
+
+@dataclass
+class Slowdown:
+    """Users decided per second while checkpoints are written, and while none are; per round."""
+
+    users: int
+    often: list[float] = field(default_factory=list)
+    never: list[float] = field(default_factory=list)
+    checkpoints: int = 0
+
+    @property
+    def share(self) -> float:
+        """By which decisions are slower, by medians."""
+        return 1.0 - median(self.often) / median(self.never)
+
+
+class Partition:
+    """A partition with a log, and workers that are started for it."""
+
+    def __init__(self, stack: LocalStack, name: str, users: int) -> None:
+        self.workload = Workload(users, seed=users)
+        self.config = Config(
+            kafka=stack.kafka, redis=stack.redis, partitions=1, prefix=f"{name}{users}."
+        )
+        self.redis = redis.Redis.from_url(stack.redis, decode_responses=True)
+        create_topics(self.config)
+
+    def produce(self, applied: list[Applied]) -> None:
+        produce(self.config.kafka, self.config.topic(NORMS), applied)
+
+    def worker(self, checkpoint_seconds: float) -> LocalStack:
+        config = self.config
+        return LocalStack(
+            workers=1,
+            partitions=1,
+            prefix=config.prefix,
+            kafka=config.kafka,
+            redis=config.redis,
+            worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": str(checkpoint_seconds)},
+        )
+
+    def work_off(self, stack: LocalStack) -> None:
+        """Wait until everything is decided and published."""
+        wait_until(self._is_decided, _WITHIN, stack.check)
+        wait_until(lambda: not unpublished(self.redis, self.config), _WITHIN, stack.check)
+
+    def _is_decided(self) -> bool:
+        return next_offset(self.redis, self.config) == self.workload.next
+
+
+def measure(stack: LocalStack, users: int) -> Rebuild:
+    """One population, once."""
+    partition = Partition(stack, "rebuild", users)
+    partition.produce(partition.workload.enrolment(of_budget=0.1))  # no odometer rises
+    with partition.worker(_NEVER) as running:
+        partition.work_off(running)
+    with partition.worker(_OFTEN) as running:
+        wait_until(lambda: _covered(partition, running) is not None, _WITHIN, running.check)
+        written = _covered(partition, running)
+    began = time.perf_counter()
+    image = read_image(partition.config, 0)
+    read = time.perf_counter() - began
+    if image is None or written is None:
+        raise AssertionError("there is no checkpoint")
+    size = sum(map(len, image.contents.values()))
+    del image
+    for planned in plan_trims(partition.config):
+        trim(partition.config, planned)
+    partition.redis.flushdb()
+    with partition.worker(_NEVER) as running:
+        wait_until(lambda: _GOES_ON in _log(running), _WITHIN, running.check)
+        rebuilt = _seconds_between(_log(running), _BEGINS, _GOES_ON)
+    partition.redis.flushdb()
+    return Rebuild(users, size, written, read, rebuilt)
+
+
+def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -> Slowdown:
+    """Rounds of decisions with and without checkpoints, in turns, after one that is not counted."""
+    contests = {
+        every: Partition(stack, name, users) for name, every in (("on", _OFTEN), ("off", _NEVER))
+    }
+    result = Slowdown(users)
+    for number in range(rounds + 1):
+        for every, partition in contests.items():
+            if not number:
+                partition.produce(partition.workload.enrolment())
+            applied = partition.workload.steps(records)
+            partition.produce(applied)
+            halts = end_offset(partition.config, HALTS)
+            with partition.worker(every) as running:
+                partition.work_off(running)
+                checkpoints = len(_WRITTEN.findall(_log(running)))
+            decided = read_halts(partition.config, halts, len(applied)) if number else []
+            if decided:
+                rates = result.often if every else result.never
+                rates.append(rate_of(decided, applied))
+                result.checkpoints += checkpoints
+    return result
+
+
+def _log(running: LocalStack) -> str:
+    return (running.directory / "logs" / "worker-0.log").read_text()
+
+
+def _covered(partition: Partition, running: LocalStack) -> float | None:
+    """Seconds that the checkpoints took that were written, once they cover everything."""
+    found = _WRITTEN.findall(_log(running))
+    if not found or int(found[-1][0]) != partition.workload.next:
+        return None
+    return max(float(seconds) for _, seconds in found)
+
+
+def _seconds_between(log: str, first: str, last: str) -> float:
+    """Between the lines of a log with these words."""
+    stamps = [
+        datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f")
+        for words in (first, last)
+        for line in [next(line for line in log.splitlines() if words in line)]
+    ]
+    return (stamps[1] - stamps[0]).total_seconds()
+
+
+def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
+    """Tables for the report."""
+    if not rebuilds and not slowdown:
+        return []
+    rows = [
+        f"| {r.users:,} | {r.bytes / 1e6:,.1f} MB | {r.written:.1f} s | {r.read:.1f} s | "
+        f"{r.rebuilt:.1f} s |"
+        for r in rebuilds
+    ]
+    told = [
+        "## Checkpoints of partitions",
+        "",
+        "One partition, integer ids, everybody charged, all pages new; broker, Redis and worker on "
+        "this machine. Rebuilt: from the start of reading to the first offset that is decided.",
+        "",
+        "| users | checkpoint | written | read and verified | rebuilt |",
+        "|---:|---:|---:|---:|---:|",
+        *rows,
+        "",
+    ]
+    if slowdown:
+        told += [
+            f"{slowdown.users:,} users, checkpoints as often as they may be (at most 5 % of the "
+            f"time, {slowdown.checkpoints} in {len(slowdown.often)} rounds): "
+            f"{spread([rate / 1e6 for rate in slowdown.often])} million users decided per second; "
+            f"without: {spread([rate / 1e6 for rate in slowdown.never])}, which is "
+            f"{slowdown.share:.0%} of difference.",
+            "",
+        ]
+    return told

@@ -1,0 +1,135 @@
+"""Redis is emptied and the log trimmed: what was spent comes back from checkpoints, all of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from streams.operations.images import read_image
+from streams.operations.status import read_partitions
+from tests.integration.command import Done, turnstile
+from tests.integration.service import Service, ServiceFactory, eventually
+
+PARTITIONS = 2
+USERS = np.arange(40)
+NORMS = np.full(40, 0.5)
+
+WORKER = """
+import os, pathlib, signal, sys
+from streams.cli.main import main
+from streams.worker import heartbeat, images, partitions
+from streams.worker.kafka.images import KafkaImageTopic
+heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
+images.TIME_SHARE = 1.0
+images.SEND_BYTES = 1
+real, flag = KafkaImageTopic.send, pathlib.Path({flag!r})
+
+async def send(self, records):
+    if flag.exists() and flag.read_text() in (records[0][0].decode(), "any"):
+        flag.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    await real(self, records)
+
+KafkaImageTopic.send = send
+sys.exit(main(["worker"]))
+"""
+
+
+class Lossy:
+    """A service with a Redis of its own, whose workers write checkpoints all the time."""
+
+    def __init__(self, service: Service, flag: Path) -> None:
+        self.service = service
+        self.flag = flag
+        service.client.create_dataset("d", budget=1.0)
+        self._run = service.client.run("d", "r", timeout=60.0)
+
+    def charge(self, steps: int) -> None:
+        for _ in range(steps):
+            self._run.charge(USERS, NORMS, noise_stddev=2.0)
+
+    def checkpointed(self) -> list[int]:
+        """Wait until checkpoints cover all that is decided; where they continue."""
+        reached = {p: kept.next for p, kept in self.service.settle().items()}
+
+        def covered() -> bool:
+            images = (read_image(self.service.config, p, with_contents=False) for p in reached)
+            return all(
+                image is not None and image.manifest.next == reached[p]
+                for p, image in enumerate(images)
+            )
+
+        eventually(covered)
+        return [reached[p] for p in range(PARTITIONS)]
+
+    def empty_redis(self) -> None:
+        with redis.Redis.from_url(self.service.redis) as client:
+            client.flushall()
+
+    def trim(self, *options: str) -> Done:
+        settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix, "--json"]
+        return turnstile("trim", *settings, *options)
+
+
+@contextmanager
+def lossy(start_service: ServiceFactory, flag: Path) -> Iterator[Lossy]:
+    with start_service(
+        partitions=PARTITIONS,
+        own_redis=True,
+        worker_command=(sys.executable, "-c", WORKER.format(flag=str(flag))),
+        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "0.3"},
+    ) as service:
+        yield Lossy(service, flag)
+
+
+@pytest.fixture(scope="module")
+def running(
+    start_service: ServiceFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lossy]:
+    with lossy(start_service, tmp_path_factory.mktemp("flag") / "die") as started:
+        yield started
+
+
+def test_a_redis_that_is_emptied_after_the_log_was_trimmed_comes_back_as_the_auditor_says(
+    running: Lossy,
+) -> None:
+    running.charge(6)
+    reached = running.checkpointed()
+    running.service.audit()  # which reads all of the log before it is trimmed
+    dry = running.trim("--dry-run")
+    assert (dry.code, [line["log_begins_at"] for line in dry.lines]) == (0, [0, 0])
+    done = running.trim()
+    assert [line["deleted"] for line in done.lines] == [n - 1 for n in reached]
+    assert [line["deleted"] for line in done.lines] == [line["would_delete"] for line in dry.lines]
+    assert all(line["log_begins_at"] == n - 1 for line, n in zip(done.lines, reached, strict=True))
+    assert all("the last record that" in line["why_not_more"] for line in dry.lines)
+    again = running.trim()
+    assert [line["deleted"] for line in again.lines] == [0, 0]
+    running.empty_redis()
+    running.charge(6)
+    running.service.audit()
+
+
+def test_a_worker_that_is_killed_while_it_writes_a_checkpoint_leaves_the_last_one_whole(
+    running: Lossy,
+) -> None:
+    for before in ("any", "manifest"):
+        running.charge(1)
+        running.flag.write_text(before)
+        running.charge(1)
+        eventually(lambda: not running.flag.exists())
+        running.service.audit()
+        running.empty_redis()
+        running.charge(1)
+        running.service.audit()
+
+
+def test_status_says_where_the_last_checkpoint_continues(running: Lossy) -> None:
+    reached = running.checkpointed()
+    eventually(lambda: [p.checkpoint for p in read_partitions(running.service.config)] == reached)
