@@ -48,6 +48,7 @@ SETTINGS: Final = tuple(_SETTINGS)
 _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
+_MOST_BROKERS: Final = 9
 _MOST_SEEDS: Final = 1000
 _DELTA: Final = 1e-5
 _METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
@@ -102,6 +103,13 @@ def _add_local(verbs: Any) -> None:
         "--secure",
         action="store_true",
         help="with TLS, logins, rights and signed decisions; prints the settings of each role",
+    )
+    up.add_argument(
+        "--brokers",
+        type=_whole(1, _MOST_BROKERS),
+        default=1,
+        metavar="N",
+        help="(default 1); with 3, one may be lost",
     )
     up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
 

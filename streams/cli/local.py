@@ -56,7 +56,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def local_stack(
-    config: Config, workers: int, data: Path | None, secure: bool = False
+    config: Config, workers: int, data: Path | None, secure: bool = False, brokers: int = 1
 ) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
     kind = _secure_stack() if secure else LocalStack
@@ -64,6 +64,7 @@ def local_stack(
         workers=0,
         partitions=config.partitions,
         prefix=config.prefix,
+        brokers=brokers,
         data=data,
         progress=note,
     ) as stack:
@@ -83,10 +84,11 @@ def run_until_stopped(
     data: Path | None,
     on_ready: Callable[[Mapping[str, Any]], None],
     secure: bool = False,
+    brokers: int = 1,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
-        with stopped_by_signals(), local_stack(config, workers, data, secure) as stack:
+        with stopped_by_signals(), local_stack(config, workers, data, secure, brokers) as stack:
             on_ready(
                 {
                     "kafka": stack.kafka,

@@ -47,6 +47,8 @@ class SecureStack(LocalStack):
         """
         if options.get("kafka") or options.get("redis"):
             raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
+        if options.get("brokers", 1) != 1:
+            raise LocalStackError("A secure stack has one broker: leave brokers out.")
         super().__init__(**options)
         self._secrets: Secrets | None = None
 

@@ -12,9 +12,12 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.offline.archive import Archive, Extent, States, Stored, Unreadable
+from streams.operations.images import ImagesUnavailable, read_image
+from streams.store.image import Image
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
+from streams.topics.authentic import inspector_of
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -65,6 +68,14 @@ class KafkaArchive(Archive):
                         return
                     written = record.timestamp / 1000
                     yield Stored(record.offset, record.key, record.value, written)
+
+    def image(self, partition: int) -> Image | None:
+        """The last checkpoint of the state of a partition; None if there never was one."""
+        try:
+            inspector = inspector_of(self._config, self.topic)
+            return read_image(self._config, partition, inspector)
+        except ImagesUnavailable as error:
+            raise Unreadable(str(error)) from error
 
     @contextmanager
     def _reader(self) -> Iterator[KafkaConsumer]:

@@ -14,6 +14,7 @@ from streams.ledger.ledger import Ledger, Output
 from streams.offline.archive import Extent, Stored
 from streams.schemas import encode
 from streams.sdk.memory_connection import MemoryConnection
+from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
 from streams.store.snapshot import Snapshot, verified
 from streams.worker.outbox import parcels_of
@@ -92,6 +93,25 @@ class Archived(MemoryConnection):
             return super().read(*place)
         topic, partition, extent = place
         return self._stored(topic, partition, extent)
+
+    def image(self, partition: int) -> Image | None:
+        """The last checkpoint that ``draw`` has made."""
+        search = Search(with_contents=True)
+        search.take(
+            (r.key or b"", r.value) for r in self.topics.get(("checkpoints", partition), [])
+        )
+        return search.image()
+
+    def draw(self, partition: int) -> None:
+        """Write a checkpoint of what Redis has now."""
+        kept = self.load(partition)
+        assert kept is not None
+        draft = Draft(None)
+        parts, manifest = draft.finish(
+            Moment(kept.meta, self.kept[partition].changes, {}), partition
+        )
+        for key, value in [*parts, manifest]:
+            self.append("checkpoints", partition, value, key)
 
     def load(self, partition: int) -> Snapshot | None:
         kept = self.kept[partition]

@@ -172,9 +172,28 @@ def test_digits_are_the_integer_and_the_string() -> None:
 def test_a_log_without_its_beginning_tells_nothing() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     archived.trim("norms", 0, 3)
-    with pytest.raises(CutOff, match="begins at offset 3"):
+    with pytest.raises(CutOff, match="begins at offset 3, and there is no checkpoint"):
         told(archived, 7)
     assert command_on(archived, "explain", "--user", "7").code == 69
+
+
+def test_a_trimmed_log_is_told_from_its_checkpoint_on() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=0.5)
+    roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
+    for step in range(6):
+        roster.charge(noise_stddev=4.0)
+        if step == 2:
+            archived.draw(0)
+    whole = told(archived, 7)
+    archived.trim("norms", 0, 4)
+    earlier, *others = told(archived, 7)
+    assert (earlier.what, earlier.dataset, earlier.offset) == ("earlier", "d", 7)
+    assert others == whole[4:]
+    assert earlier.budgets[0].spent == whole[3].budgets[0].spent
+    shown = command_on(archived, "explain", "--user", "7").out
+    assert "before offset 7, from which on the log is there" in shown
+    assert told(archived, 9) == []
 
 
 def test_a_record_of_a_clock_that_was_wrong_is_told_without_a_time() -> None:
