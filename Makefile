@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint simulate fuzz bench bench-torch papers clean
+.PHONY: help demo check test test-torch lint simulate chaos fuzz bench bench-torch papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -52,6 +52,9 @@ simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(FIRST),--first $(FIRST)) $(if $(MUTATIONS),--mutations $(filter-out all,$(MUTATIONS))) \
 		$(if $(MUTATION),--mutation $(MUTATION))
+
+chaos: $(VENV)/installed          ## MINUTES=n of faults of every kind on a real broker and Redis, then an audit
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 for so many
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)

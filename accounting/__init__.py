@@ -26,7 +26,7 @@ from accounting.conversions import (
 )
 from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
 from accounting.conversions.ladders import Ladder, ladder_for
-from accounting.costs.banded import banded_step
+from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.events import mechanism_from
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
@@ -131,6 +131,7 @@ __all__ = [
     "advance_units",
     "approximate_mu",
     "banded_step",
+    "banded_steps",
     "budget_units",
     "charge_units",
     "checked_tariff",

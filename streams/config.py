@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,6 +24,20 @@ _REDIS_OPTIONS = re.compile(r"db|username|password|client_name|ssl_[a-z_]+")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
 _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
+
+SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+_FILE = "_file"  # after the name of a secret: the name of a file that holds it
+
+
+def _secret() -> Any:
+    """A setting that is never shown, and can be read from a file of its own."""
+    return field(default="", metadata={"secret": True, "file": True})
+
+
+def _path() -> Any:
+    """The name of a file; one that a file of settings names is looked for beside it."""
+    return field(default="", metadata={"path": True})
 
 
 class ConfigurationError(ValueError):
@@ -44,7 +58,8 @@ class Config:
     """Settings of a client or a worker.
 
     Each can come from a TOML file (a table ``[turnstile]`` or the top level) or from an
-    environment variable ``TURNSTILE_<NAME>``; a variable wins over the file.
+    environment variable ``TURNSTILE_<NAME>``; a variable wins over the file. Passwords, keys and
+    key rings can be in files of their own: ``<name>_file`` and ``TURNSTILE_<NAME>_FILE`` name them.
     """
 
     kafka: str = "localhost:9092"  # bootstrap servers, comma separated
@@ -54,6 +69,24 @@ class Config:
     replication: int = 1  # of topics that do not exist yet
     timeout: float = 30.0  # seconds until a charge without all its decisions raises
     checkpoint_seconds: float = 600.0  # from one checkpoint of a partition to the next; 0: none
+
+    kafka_security: str = "PLAINTEXT"  # how the brokers are reached: one of SECURITIES
+    kafka_mechanism: str = MECHANISMS[0]  # of the login
+    kafka_username: str = ""  # with SASL
+    kafka_password: str = _secret()
+    kafka_ca: str = _path()  # who signs the brokers' certificates; the system knows, if none
+    kafka_certificate: str = _path()  # by which brokers know this client, if they want one
+    kafka_key: str = _path()  # of that certificate
+    kafka_key_password: str = _secret()
+    redis_username: str = ""  # instead of one in the URL, and so the password
+    redis_password: str = _secret()
+    redis_ca: str = _path()  # of rediss://
+    redis_certificate: str = _path()
+    redis_key: str = _path()
+    health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
+    signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
+    trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
 
     def __post_init__(self) -> None:
         _check_brokers(self.kafka)
@@ -70,6 +103,10 @@ class Config:
                 f"timeout is {self.timeout}; it must be seconds above 0, "
                 f"at most {_LONGEST_TIMEOUT:,.0f}"
             )
+        if self.health:
+            _check_health(self.health)
+        self._check_login()
+        self._check_certificates()
 
         if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
@@ -78,8 +115,60 @@ class Config:
             )
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{s.name}={redact(repr(getattr(self, s.name)))}" for s in fields(self))
-        return f"Config({values})"
+        """All but what has its default, without a secret."""
+        shown = [s for s in fields(self) if s.name in _ALWAYS or getattr(self, s.name) != s.default]
+        return f"Config({', '.join(f'{s.name}={self._shown(s.name)}' for s in shown)})"
+
+    def _shown(self, name: str) -> str:
+        return "***" if name in _SECRETS else redact(repr(getattr(self, name)))
+
+    def _check_login(self) -> None:
+        """Nothing goes out by a way that is less than what was asked for."""
+        security, mechanism = self.kafka_security, self.kafka_mechanism
+        if security not in SECURITIES:
+            raise ConfigurationError(
+                f"kafka_security is {security!r}; it must be one of {', '.join(SECURITIES)}"
+            )
+        if mechanism not in MECHANISMS:
+            raise ConfigurationError(
+                f"kafka_mechanism is {mechanism!r}; it must be one of {', '.join(MECHANISMS)}"
+            )
+        has_login = bool(self.kafka_username), bool(self.kafka_password)
+        if security.startswith("SASL_"):
+            if not all(has_login):
+                raise ConfigurationError(
+                    f"kafka_security is {security}, which needs kafka_username and kafka_password "
+                    "(or kafka_password_file)"
+                )
+            if mechanism == "PLAIN" and security == "SASL_PLAINTEXT":
+                raise ConfigurationError(
+                    "PLAIN would send kafka_password for everybody to read: use it with SASL_SSL, "
+                    "or use SCRAM-SHA-512"
+                )
+        elif any(has_login):
+            raise ConfigurationError(
+                f"kafka_username or kafka_password is set, and kafka_security is {security}, which "
+                "has no login: set it to SASL_SSL, or take them away"
+            )
+
+    def _check_certificates(self) -> None:
+        for who, used, needed in (
+            ("kafka", self.kafka_security.endswith("SSL"), "kafka_security to SSL or SASL_SSL"),
+            ("redis", self.redis.startswith("rediss:"), "redis to a URL that begins with rediss"),
+        ):
+            names = [f"{who}_{what}" for what in ("ca", "certificate", "key")]
+            given = [name for name in names if getattr(self, name)]
+            if given and not used:
+                raise ConfigurationError(
+                    f"{given[0]} is set, and nothing would be encrypted: set {needed}"
+                )
+            for name in given:
+                if not Path(getattr(self, name)).is_file():
+                    raise ConfigurationError(
+                        f"{name} is {getattr(self, name)!r}: there is no such file"
+                    )
+            if getattr(self, names[2]) and not getattr(self, names[1]):
+                raise ConfigurationError(f"{names[2]} is set without {names[1]}: give both")
 
     def topic(self, name: str) -> str:
         """The full name of one of the topics norms, halts, odometer and rejects."""
@@ -99,23 +188,57 @@ class Config:
         """
         environment = os.environ if environment is None else environment
         path = path or environment.get("TURNSTILE_CONFIG")
-        settings: dict[str, Any] = dict(_read(Path(path))) if path else {}
-        for setting in fields(cls):
-            variable = environment.get(f"TURNSTILE_{setting.name.upper()}")
-            if variable is not None:
-                settings[setting.name] = variable
+        settings: dict[str, Any] = _settled(_read(Path(path)), Path(path).parent) if path else {}
+        variables = {
+            name: environment[variable]
+            for name in (*_KIND_OF, *(name + _FILE for name in _FILED))
+            if (variable := f"TURNSTILE_{name.upper()}") in environment
+        }
+        settings.update(_settled(variables, Path()))
         settings.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**{name: _convert(name, value) for name, value in settings.items()})
 
 
 _KINDS = {"int": int, "float": float, "str": str}
+_KIND_OF = {setting.name: _KINDS[str(setting.type)] for setting in fields(Config)}
+_ALWAYS = ("kafka", "redis", "prefix")
+_SECRETS = {setting.name for setting in fields(Config) if "secret" in setting.metadata}
+_FILED = [setting.name for setting in fields(Config) if "file" in setting.metadata]
+_PATHS = [setting.name for setting in fields(Config) if "path" in setting.metadata]
+
+
+def _settled(given: Mapping[str, Any], beside: Path) -> dict[str, Any]:
+    """Settings of one source, with what the files hold that it names."""
+    settings = dict(given)
+    for name in _FILED:
+        file = settings.pop(name + _FILE, None)
+        if file is None:
+            continue
+        if name in settings:
+            raise ConfigurationError(f"{name} and {name}{_FILE} are both given: give one")
+        settings[name] = _content(name + _FILE, beside / str(file))
+    for name in _PATHS:
+        if isinstance(settings.get(name), str) and settings[name]:
+            settings[name] = str(beside / settings[name])
+    return settings
+
+
+def _content(name: str, path: Path) -> str:
+    """What a file holds, without the line's end that editors leave."""
+    try:
+        content = path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{name}: cannot read {path}: {error}") from None
+    if not content.strip():
+        raise ConfigurationError(f"{name}: {path} is empty")
+    return content
 
 
 def _convert(name: str, value: Any) -> Any:
-    kinds = {setting.name: _KINDS[str(setting.type)] for setting in fields(Config)}
-    if name not in kinds:
-        raise ConfigurationError(f"unknown setting {name!r}; known are {', '.join(kinds)}")
-    kind = kinds[name]
+    if name not in _KIND_OF:
+        known = [*_KIND_OF, *(name + _FILE for name in _FILED)]
+        raise ConfigurationError(f"unknown setting {name!r}; known are {', '.join(known)}")
+    kind = _KIND_OF[name]
     # 2.7 partitions are not 2, and true is not 1.
     exact = not isinstance(value, bool) and (kind is not int or isinstance(value, int | str))
     try:
@@ -123,7 +246,8 @@ def _convert(name: str, value: Any) -> Any:
             return kind(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ConfigurationError(f"{name} is {redact(repr(value))}; it must be of type {kind.__name__}")
+    shown = "***" if name in _SECRETS else redact(repr(value))
+    raise ConfigurationError(f"{name} is {shown}; it must be of type {kind.__name__}")
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
@@ -139,6 +263,14 @@ def _check_brokers(addresses: str) -> None:
                 f"kafka is {redact(repr(addresses))}; give host:port of a broker, "
                 "or of several with commas between them"
             )
+
+
+def _check_health(address: str) -> None:
+    found = _BROKER.fullmatch(address)
+    if not found or not 0 < int(found[1] or 0) < 2**16:
+        raise ConfigurationError(
+            f"health is {address!r}; give host:port to listen on, like 127.0.0.1:9464"
+        )
 
 
 def _check_redis(url: str) -> None:

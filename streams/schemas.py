@@ -24,6 +24,9 @@ request.
     computing their cost needs besides rational arithmetic has been done before the log.
     A dataset may be ``within`` another one: what is charged to it counts against both. It is
     opened and charged in version 3 only, by which who asks is told of all these budgets.
+    A dataset may know users by ``pseudonyms``, and says of which key.
+    A run may keep the participations of a user apart (``min_separation``). It is opened and charged
+    in version 3 only, by which who asks is told who came too soon.
 
 Changing a record:
 
@@ -79,10 +82,15 @@ AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 carry, which would end the run. In version 1 from 1 to 2**53."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)")]
 Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
 """Units of ``accounting.exact.units``, and as many as a filter takes."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
+MAX_SEPARATION = 2**14
+"""Who took part in a step is kept until so many have followed it: an entry for each of them."""
+MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]
+"""Steps from a participation of a user to the next one, at least."""
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
 
@@ -92,7 +100,7 @@ class Reason(StrEnum):
 
     Three things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
     is not looked at; in version 1 packed arrays of a wrong length are found after the attempt; and
-    that a dataset is opened or charged in later versions only is found when it is known.
+    that a dataset or a run is opened or charged in later versions only is found when it is known.
     """
 
     UNSUPPORTED_VERSION = "unsupported-version"
@@ -104,8 +112,10 @@ class Reason(StrEnum):
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
+    SEPARATION_CHANGED = "separation-changed"  # the run keeps participations apart otherwise
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
+    NO_ROSTERS = "no-rosters"  # a run that keeps participations apart has none
     UNKNOWN_ROSTER = "unknown-roster"  # nobody has been enrolled in the run
     ROSTER_CHANGED = "roster-changed"  # not the users, the clip norm or the grid that it has
     TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
@@ -192,6 +202,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
     # charged to: of the same users, and halting as this one does.
     within: Name | UnsetType = UNSET
+    # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
+    # another key, or none, everybody would be somebody else, with nothing spent.
+    pseudonyms: Fingerprint | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -212,6 +225,9 @@ class OpenRun(_OfRun, frozen=True, tag="open-run"):
     # 0, from version 2 on: the one after the last. The same token again gets the same answer.
     attempt: AskedAttempt
     request: Token
+    # From version 3 on: a user who takes part in step t, with a norm above 0, is not admitted
+    # again before step t + min_separation. Fixed with the first step; not given: as the run has it.
+    min_separation: MinSeparation | UnsetType = UNSET
 
 
 class CloseRun(_OfRun, frozen=True, tag="close-run"):
@@ -298,6 +314,7 @@ class RunOpened(_OfRun, frozen=True, tag="run-opened"):
     last_step: int  # the last step decided here, -1 before the first
     policy: Policy
     outer: list[Policy] | UnsetType = UNSET  # of those it is within, the nearest first, if it is
+    min_separation: int | UnsetType = UNSET  # of the run, if it keeps participations apart
 
 
 class RunClosed(_OfRun, frozen=True, tag="run-closed"):
@@ -339,6 +356,17 @@ class NestedDecision(Decision, frozen=True, kw_only=True, tag="nested-decision")
 
     budgets: list[Name]  # the dataset itself, then the others, the nearest first
     refused: bytes  # for each of the halted the first of these budgets that the step does not fit
+
+
+class SeparatedDecision(Decision, frozen=True, kw_only=True, tag="separated-decision"):
+    """The same, of a run that keeps participations apart."""
+
+    # Bit set: halted whatever is left, since the last time this user took part is less than
+    # min_separation steps ago.
+    too_soon: bytes
+    # As in a nested decision, if the dataset is within others; 0 for who came too soon.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
 
 
 class Enrolled(_OfRun, frozen=True, tag="enrolled"):
@@ -405,6 +433,7 @@ Answer: TypeAlias = (
     | RunClosed
     | Decision
     | NestedDecision
+    | SeparatedDecision
     | Enrolled
     | RosterDecision
     | Halted
@@ -527,6 +556,10 @@ def _check_later_features(request: Request) -> None:
             feature = "measure pure-dp"
         case CreateDataset(policy=policy) if policy.within is not UNSET:
             feature = "within"
+        case CreateDataset(policy=policy) if policy.pseudonyms is not UNSET:
+            feature = "pseudonyms"
+        case OpenRun(min_separation=separation) if separation is not UNSET:
+            feature = "min_separation"
         case _:
             return
     raise Rejection(Reason.MALFORMED, f"{feature} needs version 3, not {request.v}")

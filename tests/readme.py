@@ -41,6 +41,11 @@ def blocks_of_several_datasets() -> list[str]:
     return [block for block in blocks() if "within=" in block]
 
 
+def blocks_of_correlated_noise() -> list[str]:
+    """A step of a banded matrix; the tests of the SDK run it."""
+    return [block for block in blocks() if "min_separation=" in block]
+
+
 def blocks_of_sampled_training() -> list[str]:
     """A loop over a roster and a classifier; the tests of the trainers run them."""
     return [block for block in blocks() if "roster" in block or "Classifier" in block]

@@ -15,20 +15,31 @@ before the first of them. Neighbouring datasets differ by adding or removing one
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.
-`accounting.rules.separation` keeps participations apart.
+`accounting.rules.separation` keeps participations apart, and so does the service, in a run that is
+opened with `min_separation`.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Final
 
+import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Gaussian
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.validation import exact_numbers, positive_finite
+from accounting.exact.validation import (
+    FloatArray,
+    as_float_array,
+    exact_numbers,
+    positive_finite,
+    whole_number,
+)
+
+_MOST_STEPS: Final = 2**20
 
 
 def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
@@ -51,6 +62,73 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
         raise InvalidInput("column", column, "not 0 throughout")
     noise = _root_down(Fraction(stddev) ** 2 / square)
     return Gaussian(positive_finite("noise_stddev / |column|", noise))
+
+
+def banded_steps(
+    matrix: npt.ArrayLike, noise_stddev: float, *, min_separation: int, steps: int | None = None
+) -> list[Gaussian]:
+    """Return what a participation in each step of a run is charged as.
+
+    Args:
+        matrix: C, lower triangular, shape (steps, steps); or, if C is a Toeplitz matrix, the
+            entries of its first column from the diagonal down, up to `steps` of them. Finite,
+            without a column that is 0.
+        noise_stddev: s, of each entry of Z, absolute, in the units of the norms.
+        min_separation: b, how many steps after a participation of a user the next one may be.
+        steps: of the run, for a Toeplitz matrix.
+
+    Returns:
+        `banded_step` of each column, in the order of the steps.
+
+    Raises:
+        InvalidInput: the matrix has more than `min_separation` bands, so that participations at
+            that distance cost more than their sum; or other arguments are wrong.
+    """
+    apart = whole_number("min_separation", min_separation, 1, 2**61)
+    entries = as_float_array("matrix", matrix)
+    columns = _columns(entries, steps)
+    bands = max((column.size for column in columns), default=0)
+    if bands > apart:
+        allowed = (
+            f"at least {bands}, the number of bands of the matrix: participations that are closer "
+            "have rows in common"
+        )
+        raise InvalidInput("min_separation", min_separation, allowed)
+    if entries.ndim == 1:  # most columns are the same
+        whole = {size: entries[:size] for size in {column.size for column in columns}}
+        priced = {size: banded_step(column, noise_stddev) for size, column in whole.items()}
+        return [priced[column.size] for column in columns]
+    return [banded_step(column, noise_stddev) for column in columns]
+
+
+def _columns(matrix: FloatArray, steps: int | None) -> list[FloatArray]:
+    """The columns of C, each from the diagonal to its last entry that is not 0."""
+    if matrix.ndim == 1:
+        if steps is None:
+            raise InvalidInput("steps", steps, "given for the entries of a Toeplitz matrix")
+        count = whole_number("steps", steps, 1, _MOST_STEPS)
+        if not 1 <= matrix.size <= count:
+            raise InvalidInput("matrix", matrix.shape, f"1 to {count} entries, one for each step")
+        return [_cut(step, matrix[: count - step]) for step in range(count)]
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        allowed = "a square, or the first column of a Toeplitz matrix"
+        raise InvalidInput("matrix", matrix.shape, allowed)
+    if steps not in (None, len(matrix)):
+        raise InvalidInput("steps", steps, f"{len(matrix)}, as many as the matrix has, or left out")
+    above = np.argwhere(np.triu(matrix, 1) != 0.0)
+    if len(above):
+        row, column = above[0].tolist()
+        allowed = "0: no row has contributions of later steps, the matrix is lower triangular"
+        raise InvalidInput(f"matrix[{row}, {column}]", float(matrix[row, column]), allowed)
+    return [_cut(step, matrix[step:, step]) for step in range(len(matrix))]
+
+
+def _cut(step: int, column: FloatArray) -> FloatArray:
+    """The column of a step up to its last entry that is not 0; NaN is not."""
+    entries = np.flatnonzero(column != 0.0)
+    if not len(entries):
+        raise InvalidInput(f"matrix[:, {step}]", 0.0, "not 0 throughout, or the step is not used")
+    return column[: entries[-1] + 1]
 
 
 def _root_down(square: Fraction) -> float:

@@ -7,7 +7,8 @@ user is admitted to step t if
     the rule admits the charge, and no participation lies in the steps t - b + 1 to t,
 
 and whoever is not is left out of the step and charged nothing. A user whose charge is nothing takes
-no part in the step, is always admitted, and is not kept from the next ones.
+no part in the step, is always admitted, and is not kept from the next ones. The service decides the
+same in a run that is opened with `min_separation`.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ class SeparationState(NamedTuple):
 
 @dataclass(frozen=True)
 class SeparationFilter:
-    """A filter of participations at least `bands` steps apart.
+    """A filter of participations at least `min_separation` steps apart.
 
     Attributes:
         rule: who can pay: a filter for Gaussian steps, such as `ZcdpFilter` or `GdpFilter`.
-        bands: b, 1 to 2**61; 1 keeps nobody from the next step.
+        min_separation: b, 1 to 2**61, at least the number of bands of the mechanism; 1 keeps nobody
+            from the next step.
     """
 
     rule: BudgetFilter
-    bands: int
+    min_separation: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, BudgetFilter):
             raise InvalidInput("rule", self.rule, "a filter, such as ZcdpFilter(1.0)")
-        object.__setattr__(self, "bands", whole_number("bands", self.bands, 1, MAX_STEP))
+        separation = whole_number("min_separation", self.min_separation, 1, MAX_STEP)
+        object.__setattr__(self, "min_separation", separation)
 
     def initial_state(self, n: int) -> SeparationState:
         """Return the state of n users who have taken part in nothing."""
@@ -116,5 +119,5 @@ class SeparationFilter:
         fits: BoolArray,
     ) -> tuple[SeparationState, BoolArray]:
         admitted = fits & self._allowed(state, step, takes_part)
-        following = np.where(admitted & takes_part, step + self.bands, state.next_step)
+        following = np.where(admitted & takes_part, step + self.min_separation, state.next_step)
         return SeparationState(spent, following), admitted

@@ -14,9 +14,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.cli import commands, demo, publish, rejects
+from streams.cli import acl, commands, demo, explain, keys, publish, rejects, report, verify
 from streams.cli import trim as trimming
 from streams.schemas import Measure, Name, OnExhaustion, Reason, UserIds
+from streams.topics.access import ROLES
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
@@ -24,9 +25,9 @@ TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHE
 then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
 the file: other users of this machine can read options.
 
-exit codes: 0 done; 1 refused; 2 unusable arguments or input; 69 Kafka, Redis or the workers do not
-answer, or status found a problem; 70 a bug or contradicting decisions; 75 (worker only) start me
-again; 130 interrupted
+exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
+Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
+75 (worker only) start me again; 130 interrupted
 """
 
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
@@ -36,6 +37,10 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {"type": float, "metavar": "S", "help": "seconds to wait (default 30)"},
     "config": {"type": str, "metavar": "FILE", "help": "a TOML file with settings"},
     "partitions": {"metavar": "P", "help": "partitions of new topics (default 4)"},
+    "health": {
+        "metavar": "HOST:PORT",
+        "help": "answer /healthz, /metrics and the like there",
+    },
 }
 SETTINGS: Final = tuple(_SETTINGS)
 """What an option may set in place of a variable or a file."""
@@ -44,6 +49,8 @@ _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
 _MOST_SEEDS: Final = 1000
+_DELTA: Final = 1e-5
+_METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -72,7 +79,9 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_datasets(verbs)
     _add_runs(verbs)
     _add_topics(verbs)
+    _add_security(verbs)
     _verb(verbs, "status", commands.status, "partitions, owners, lag, users", _OBSERVER)
+    _add_offline(verbs)
     _add_trim(verbs)
     return parser
 
@@ -88,6 +97,11 @@ def _add_local(verbs: Any) -> None:
     )
     up.add_argument(
         "--workers", type=_whole(0, _MOST_WORKERS), default=1, metavar="N", help="(default 1)"
+    )
+    up.add_argument(
+        "--secure",
+        action="store_true",
+        help="with TLS, logins, rights and signed decisions; prints the settings of each role",
     )
     up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
 
@@ -129,7 +143,7 @@ def _add_worker(verbs: Any) -> None:
         "worker",
         commands.worker,
         "apply the log and answer it; start as many as you like",
-        (*_OBSERVER, "partitions"),
+        (*_OBSERVER, "partitions", "health"),
         "With --json its log is one JSON object a line.",
     )
     worker.add_argument(
@@ -195,9 +209,10 @@ def _add_runs(verbs: Any) -> None:
         publish.publish,
         "charge the steps of a JSON-lines file, each once however often it is sent",
         _CLIENT,
-        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm "
-        "and step. Without step a line is the next one of its dataset and run in this file, "
-        "from 0. Steps that were decided before are not charged again. - reads standard input.",
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
+        "step and the min_separation of the run. Without step a line is the next one of its "
+        "dataset and run in this file, from 0. Steps that were decided before are not charged "
+        "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
 
@@ -233,6 +248,140 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
+
+
+def _add_offline(verbs: Any) -> None:
+    verified = _verb(
+        verbs,
+        "verify",
+        verify.verify,
+        "apply the log once more and compare all that was kept and published",
+        _OBSERVER,
+        "It needs no worker, writes nothing to Kafka or Redis, and may run while the service does. "
+        "Findings name other people's data: they are for whoever runs the service. Exit code 0 "
+        "only if everything was compared and fits, 1 otherwise.",
+    )
+    verified.add_argument(
+        "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
+    )
+    verified.add_argument(
+        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+    )
+    verified.add_argument(
+        "--against",
+        type=_path,
+        metavar="RECEIPT",
+        help="an earlier receipt: the log has to continue the one that it is of",
+    )
+    verified.add_argument(
+        "--public-key",
+        type=_path,
+        metavar="FILE",
+        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+    )
+    explained = _verb(
+        verbs,
+        "explain",
+        explain.explain,
+        "what happened to one user: every charge, every denial and its reason",
+        _CLIENT,
+        "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
+        "for that user's eyes. A user who was never charged and one who does not exist get the "
+        "same answer.",
+    )
+    explained.add_argument(
+        "--user", required=True, help="the id; digits find the integer and the string"
+    )
+    explained.add_argument(
+        "--dataset", type=_name, help="only what counts against the budget of this one"
+    )
+    explained.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"at which epsilons are told (default {_DELTA:g})",
+    )
+    explained.add_argument("--csv", action="store_true", help="one line for each budget")
+    reported = _verb(
+        verbs,
+        "report",
+        report.report,
+        "what every user has lost, from the history that the log has",
+        _CLIENT,
+        "A row is for its own user's eyes, or goes out through a private release. Where levels may "
+        "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
+    )
+    reported.add_argument("--dataset", type=_name, help="this one alone")
+    reported.add_argument(
+        "--delta",
+        type=_delta,
+        default=_DELTA,
+        metavar="D",
+        help=f"of the epsilons (default {_DELTA:g})",
+    )
+    reported.add_argument(
+        "--method",
+        default="tightest",
+        choices=_METHODS,
+        help="Rényi divergences, loss distributions, the saddle point, or the least of the three "
+        "(default tightest)",
+    )
+    reported.add_argument(
+        "--output",
+        type=_path,
+        metavar="FILE",
+        help="a .csv or .parquet file; without it the rows go to standard output",
+    )
+    reported.add_argument(
+        "--levels-public",
+        action="store_true",
+        help="you know that no level, and nobody's part in a step, ever followed a coin",
+    )
+
+
+def _add_security(verbs: Any) -> None:
+    rights = _verb(
+        verbs,
+        "acl",
+        acl.acl,
+        "the rights of each role on Kafka and Redis, printed or given",
+        ("kafka", "prefix", "timeout", "config"),
+        "Without --principal, one principal of each role is named like the role. --apply gives the "
+        "rights on Kafka, as the user that the settings name, who has to be a super user.",
+    )
+    rights.add_argument(
+        "--principal",
+        type=acl.principal,
+        action="append",
+        metavar="ROLE=User:NAME",
+        help=f"who has a role; again for more. Roles: {', '.join(ROLES)}",
+    )
+    what = rights.add_mutually_exclusive_group()
+    what.add_argument("--format", choices=acl.FORMATS, default="table", help="(default table)")
+    what.add_argument("--apply", action="store_true", help="give the rights on Kafka")
+
+    topics = verbs.add_parser("topics", help="create the topics, where workers may not")
+    _verb(
+        topics.add_subparsers(required=True, metavar="COMMAND"),
+        "create",
+        commands.topics_create,
+        "create the topics that are missing; doing it again is fine",
+        ("kafka", "prefix", "timeout", "config", "partitions"),
+    )
+
+    pairs = verbs.add_parser("keys", help="keys by which decisions are signed")
+    made = _verb(
+        pairs.add_subparsers(required=True, metavar="COMMAND"),
+        "new",
+        keys.new,
+        "make a private key for workers, and the public key for those who read what they say",
+        (),
+        "A file that is there already is not overwritten.",
+    )
+    made.add_argument(
+        "--out", type=_path, metavar="FILE", help="for the private key, readable by its owner alone"
+    )
 
 
 def _add_trim(verbs: Any) -> None:
@@ -277,6 +426,16 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def _delta(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
+    return number
 
 
 def _path(text: str) -> Path:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from streams.normal_form import normal_form
 from streams.operations.status import DatasetStatus, read_datasets, read_partitions
 from streams.schemas import Policy, User
 from streams.sdk.client import Turnstile
+from streams.sdk.pseudonyms import Pseudonyms
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -28,12 +30,36 @@ def up(options: argparse.Namespace, config: Config) -> int:
     for name in ("kafka", "redis"):
         if getattr(config, name) != getattr(Config, name):
             note(f"the setting {name} is for other commands: `up` starts its own, see below")
+
+    def on_ready(addresses: Mapping[str, Any]) -> None:
+        roles = addresses.get("roles", {})
+        show(addresses if options.json else _without(addresses, "roles"), options.json)
+        if roles and not options.json:
+            for role, path in roles.items():
+                show({"role": role, "config": path}, False)
+            note(f"for example: turnstile status --config {roles['operator']}")
+
     return run_until_stopped(
         config,
         workers=options.workers,
         data=options.data,
-        on_ready=lambda addresses: show(addresses, options.json),
+        on_ready=on_ready,
+        secure=options.secure,
     )
+
+
+def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
+
+
+def topics_create(options: argparse.Namespace, config: Config) -> int:
+    """Create the topics that are missing, for workers who have no right to."""
+    from streams.topics.topics import TOPICS, ensure_topics
+
+    partitions = ensure_topics(config)
+    topics = [config.topic(name) for name in TOPICS]
+    show({"kafka": config.kafka, "topics": topics, "partitions": partitions}, options.json)
+    return Exit.OK
 
 
 def worker(options: argparse.Namespace, config: Config) -> int:
@@ -133,7 +159,7 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    wanted = None if options.user is None else _ids(options.user)
+    wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
@@ -141,7 +167,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
             show(
                 {
                     "dataset": checkpoint.dataset,
-                    "user": checkpoint.user,
+                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
@@ -151,12 +177,17 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _ids(text: str) -> set[User]:
-    """The ids that somebody may mean: digits can be an integer, and are a string as well."""
-    ids: set[User] = {text, normal_form(text)}
-    if re.fullmatch(r"-?[0-9]{1,19}", text):
-        ids.add(int(text))
-    return ids
+def ids(text: str, config: Config) -> dict[User, User]:
+    """The ids that somebody may mean, as the log has them, and as they are shown.
+
+    Digits can be an integer, and are a string as well; to a client with a key both are one user.
+    """
+    if config.pseudonym_key:
+        return {int(Pseudonyms(config.pseudonym_key).of([text])[0]): text}
+    meant: dict[User, User] = {text: text, normal_form(text): text}
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+        meant[int(text)] = int(text)
+    return meant
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
@@ -183,6 +214,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids or "mixed",
         "within": policy.within or None,
+        "pseudonyms": policy.pseudonyms or None,
         "partitions": policy.partitions,
     }
 

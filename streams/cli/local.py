@@ -14,7 +14,8 @@ from typing import Any
 
 from streams.cli.output import Exit, note
 from streams.config import Config
-from streams.local import LocalStack
+from streams.local import LocalStack, LocalStackError
+from streams.local.errors import how_to_install
 from streams.local.signals import STOPPING
 from streams.operations.status import Unavailable, read_owners
 
@@ -54,16 +55,19 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def local_stack(config: Config, workers: int, data: Path | None) -> Iterator[LocalStack]:
+def local_stack(
+    config: Config, workers: int, data: Path | None, secure: bool = False
+) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
-    with LocalStack(
+    kind = _secure_stack() if secure else LocalStack
+    with kind(
         workers=0,
         partitions=config.partitions,
         prefix=config.prefix,
         data=data,
         progress=note,
     ) as stack:
-        here = replace(config, kafka=stack.kafka, redis=stack.redis)
+        here = _observed_by(stack) or replace(config, kafka=stack.kafka, redis=stack.redis)
         before = read_owners(here, config.partitions)  # of an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
@@ -78,17 +82,51 @@ def run_until_stopped(
     workers: int,
     data: Path | None,
     on_ready: Callable[[Mapping[str, Any]], None],
+    secure: bool = False,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
-        with stopped_by_signals(), local_stack(config, workers, data) as stack:
-            on_ready({"kafka": stack.kafka, "redis": stack.redis, "workers": workers})
+        with stopped_by_signals(), local_stack(config, workers, data, secure) as stack:
+            on_ready(
+                {
+                    "kafka": stack.kafka,
+                    "redis": stack.redis,
+                    "workers": workers,
+                    **({"roles": _roles(stack)} if secure else {}),
+                }
+            )
             while True:
                 time.sleep(1)
                 stack.check()
     except Stopped:
         note("stopped")
     return Exit.OK
+
+
+def _secure_stack() -> type[LocalStack]:
+    """The stack with logins and rights.
+
+    Raises:
+        LocalStackError: what it makes certificates with is not installed.
+    """
+    try:
+        from streams.local.secure_stack import SecureStack
+    except ImportError as error:
+        what = "Certificates and keys need a package that is not installed"
+        how = how_to_install("local,secure")
+        raise LocalStackError(f"{what} ({error}): {how} brings it.") from error
+    return SecureStack
+
+
+def _observed_by(stack: LocalStack) -> Config | None:
+    """The settings of whoever may look at the state, where not everybody may."""
+    roles = getattr(stack, "roles", None)
+    return Config.load(roles["operator"], {}) if roles else None
+
+
+def _roles(stack: LocalStack) -> dict[str, str]:
+    """Which settings to use as whom."""
+    return {role: str(path) for role, path in getattr(stack, "roles", {}).items()}
 
 
 def _wait_for_owners(stack: LocalStack, config: Config, before: list[str], workers: int) -> None:

@@ -14,6 +14,8 @@ from streams.cli.publish import UnusableInput
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.local.errors import LocalStackError
+from streams.offline.archive import Unreadable
+from streams.offline.receipts import UnusableReceipt
 from streams.operations.status import Unavailable
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -23,6 +25,7 @@ from streams.sdk.errors import (
     ServiceUnavailable,
     TurnstileError,
 )
+from streams.topics.seen import TopicsUnavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,12 +34,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler: Callable[[argparse.Namespace, Config], int] = options.handler
     given = {name: getattr(options, name, None) for name in SETTINGS if name != "config"}
     try:
-        return handler(options, Config.load(options.config, **given))
-    except (ConfigurationError, InvalidRequest, DemoError, UnusableInput) as error:
+        # A command without settings is heard whatever they are: it may be what makes them usable.
+        has_settings = hasattr(options, "config")
+        return handler(options, Config.load(options.config, **given) if has_settings else Config())
+    except (
+        ConfigurationError,
+        InvalidRequest,
+        DemoError,
+        UnusableInput,
+        UnusableReceipt,
+    ) as error:
         return _fail(Exit.USAGE, error)
     except RequestRejected as error:
         return _fail(Exit.REFUSED, error)
-    except (ServiceUnavailable, DecisionTimeout, LocalStackError, Unavailable) as error:
+    except (
+        ServiceUnavailable,
+        DecisionTimeout,
+        LocalStackError,
+        TopicsUnavailable,
+        Unavailable,
+        Unreadable,
+    ) as error:
         return _fail(Exit.UNAVAILABLE, error)
     except ConflictingDecisions as error:
         return _fail(Exit.SOFTWARE, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any
@@ -33,11 +33,29 @@ def show(record: Mapping[str, Any], as_json: bool) -> None:
         # UTF-8 whatever the terminal speaks.
         line = msgspec.json.encode(record, enc_hook=str) + b"\n"
     else:
-        text = "  ".join(f"{name}={_plain(value)}" for name, value in record.items())
-        line = f"{text}\n".encode(sys.stdout.encoding or "utf-8", "backslashreplace")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+        line = _encoded("  ".join(f"{name}={plain(value)}" for name, value in record.items()))
+    _write(line)
+
+
+def say(text: str) -> None:
+    """A line for people among the results; values in it come from ``plain``."""
+    _write(_encoded(text))
+
+
+def show_table(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], words: Collection[str] = ()
+) -> None:
+    """Rows under the names of their columns: some are ``words``, the others numbers."""
+    cells = [list(names), *([plain(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        places = zip(row, widths, strict=True)
+        say(
+            "  ".join(
+                cell.ljust(width) if names[number] in words else cell.rjust(width)
+                for number, (cell, width) in enumerate(places)
+            ).rstrip()
+        )
 
 
 def note(message: object) -> None:
@@ -49,16 +67,17 @@ def note(message: object) -> None:
         print(redact(message), file=sys.stderr, flush=True)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value as people read it."""
     match value:
         case None:
             return "-"
         case float():
             return f"{value:.6g}"
         case list() | tuple():
-            return ",".join(map(_plain, value))
+            return ",".join(map(plain, value))
         case dict():
-            items = (f"{_plain(name)}: {_quoted(item)}" for name, item in value.items())
+            items = (f"{plain(name)}: {_quoted(item)}" for name, item in value.items())
             return "{" + ", ".join(items) + "}"
         case bytes():
             return value.hex()
@@ -66,9 +85,19 @@ def _plain(value: Any) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
 def _quoted(value: Any) -> str:
     """A value inside of a record that is quoted: long ones are cut."""
     if isinstance(value, list) and len(value) > _SHOWN_ITEMS:
-        shown = ",".join(map(_plain, value[:_SHOWN_ITEMS]))
+        shown = ",".join(map(plain, value[:_SHOWN_ITEMS]))
         return f"[{shown}, ... {len(value):,} in all]"
-    return f"[{_plain(value)}]" if isinstance(value, list) else _plain(value)
+    return f"[{plain(value)}]" if isinstance(value, list) else plain(value)

@@ -22,7 +22,7 @@ import msgspec
 
 from streams.cli.output import Exit, note, show
 from streams.config import Config
-from streams.schemas import Counter, Name, User
+from streams.schemas import Counter, MinSeparation, Name, User
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
 
@@ -41,6 +41,7 @@ class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):
     noise_stddev: float
     clip_norm: float | None = None
     step: Counter | None = None  # else the place among the lines of its dataset and run
+    min_separation: MinSeparation | None = None  # of the run; else as it was opened before
 
 
 def publish(options: argparse.Namespace, config: Config) -> int:
@@ -94,8 +95,14 @@ class StepsOfFile:
         key = line.dataset, line.run
         lane = self._lanes.get(key)
         if lane is None:
-            run = self._turnstile.run(*key)
+            run = self._turnstile.run(*key, min_separation=line.min_separation)
             lane = self._lanes[key] = _Lane(run, numbered=line.step is not None)
+        separation = lane.run.min_separation
+        if line.min_separation not in (None, separation):
+            raise UnusableInput(
+                f"min_separation is {line.min_separation}, but run {line.run!r} was opened with "
+                f"{separation or 'none'}: say the same in all lines of a run"
+            )
         step = self._place(lane, line)
         shown = {"dataset": line.dataset, "run": line.run, "step": step, "users": len(line.users)}
         decided_before = step < lane.run.step
@@ -113,12 +120,17 @@ class StepsOfFile:
         decision = lane.run.charge(
             line.users, line.norms, noise_stddev=line.noise_stddev, clip_norm=line.clip_norm
         )
-        halted = decision.halted.tolist()
+        left_out = {"halted": decision.halted}
+        if separation is not None:
+            left_out["too_soon"] = decision.too_soon
         return {
             **shown,
             "decided": "before" if decided_before else "now",
             "admitted": int(decision.admitted.sum()),
-            "halted": [user for user, out in zip(line.users, halted, strict=True) if out],
+            **{
+                why: [user for user, out in zip(line.users, whom.tolist(), strict=True) if out]
+                for why, whom in left_out.items()
+            },
             "exhausted": int(decision.exhausted.sum()),
         }
 

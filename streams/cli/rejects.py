@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from streams.cli.output import Exit, show
+from streams.cli.times import utc
 from streams.config import Config
 from streams.ledger.outputs import Channel
 from streams.schemas import Rejected, Rejection
@@ -44,7 +44,7 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
     """A reject with the record as far as it can be read, and as bytes as far as it cannot."""
     record = decoded(rejected.record)
     return {
-        "time": _utc(written),
+        "time": utc(written),
         "reason": rejected.reason,
         "detail": rejected.detail,
         "dataset": rejected.dataset,
@@ -74,12 +74,3 @@ def decoded(record: bytes) -> Any:
             with suppress(Rejection, ValueError):  # no whole number of them: they stay bytes
                 content[name] = np.asarray(unpack(content[name])).tolist()
     return content
-
-
-def _utc(seconds: float) -> str | None:
-    """A time as people and programs read it; None if whoever wrote the record gave none."""
-    try:
-        time = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):  # a producer writes what it likes
-        return None
-    return time.isoformat(timespec="milliseconds") if seconds >= 0 else None

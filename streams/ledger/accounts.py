@@ -336,6 +336,14 @@ class Accounts:
                 spent[slots] += units
         return self._index.users(0, count), spent
 
+    def numbers(self, slots: Rows) -> dict[str, NDArray[np.integer]]:
+        """All numbers of these users, by name, with what is charged in arrears.
+
+        That is settled for it and not noted: for ledgers of which nothing is stored.
+        """
+        self.account.settle(slots)
+        return self._rows.all_numbers(slots)
+
     def bounds(self) -> NDArray[np.float64]:
         """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
         rows = self._before(np.arange(len(self._index)))

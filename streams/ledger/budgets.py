@@ -8,7 +8,7 @@ one step of one fold. Two datasets have a budget in common if the outermost is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -36,6 +36,7 @@ class Charged:
     slots: list[Numbers]  # of the users, in each budget
     raised: list[tuple[str, Iterator[Raised]]]  # by dataset
     changes: list[AccountsChanges]
+    too_soon: NDArray[np.bool_] | None  # who had to wait; None: nobody ever has to
 
 
 class Budgets:
@@ -81,8 +82,15 @@ class Budgets:
         users, norms, mechanism = check_charge(charge, held)
         return [Plan(users, norms, mechanism, *accounts.seek(users)) for accounts in self.accounts]
 
-    def charge(self, plans: Sequence[Plan]) -> Charged:
-        """Carry out plans that were made of the accounts as they are."""
+    def charge(self, plans: Sequence[Plan], too_soon: NDArray[np.bool_] | None = None) -> Charged:
+        """Carry out plans that were made of the accounts as they are.
+
+        Args:
+            plans: of each budget.
+            too_soon: who is left out whatever is left, (n,): nothing is asked of them anywhere.
+        """
+        if too_soon is not None:
+            plans = [replace(plan, norms=np.where(too_soon, 0.0, plan.norms)) for plan in plans]
         for accounts, plan in zip(self.accounts, plans, strict=True):
             accounts.prepare(plan)
         allowed, refused_by = None, _NOBODY
@@ -93,18 +101,20 @@ class Budgets:
             for accounts, plan in zip(self.accounts, plans, strict=True)
         ]
         own = outcomes[0]
+        admitted = own.admitted if too_soon is None else own.admitted & ~too_soon
         return Charged(
             users=plans[0].users,
-            admitted=own.admitted,
+            admitted=admitted,
             exhausted=reduce(np.logical_or, [outcome.exhausted for outcome in outcomes]),
             clipped=own.clipped,
             granted=own.granted,
-            refused=refused_by[~own.admitted] if self.is_nested else _NOBODY,
+            refused=refused_by[~admitted] if self.is_nested else _NOBODY,
             slots=[plan.slots for plan in plans],
             raised=[
                 (name, outcome.raised) for name, outcome in zip(self.names, outcomes, strict=True)
             ],
             changes=[outcome.changes for outcome in outcomes],
+            too_soon=too_soon,
         )
 
     def _allowed(self, plans: Sequence[Plan]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:

@@ -128,6 +128,10 @@ class Columns:
         numbers: NDArray[np.integer] = getattr(self, name)[rows]
         return numbers
 
+    def all_numbers(self, rows: Rows) -> dict[str, NDArray[np.integer]]:
+        """Every column in some rows, by name; not a copy of a slice."""
+        return {name: self.numbers(name, rows) for name in self._columns}
+
     def touch(self, slots: Numbers) -> None:
         """The pages of these rows are not what they were."""
         self._changed_pages[slots >> _PAGE_BITS] = True

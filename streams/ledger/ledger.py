@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from streams.ledger.apart import check_roster, check_version, separation_of
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import Rows, UnknownState
 from streams.ledger.limits import check_size, check_values, fits_by_counts
@@ -157,6 +158,11 @@ class Ledger(State):
         self._put_out += sum(output.size for output in outputs)
         return outputs
 
+    def wake(self) -> None:
+        """Have all rosters go on from what is stored of them, so that they can be looked at."""
+        for name in self.datasets:
+            self._wake(self.policies.budgets(name))
+
     def _apply(self, place: Place, request: Request) -> list[Output]:
         answer: Answer
         match request:
@@ -232,8 +238,13 @@ class Ledger(State):
 
     def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
         budgets = self._budgets_of(request.dataset, request.v)
-        run = opened(self.runs.get(request.address), request)
-        self.runs[request.address] = run
+        address = request.address
+        known, separation = self.runs.get(address), self.separations.get(address, UNSET)
+        run = opened(known, request)
+        asked = separation_of(request, known, run, separation, has_roster=address in self.rosters)
+        self.runs[address] = run
+        if asked is not UNSET and asked != separation:
+            self.separations[address] = asked
         return RunOpened(
             v=request.v,
             dataset=request.dataset,
@@ -245,6 +256,7 @@ class Ledger(State):
             last_step=run.step,
             policy=policy_as_of(budgets.own.policy, request.v),
             outer=budgets.policies[1:] if budgets.is_nested else UNSET,
+            min_separation=asked,
         )
 
     def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
@@ -252,6 +264,8 @@ class Ledger(State):
         run = under_current_attempt(self.runs.get(request.address), request)
         self.runs[request.address] = closed(run)
         self._drop_roster(request.address)
+        if (separation := self.separations.pop(request.address, None)) is not None:
+            self.participants.forget(request.address, separation)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -266,6 +280,8 @@ class Ledger(State):
     def _charge(self, place: Place, charge: Charge) -> list[Output]:
         budgets = self._budgets_of(charge.dataset, charge.v)
         run = under_current_attempt(self.runs.get(charge.address), charge)
+        separation = self.separations.get(charge.address, UNSET)
+        check_version(charge, separation)
         digest = charge_digest(charge)
         if charge.step == run.step:
             return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
@@ -275,9 +291,16 @@ class Ledger(State):
         orders = budgets.own.rule.orders or 1
         if charge.v == 1 and not fits_by_counts(charge, orders):
             check_values(charge, orders, *budgets.own.measure(plans[0]))
-        outcome = budgets.charge(plans)
+        too_soon = None
+        if separation is not UNSET:
+            waiting = self.participants.have_to_wait(charge.address, plans[0].slots)
+            too_soon = waiting & (plans[0].norms > 0)
+        outcome = budgets.charge(plans, too_soon)
         for changes in outcome.changes:
             self._note(changes)
+        if separation is not UNSET:
+            taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
+            self.participants.take_part(charge.address, charge.step, separation, taking_part)
         self._note_taken(budgets, outcome.slots)
         decision = encode(decision_of(charge, digest, budgets, outcome, place))
         self.runs[charge.address] = msgspec.structs.replace(
@@ -295,6 +318,7 @@ class Ledger(State):
     def _enrol(self, place: Place, request: Enrol) -> Enrolled:
         budgets = self._budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
+        check_roster(request, self.separations.get(request.address, UNSET))
         terms = self.rosters.get(request.address)
         members = self.rosters.members.get(request.address, Members())
         enrolled = enrolment(request, terms, members, budgets)
@@ -319,6 +343,7 @@ class Ledger(State):
         if charge.step == run.step:
             return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
         check_next_step(run, charge)
+        check_roster(charge, self.separations.get(charge.address, UNSET))
         terms = self.rosters.get(charge.address)
         if terms is None:
             detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"

@@ -8,7 +8,8 @@ new, its odometer rises and its norm is clipped:
     9, or 3 + id                  its id, among those that are new
     4 + 8 orders                  its slot, and what it has spent
     12 + 8 orders                 its slot, base and rungs
-    1                             two bits of the decision, which is published and kept
+    1                             three bits of the decision, which is published and kept
+    4                             its slot, among those who took part, if these are kept apart
     24                            its position and its granted norm, there
     110 + 2 names + 9 orders      its checkpoint, whose key names the dataset too
     29, or 5 + 7 id               its id there; in the key, which is JSON, a byte may take six

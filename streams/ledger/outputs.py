@@ -36,6 +36,7 @@ from streams.schemas import (
     Rejection,
     Request,
     RosterDecision,
+    SeparatedDecision,
     User,
     encode,
     odometer_key,
@@ -106,6 +107,11 @@ def decision_of(
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
     )
+    if outcome.too_soon is not None:
+        separated = SeparatedDecision(**asdict(decision), too_soon=pack_bits(outcome.too_soon))
+        if not budgets.is_nested:
+            return separated
+        return replace(separated, **_refused(budgets, outcome.refused))
     if not budgets.is_nested:
         return decision
     return NestedDecision(**asdict(decision), **_refused(budgets, outcome.refused))

@@ -114,6 +114,11 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
             f"user_ids are {policy.user_ids}, and {nearest.user_ids} in dataset "
             f"{nearest.dataset!r}: they are the same people"
         )
+    elif policy.pseudonyms != nearest.pseudonyms:
+        complaint = (
+            f"pseudonyms are of another key than those of dataset {nearest.dataset!r}: nobody in "
+            "one of them would be anybody in the other"
+        )
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 
@@ -153,14 +158,14 @@ def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
 def policy_as_of(policy: Policy, version: int) -> Policy:
     """A stored policy as an answer of this version can say it."""
     if version < 3:
-        policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET)
+        policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET, pseudonyms=UNSET)
     return policy if version >= 2 else _without_user_ids(policy)
 
 
 def quoted(policy: Policy) -> str:
     """A policy as texts quote it: as the version did that knew no more than it says."""
     text = str(policy)
-    for field in ("user_ids", "own_order", "within"):
+    for field in ("user_ids", "own_order", "within", "pseudonyms"):
         text = text.replace(f", {field}={UNSET}", "")
     return text
 

@@ -149,6 +149,14 @@ class Members:
         """Positions of those who had nothing left after the last step."""
         return np.flatnonzero(self._bytes("flags") & _EXHAUSTED)
 
+    def numbers(self, rows: Rows) -> dict[str, NDArray[np.integer]]:
+        """All numbers of these members, by name, as the last step left them."""
+        return self._rows.all_numbers(rows)
+
+    def is_halted(self, rows: Numbers) -> NDArray[np.bool_]:
+        """Who of these members was not admitted last."""
+        return np.asarray(self._rows.numbers("flags", rows) & _HALTED != 0)
+
     def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
         """Who of these members had nothing left after the last step."""
         return np.asarray(self._rows.numbers("flags", rows) & _EXHAUSTED != 0)

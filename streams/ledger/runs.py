@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from streams.ledger.tracked import Address, Tracked
@@ -29,8 +31,11 @@ from streams.schemas import (
     Reason,
     Rejection,
     RosterDecision,
+    SeparatedDecision,
 )
 from streams.wire.packing import other_digests
+
+_AnyDecision: TypeAlias = Decision | NestedDecision | SeparatedDecision | RosterDecision
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):
@@ -137,7 +142,7 @@ def stored_decision(
     if digest != run.digest and run.digest not in others:
         detail = f"step {charge.step} was already charged with other content"
         raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)
-    decision = msgspec.msgpack.decode(run.decision, type=Decision | NestedDecision | RosterDecision)
+    decision: Decision | RosterDecision = msgspec.msgpack.decode(run.decision, type=_AnyDecision)
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 
 

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
+from streams.ledger.apart import Participants, Separations
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.rosters import MemberChanges, Rosters
@@ -151,6 +152,8 @@ class State:
         datasets: name -> accounts.
         runs: (dataset, run) -> state.
         rosters: (dataset, run) -> under what the users of a run are charged.
+        separations: (dataset, run) -> how far a run keeps participations apart, if it does.
+        participants: of these runs, those of the last steps.
     """
 
     def __init__(self, partition: int, partitions: int) -> None:
@@ -161,6 +164,8 @@ class State:
         self.policies = self._keep(Policies(partition))
         self.runs = self._keep(Runs())
         self.rosters = self._keep(Rosters())
+        self.separations = self._keep(Separations())
+        self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same

@@ -7,6 +7,7 @@ the kind of its mapping and these names:
     partitions          P, at the address ()
     policy:DATASET      at the address (DATASET,)
     run:DATASET/RUN     at the address (DATASET, RUN)
+    participants:DATASET/RUN/N  at the address (DATASET, RUN, N)
 
 A record of the wire says by its ``address`` which entries it is about.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
@@ -183,7 +184,7 @@ class KafkaBroker(Server):
         return self._spawn(command)
 
 
-def registered_cluster(port: int) -> str | None:
+def registered_cluster(port: int, tls: ssl.SSLContext | None = None) -> str | None:
     """The cluster id that the broker on a port tells, once topics can be created on it.
 
     One Metadata request by hand: a client library would take longer to import than the answer to
@@ -191,7 +192,7 @@ def registered_cluster(port: int) -> str | None:
     """
     # Length; then key 3 (Metadata), version 2, correlation 1, no client id; no topics.
     body = struct.pack(">hhihi", 3, 2, 1, -1, 0)
-    answer = exchange(port, struct.pack(">i", len(body)) + body)
+    answer = exchange(port, struct.pack(">i", len(body)) + body, tls=tls)
     if answer is None:
         return None
     try:

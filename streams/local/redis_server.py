@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -79,6 +80,8 @@ class RedisServer(Server):
         self._data = self.directory / "redis"
         self._settings = dict(settings or {})
         self._binary = binary
+        self._greeting = b""  # with which whoever asks whether it is ready logs in
+        self._tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
@@ -104,7 +107,8 @@ class RedisServer(Server):
 
     def _is_ready(self, child: Child, port: int) -> bool:
         """It has loaded its data (PING), and it is this child, not another server on the port."""
-        answer = exchange(port, b"PING\r\nINFO server\r\nQUIT\r\n")
+        request = self._greeting + b"PING\r\nINFO server\r\nQUIT\r\n"
+        answer = exchange(port, request, tls=self._tls)
         if answer is None:
             return False
         try:
@@ -113,7 +117,12 @@ class RedisServer(Server):
         except OSError:
             return False
         process = re.search(rb"process_id:(\d+)", text)
-        return text.startswith(b"+PONG") and process is not None and int(process[1]) == child.pid
+        greeted = b"+OK\r\n" if self._greeting else b""
+        return (
+            text.startswith(greeted + b"+PONG")
+            and process is not None
+            and int(process[1]) == child.pid
+        )
 
 
 def _major_version(binary: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,11 +153,15 @@ class Server(ABC):
         self.stop()
 
 
-def exchange(port: int, request: bytes, timeout: float = 2.0) -> BinaryIO | None:
+def exchange(
+    port: int, request: bytes, timeout: float = 2.0, tls: ssl.SSLContext | None = None
+) -> BinaryIO | None:
     """Send a request to a loopback port; the answer to read from, or None if nobody listens."""
     try:
-        with socket.create_connection((LOOPBACK, port), timeout) as connection:
-            connection.sendall(request)
-            return connection.makefile("rb")  # stays open until it is closed itself
+        with socket.create_connection((LOOPBACK, port), timeout) as plain:
+            connection = tls.wrap_socket(plain, server_hostname=LOOPBACK) if tls else plain
+            with connection:
+                connection.sendall(request)
+                return connection.makefile("rb")  # stays open until it is closed itself
     except OSError:
         return None

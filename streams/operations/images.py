@@ -9,6 +9,7 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.store.image import Image, Record, Search, UnusableImage
+from streams.topics.authentic import Inspector
 from streams.topics.clients import new_reader
 from streams.topics.topics import CHECKPOINTS
 
@@ -22,11 +23,19 @@ class ImagesUnavailable(Exception):
     """Kafka does not answer."""
 
 
-def read_image(config: Config, partition: int, with_contents: bool = True) -> Image | None:
+def read_image(
+    config: Config, partition: int, inspector: Inspector | None, with_contents: bool = True
+) -> Image | None:
     """The last image of a partition, verified; None if there never was one.
 
     While it is read another may be written, and the topic be cleaned of this one: then it is read
     again.
+
+    Args:
+        config: where it is.
+        partition: whose image.
+        inspector: who passes over what no worker has signed; None if all is believed.
+        with_contents: whether all of it is wanted, or its list alone.
 
     Raises:
         UnusableImage: it is not whole.
@@ -34,7 +43,7 @@ def read_image(config: Config, partition: int, with_contents: bool = True) -> Im
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _read(config, partition, with_contents)
+            return _read(config, partition, inspector, with_contents)
         except UnusableImage:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -42,11 +51,13 @@ def read_image(config: Config, partition: int, with_contents: bool = True) -> Im
             topic = config.topic(CHECKPOINTS)
             raise ImagesUnavailable(
                 f"cannot read partition {partition} of {topic}: {error!r}"
-            ) from (error)
+            ) from error
     raise AssertionError("an attempt returns or raises")
 
 
-def _read(config: Config, partition: int, with_contents: bool) -> Image | None:
+def _read(
+    config: Config, partition: int, inspector: Inspector | None, with_contents: bool
+) -> Image | None:
     place = TopicPartition(config.topic(CHECKPOINTS), partition)
     consumer = new_reader(
         config,
@@ -63,7 +74,7 @@ def _read(config: Config, partition: int, with_contents: bool) -> Image | None:
         search, length = Search(with_contents), _FIRST_STRETCH
         while end > begin and not search.is_over:
             first = max(begin, end - length)
-            search.take(_stretch(consumer, place, first, end))
+            search.take(_stretch(consumer, place, first, end, inspector))
             end, length = first, min(_LONGEST_STRETCH, 4 * length)
         return search.image()
     finally:
@@ -71,11 +82,19 @@ def _read(config: Config, partition: int, with_contents: bool) -> Image | None:
 
 
 def _stretch(
-    consumer: KafkaConsumer, place: TopicPartition, first: int, end: int
+    consumer: KafkaConsumer,
+    place: TopicPartition,
+    first: int,
+    end: int,
+    inspector: Inspector | None,
 ) -> Iterator[Record]:
-    """The records from an offset up to another, in order."""
+    """The records from an offset up to another that are believed, in order."""
     consumer.seek(place, first)
     while consumer.position(place) < end:
         for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
-            if record.offset < end:
+            content = record.key, record.value
+            if record.offset < end and (
+                inspector is None
+                or inspector.admits(place.topic, place.partition, content, record.headers)
+            ):
                 yield record.key or b"", record.value

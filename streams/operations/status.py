@@ -18,6 +18,7 @@ from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
 from streams.topics.clients import new_reader
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -237,15 +238,19 @@ def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
     try:
         consumer = new_reader(config)
     except KafkaError as error:
-        raise Unavailable(f"no Kafka broker at {config.kafka}: {error}") from error
+        raise Unavailable(_unanswered(config, error)) from error
     try:
         places = [TopicPartition(config.topic(NORMS), p) for p in range(partitions)]
         starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
         return [(starts[place], ends[place]) for place in places]
     except KafkaError as error:
-        raise Unavailable(f"Kafka at {config.kafka} does not answer: {error}") from error
+        raise Unavailable(_unanswered(config, error)) from error
     finally:
         consumer.close()
+
+
+def _unanswered(config: Config, error: KafkaError) -> str:
+    return f"Kafka at {config.kafka} does not answer: {explained(error)}"
 
 
 def _glances(config: Config, partitions: int) -> list[Glance]:
@@ -257,7 +262,7 @@ def _glances(config: Config, partitions: int) -> list[Glance]:
 
 def _from_redis(config: Config, read: Callable[[Store], Awaitable[list[T]]]) -> list[T]:
     async def connected() -> list[T]:
-        async with RedisStore(config.redis, config.prefix) as store:
+        async with RedisStore.of(config) as store:
             return await read(store)
 
     try:

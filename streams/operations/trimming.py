@@ -24,6 +24,7 @@ from streams.operations.images import ImagesUnavailable, read_image
 from streams.operations.status import Unavailable
 from streams.store.image import Image, UnusableImage, deletable
 from streams.store.layout import LAYOUT
+from streams.topics.authentic import Inspector, inspector_of
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import CHECKPOINTS, NORMS, Topics
@@ -74,9 +75,9 @@ def plan_trims(config: Config) -> list[Trim]:
     if not seen.partitions:
         raise Unavailable(seen.problem or f"there is no topic {config.topic(NORMS)}")
     try:
-        consumer = new_reader(config)
+        consumer, inspector = new_reader(config), inspector_of(config, seen.topic)
         try:
-            return [_plan(config, consumer, seen, p) for p in range(seen.partitions)]
+            return [_plan(config, consumer, seen, p, inspector) for p in range(seen.partitions)]
         finally:
             consumer.close()
     except (KafkaError, ImagesUnavailable) as error:
@@ -102,10 +103,16 @@ def trim(config: Config, planned: Trim) -> None:
         ) from error
 
 
-def _plan(config: Config, consumer: KafkaConsumer, seen: TopicsSeen, partition: int) -> Trim:
+def _plan(
+    config: Config,
+    consumer: KafkaConsumer,
+    seen: TopicsSeen,
+    partition: int,
+    inspector: Inspector | None,
+) -> Trim:
     place = TopicPartition(config.topic(NORMS), partition)
     # Step 1.
-    image, damage = _image(config, partition)
+    image, damage = _image(config, partition, inspector)
     start = consumer.beginning_offsets([place])[place]
     end = consumer.end_offsets([place])[place]
     if image is None:
@@ -123,10 +130,12 @@ def _plan(config: Config, consumer: KafkaConsumer, seen: TopicsSeen, partition: 
     return Trim(partition, start, end, reached, max(start, last), why)
 
 
-def _image(config: Config, partition: int) -> tuple[Image | None, str | None]:
+def _image(
+    config: Config, partition: int, inspector: Inspector | None
+) -> tuple[Image | None, str | None]:
     """The last checkpoint, or what is wrong with it."""
     try:
-        return read_image(config, partition), None
+        return read_image(config, partition, inspector), None
     except UnusableImage as unusable:
         return None, (
             f"the last checkpoint is not whole: {unusable}. If the next one is not whole either, "

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
+
+from msgspec import structs
 
 from streams.config import Config
 from streams.ledger.outputs import Channel
@@ -19,6 +22,7 @@ from streams.sdk.followers import (
     rising_checkpoints,
 )
 from streams.sdk.opening import close_run, open_run
+from streams.sdk.pseudonyms import Pseudonyms
 from streams.sdk.run import Run
 
 
@@ -33,9 +37,13 @@ class Turnstile:
         config: a TOML file, or a ``Config``.
         timeout: seconds until a charge without all its decisions raises.
         prefix: of the names of the topics.
-        connection: another way to the service than Kafka; then nothing else is looked at.
+        pseudonym_key: 16 to 64 bytes that nobody guesses: the log then has pseudonyms of users,
+            which only this key makes, and never their ids. One key for a service, for ever: under
+            another one everybody would begin with nothing spent.
+        connection: another way to the service than Kafka; then no setting is looked at.
 
     Raises:
+        InvalidRequest: a ``pseudonym_key`` that is too short or too long.
         ServiceUnavailable: no broker, or no topics within ``timeout``.
     """
 
@@ -46,6 +54,7 @@ class Turnstile:
         config: Config | str | None = None,
         timeout: float | None = None,
         prefix: str | None = None,
+        pseudonym_key: str | bytes | None = None,
         connection: Connection | None = None,
     ) -> None:
         if connection is None:
@@ -54,11 +63,18 @@ class Turnstile:
 
             if not isinstance(config, Config):
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
+            pseudonym_key = pseudonym_key or config.pseudonym_key
+            pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             connection = KafkaConnection(config)
+        else:
+            pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
+        connection.pseudonyms = self._pseudonyms = pseudonyms
         self._connection = connection
 
     @classmethod
-    def in_memory(cls, *, partitions: int = 4) -> Turnstile:
+    def in_memory(
+        cls, *, partitions: int = 4, pseudonym_key: str | bytes | None = None
+    ) -> Turnstile:
         """The service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
 
         Everything is decided as the service decides it, at once. Nothing is kept when the process
@@ -68,10 +84,12 @@ class Turnstile:
 
         Args:
             partitions: over which users are spread; nothing that is decided depends on it.
+            pseudonym_key: as that of ``Turnstile``.
         """
         from streams.sdk.memory_connection import MemoryConnection
 
-        return cls(connection=MemoryConnection(partitions, Config().timeout))
+        connection = MemoryConnection(partitions, Config().timeout)
+        return cls(connection=connection, pseudonym_key=pseudonym_key)
 
     @property
     def partitions(self) -> int:
@@ -156,6 +174,7 @@ class Turnstile:
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
             within=within,
+            pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )
         self._connection.check_partitions()
         return create(self._connection, policy, deadline)
@@ -176,6 +195,7 @@ class Turnstile:
         name: str,
         *,
         released: int | None = None,
+        min_separation: int | None = None,
         timeout: float | None = None,
     ) -> Run:
         """Begin a run, or resume it: a new attempt, which fences every earlier one.
@@ -192,20 +212,33 @@ class Turnstile:
             name: of the run.
             released: the last step that was released or given up, -1 for none. None: every step
                 that all partitions have decided is behind, released or not.
+            min_separation: b, 2 to 16384, for steps of a banded matrix mechanism (DP-FTRL) of at
+                most b bands: a user who takes part in step t, with a norm above 0, is not admitted
+                again before step t + b of this run. It is fixed with the first step. None: as the
+                run has it; a new one keeps nothing apart.
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a name that no dataset or run can have, or ``released`` is not the last
-                step that was decided, nor the one before it.
+            InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is
+                none, or ``released`` is not the last step that was decided, nor the one before it.
             PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
-                added; nothing can be charged.
+                added; or the run keeps participations apart in some partitions only. Nothing can
+                be charged.
             RunIsClosed: the run was closed.
+            SeparationChanged: the run has been charged with another ``min_separation``.
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
-        return open_run(self._connection, dataset, name, released=released, deadline=deadline)
+        return open_run(
+            self._connection,
+            dataset,
+            name,
+            released=released,
+            min_separation=min_separation,
+            deadline=deadline,
+        )
 
     def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:
         """End a run for good, as ``Run.close`` does, without charging it again first.
@@ -235,6 +268,9 @@ class Turnstile:
     ) -> Iterator[Halt]:
         """HALT events as they come, for ever; with ``follow=False`` those that there are.
 
+        With a ``pseudonym_key`` users that this client has charged or enrolled have their ids;
+        others have their pseudonyms.
+
         Args:
             dataset: of this dataset only.
             run: of runs of this name only.
@@ -251,7 +287,10 @@ class Turnstile:
         """
         since = since or ("latest" if follow else "earliest")
         records = self._connection.read(Channel.HALTS, Reading(since, follow, idle_timeout))
-        return distinct_halts(records, dataset, run)
+        halts = distinct_halts(records, dataset, run)
+        if (known := self._pseudonyms) is None:
+            return halts
+        return (replace(halt, user=known.user_of(halt.user)) for halt in halts)
 
     def odometer(
         self,
@@ -263,6 +302,9 @@ class Turnstile:
         idle_timeout: float | None = None,
     ) -> Iterator[OdometerCheckpoint]:
         """Odometer checkpoints as they come, for ever; with ``follow=False`` those that there are.
+
+        With a ``pseudonym_key`` users that this client has charged, enrolled or asked for have
+        their ids; others have their pseudonyms.
 
         A user's spend is at most ``bound``, and at most one increment of the odometer without a
         checkpoint. A later checkpoint of a user replaces the ones before. Each is for its own
@@ -280,10 +322,16 @@ class Turnstile:
             ServiceUnavailable: no broker, or no topics.
             Unusable: the Turnstile was closed.
         """
-        user = normal_form(user) if isinstance(user, str) else user
+        known = self._pseudonyms
+        if user is not None and known is not None:
+            user = int(known.of([user])[0])
+        elif isinstance(user, str):
+            user = normal_form(user)
         records = self._connection.read(Channel.ODOMETER, Reading(since, follow, idle_timeout))
         return (
             checkpoint
+            if known is None
+            else structs.replace(checkpoint, user=known.user_of(checkpoint.user))
             for checkpoint in rising_checkpoints(records)
             if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
         )

@@ -40,6 +40,7 @@ from streams.sdk.errors import (
     refusal_of,
 )
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
+from streams.sdk.pseudonyms import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -139,10 +140,14 @@ class Connection(ABC):
     Args:
         partitions: P, how many there are.
         timeout: seconds that a call waits if it does not say how long.
+
+    Attributes:
+        pseudonyms: by which the log knows users; None if it knows their ids.
     """
 
     def __init__(self, partitions: int, timeout: float) -> None:
         self.partitions = partitions
+        self.pseudonyms: Pseudonyms | None = None
         self._timeout = timeout
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -172,6 +177,10 @@ class Connection(ABC):
     @abstractmethod
     def _publish(self, waiting: Waiting) -> None:
         """Send each partition its request; what comes back of them goes to ``_hear``."""
+
+    def _why_silent(self) -> str:
+        """What is known of why no answer came; empty if nothing is."""
+        return ""
 
     @abstractmethod
     def _disconnect(self) -> None:
@@ -259,12 +268,16 @@ class Connection(ABC):
         try:
             self._publish(waiting)
             return waiting.result(deadline)
+        except DecisionTimeout as error:
+            if why := self._why_silent():
+                raise DecisionTimeout(f"{error}. {why}") from None
+            raise
         finally:
             with self._lock:
                 self._waiting.pop(key, None)
 
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
-        """Take what was published by a partition, on halts or rejects."""
+        """Take what was published by a partition, on halts or rejects, and is believed."""
         reply: Answer | Rejected
         try:
             if channel is Channel.REJECTS:

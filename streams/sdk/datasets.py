@@ -57,6 +57,7 @@ def policy_from(
     on_exhaustion: OnExhaustion,
     user_ids: UserIds | None,
     within: str | None = None,
+    pseudonyms: str | None = None,
 ) -> Policy:
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
@@ -64,6 +65,11 @@ def policy_from(
         InvalidRequest: the arguments make no policy.
     """
     given = budget is not None, epsilon is not None or delta is not None
+    if pseudonyms is not None and user_ids not in (None, "integer"):
+        raise InvalidRequest(
+            f"user_ids is {user_ids!r}: with a pseudonym_key all users are integers to the log, so "
+            "leave it out"
+        )
     if given == (True, True) or given == (False, False):
         raise InvalidRequest("give either budget, or epsilon and delta")
     if measure not in MEASURES:
@@ -96,6 +102,7 @@ def policy_from(
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"own_order": True} if own_order else {}),
                 **({} if within is None else {"within": within}),
+                **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
             },
             Policy,
         )

@@ -83,6 +83,10 @@ class StepContentChanged(RequestRejected):
     """The step was decided for other users or norms. Nothing was charged for these."""
 
 
+class SeparationChanged(RequestRejected):
+    """The run has been charged with another ``min_separation``, or with none."""
+
+
 class DecisionTimeout(TurnstileError, TimeoutError):
     """Not all partitions answered in time. Asking the same again is safe: it is decided once."""
 
@@ -101,6 +105,7 @@ _KINDS: dict[Reason, type[RequestRejected]] = {
     Reason.DATASET_IN_USE: DatasetInUse,
     Reason.OLDER_ATTEMPT: Fenced,
     Reason.RUN_CLOSED: RunIsClosed,
+    Reason.SEPARATION_CHANGED: SeparationChanged,
     Reason.STEP_CONTENT_CHANGED: StepContentChanged,
 }
 
@@ -123,11 +128,13 @@ ADVICE: dict[Reason, str] = {
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
     Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",
     Reason.OLDER_ATTEMPT: "stop here, unless the other one is not meant to run",
+    Reason.SEPARATION_CHANGED: "the budgets of the dataset go on in another run",
     Reason.STEP_CONTENT_CHANGED: (
         "charge exactly what was charged before, in the same order of users, or give the step up "
         "with abandon"
     ),
     Reason.STEP_OUT_OF_ORDER: "open the run again with Turnstile.run: its step is the next one",
+    Reason.NO_ROSTERS: "use Run.charge, or a run of another name",
     Reason.UNKNOWN_ROSTER: "enrol the users of the run with Run.enrol",
     Reason.ROSTER_CHANGED: (
         "enrol the same users in the same order, new ones at the end, or charge under another run"

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 import msgspec
 import numpy as np
 from msgspec import UnsetType
+from numpy.typing import NDArray
 
 from streams.schemas import (
     Answer,
@@ -26,6 +27,7 @@ from streams.schemas import (
     OdometerCheckpoint,
     Rejected,
     RosterDecision,
+    SeparatedDecision,
     User,
     decode_answer,
     encode,
@@ -39,6 +41,9 @@ T = TypeVar("T")
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
 """What is said of a step, once and for all."""
 Since: TypeAlias = Literal["earliest", "latest"]
+HaltReason: TypeAlias = Literal["budget", "too-soon"]
+_NAMING = (NestedDecision, SeparatedDecision, Halted)
+"""What may name the budget that was too small for each of the halted."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """What decoding a record raises that no worker has written; TypeError if it has no value."""
 REMEMBERED_STEPS = 1024
@@ -59,7 +64,9 @@ class Halt:
         exhausted: nothing is left, so that no later step can admit this user either. Otherwise a
             cheaper step still may.
         refused_by: the dataset whose budget the step does not fit, the nearest one if there are
-            several: the one that was charged, or one that it is within.
+            several: the one that was charged, or one that it is within. None: no budget was asked.
+        reason: "budget", or "too-soon": the last participation is less than the ``min_separation``
+            of the run ago. That says nothing about what is left.
     """
 
     dataset: str
@@ -70,7 +77,8 @@ class Halt:
     exhausted: bool
     partition: int
     offset: int
-    refused_by: str
+    refused_by: str | None
+    reason: HaltReason = "budget"
 
 
 class Followed(NamedTuple):
@@ -160,14 +168,26 @@ def is_whole(decision: Decision) -> bool:
         return False
     if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
         return False
-    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
+    if isinstance(decision, SeparatedDecision) and len(decision.too_soon) != octets:
+        return False
+    admitted = unpack_bits(decision.admitted, decision.users)
+    if bool((admitted & too_soon_of(decision)).any()):
+        return False
+    halted = decision.users - int(admitted.sum())
     packed = isinstance(decision.halted, bytes)
-    if isinstance(decision, NestedDecision) and not _are_named(decision, halted):
+    if isinstance(decision, _NAMING) and not _are_named(decision, halted):
         return False
     return len(decision.halted) == (8 * halted if packed else halted)
 
 
-def _are_named(answer: NestedDecision | Halted, halted: int) -> bool:
+def too_soon_of(decision: Decision) -> NDArray[np.bool_]:
+    """Who is halted because the last participation was not long enough ago, (users,)."""
+    if isinstance(decision, SeparatedDecision):
+        return unpack_bits(decision.too_soon, decision.users)
+    return np.zeros(decision.users, dtype=np.bool_)
+
+
+def _are_named(answer: NestedDecision | SeparatedDecision | Halted, halted: int) -> bool:
     """Whether a budget is named for each of so many who are halted, if any are named."""
     if isinstance(answer.budgets, UnsetType) or isinstance(answer.refused, UnsetType):
         return answer.budgets is answer.refused
@@ -254,14 +274,18 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
         users = unpack_users(answer.halted)
         admitted = unpack_bits(answer.admitted, answer.users)
         exhausted = unpack_bits(answer.exhausted, answer.users)[~admitted]
+        too_soon = too_soon_of(answer)[~admitted]
     else:
         users = unpack_users(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
+        too_soon = np.zeros(len(users), dtype=np.bool_)
     ids = users.tolist() if isinstance(users, np.ndarray) else users
     budgets, refused = [answer.dataset], bytes(len(ids))
-    if isinstance(answer, NestedDecision | Halted) and isinstance(answer.refused, bytes):
+    if isinstance(answer, _NAMING) and isinstance(answer.refused, bytes):
         budgets, refused = answer.budgets or budgets, answer.refused
-    for user, is_exhausted, number in zip(ids, exhausted.tolist(), refused, strict=True):
+    for user, is_exhausted, waits, number in zip(
+        ids, exhausted.tolist(), too_soon.tolist(), refused, strict=True
+    ):
         yield Halt(
             dataset=answer.dataset,
             run=answer.run,
@@ -271,7 +295,8 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
             exhausted=is_exhausted,
             partition=answer.partition,
             offset=answer.offset,
-            refused_by=budgets[number],
+            refused_by=None if waits else budgets[number],
+            reason="too-soon" if waits else "budget",
         )
 
 

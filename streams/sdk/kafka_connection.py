@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
@@ -27,9 +27,12 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.followers import Followed, Reading
+from streams.topics.admittance import check_admittance
+from streams.topics.authentic import Inspector, inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import NORMS, partition_count
+from streams.topics.security import NotAdmitted, explained, is_refusal
+from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.topics import NORMS, find_topics
 
 _TOPICS_POLL = 0.2
 _REPLIES_POLL_MS = 50  # as long as closing may have to wait for it
@@ -45,31 +48,49 @@ class KafkaConnection(Connection):
     """
 
     def __init__(self, config: Config) -> None:
-        super().__init__(_wait_for_topics(config), config.timeout)
+        seen = _wait_for_topics(config)
+        super().__init__(seen.partitions, config.timeout)
         self._config = config
+        self._inspector = inspector_of(config, seen.topic)
         self._norms = config.topic(NORMS)
         self._channels = {
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
         }
-        with reaching_kafka(config), ExitStack() as opened:
-            self._consumer = new_reader(config, fetch_max_wait_ms=_REPLIES_WAIT_MS)
-            opened.callback(self._consumer.close)
+        self._opening = threading.Lock()
+        self._producer: KafkaProducer | None = None
+
+    def _open(self) -> KafkaProducer:
+        """What charges need, when the first is made: who only follows has no right to write.
+
+        Raises:
+            ServiceUnavailable: no broker.
+        """
+        with self._opening, reaching_kafka(self._config), ExitStack() as opened:
+            if self._producer is not None:
+                return self._producer
+            self.check_usable()
+            consumer = new_reader(self._config, fetch_max_wait_ms=_REPLIES_WAIT_MS)
+            opened.callback(consumer.close)
             places = [
                 TopicPartition(topic, partition)
                 for topic in self._channels
                 for partition in range(self.partitions)
             ]
             # The positions are fixed before anything is published, so that no answer is missed.
-            self._consumer.assign(places)
-            self._consumer.seek_to_end(*places)
+            consumer.assign(places)
+            consumer.seek_to_end(*places)
             for place in places:
-                self._consumer.position(place)
-            self._producer = new_producer(config)
-            opened.callback(self._producer.close)
-            self._producer.partitions_for(self._norms)  # no charge waits for this
+                consumer.position(place)
+            producer = new_producer(self._config)
+            opened.callback(producer.close)
+            producer.partitions_for(self._norms)  # no charge waits for this
             opened.pop_all()
-        self._thread = threading.Thread(target=self._listen, name="turnstile-replies", daemon=True)
-        self._thread.start()
+            self._consumer, self._producer = consumer, producer
+            self._thread = threading.Thread(
+                target=self._listen, args=(consumer,), name="turnstile-replies", daemon=True
+            )
+            self._thread.start()
+            return producer
 
     def check_partitions(self) -> None:
         """Check that P is what it was: in partitions that were added nothing of their users is
@@ -81,7 +102,7 @@ class KafkaConnection(Connection):
         """
         with reaching_kafka(self._config):
             try:
-                partitions = _count_partitions(self._config)
+                partitions = _find_topics(self._config).partitions
             except TopicsUnavailable as error:
                 raise ServiceUnavailable(str(error)) from error
         if partitions != self.partitions:
@@ -97,37 +118,53 @@ class KafkaConnection(Connection):
         self.check_usable()
         return read_topic(self._config, channel, reading, self._closed)
 
+    def _why_silent(self) -> str:
+        return self._inspector.why_silent() if self._inspector else ""
+
     def _publish(self, waiting: Waiting) -> None:
+        producer = self._open()
         try:
             for partition, request in waiting.requests.items():
-                sent: Any = self._producer.send(self._norms, value=request, partition=partition)
+                sent: Any = producer.send(self._norms, value=request, partition=partition)
                 sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
         except KafkaError as error:
             raise publishing_error(error) from error
 
-    def _listen(self) -> None:
+    def _listen(self, consumer: KafkaConsumer) -> None:
         try:
             while not self._closed.is_set():
-                for place, records in self._consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
-                    for record in records:
+                for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
+                    for record in filter(_admitted_by(self._inspector), records):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
-                f"answers can no longer be read: {error}. Open another Turnstile and the run again"
+                f"answers can no longer be read: {explained(error)}. Open another Turnstile and "
+                "the run again"
             )
             broken.__cause__ = error
             self._break(broken)
 
     def _disconnect(self) -> None:
-        self._producer.close()
-        self._thread.join()
-        self._consumer.close()
+        with self._opening:
+            if self._producer is not None:
+                self._producer.close()
+                self._thread.join()
+                self._consumer.close()
+
+
+def _admitted_by(inspector: Inspector | None) -> Callable[[Any], bool]:
+    """Which records are believed: all, or those that a worker has signed."""
+    if inspector is None:
+        return lambda record: True
+    return lambda record: inspector.admits(
+        record.topic, record.partition, (record.key, record.value), record.headers
+    )
 
 
 def read_topic(
     config: Config, channel: Channel, reading: Reading, closed: threading.Event | None = None
 ) -> Iterator[Followed]:
-    """The records of a topic, until ``closed`` is set.
+    """The records of a topic that are believed, until ``closed`` is set.
 
     Raises:
         ServiceUnavailable: no broker, or the topic does not exist.
@@ -135,6 +172,10 @@ def read_topic(
     """
     name = config.topic(channel.value)
     with reaching_kafka(config), ExitStack() as opened:
+        check_admittance(config)
+        inspector = None
+        if config.trusted_keys:
+            inspector = inspector_of(config, _wait_for_topics(config).topic)
         consumer = new_reader(config)
         opened.callback(consumer.close)
         partitions = consumer.partitions_for_topic(name)
@@ -152,7 +193,8 @@ def read_topic(
         for place in places:
             consumer.position(place)
         opened.pop_all()
-    return _poll(config, consumer, ends, reading, closed or threading.Event())
+    stopping = closed or threading.Event()
+    return _poll(config, consumer, ends, reading, stopping, _admitted_by(inspector))
 
 
 def _poll(
@@ -161,6 +203,7 @@ def _poll(
     ends: dict[TopicPartition, int],
     reading: Reading,
     closed: threading.Event,
+    is_believed: Callable[[Any], bool],
 ) -> Iterator[Followed]:
     idle_ms = 0.0
     allowed_ms = math.inf if reading.idle_timeout is None else 1000 * reading.idle_timeout
@@ -171,7 +214,7 @@ def _poll(
             idle_ms = 0 if polled else idle_ms + _READING_POLL_MS
             for place, records in polled.items():
                 for record in records:
-                    if record.offset < ends.get(place, math.inf):
+                    if record.offset < ends.get(place, math.inf) and is_believed(record):
                         yield Followed(place.partition, record.value, record.timestamp / 1000)
             if closed.is_set():
                 raise Unusable("this Turnstile was closed: open another one to go on reading")
@@ -189,13 +232,15 @@ def reaching_kafka(config: Config) -> Iterator[None]:
     """Turn what goes wrong with the broker into the SDK's own error.
 
     Raises:
-        ServiceUnavailable: instead of any KafkaError.
+        ServiceUnavailable: instead of any KafkaError, and if it does not let this client in.
     """
     try:
         yield
+    except NotAdmitted as error:
+        raise ServiceUnavailable(str(error)) from error
     except KafkaError as error:
         raise ServiceUnavailable(
-            f"Kafka at {config.kafka} does not answer: {error}. Is the broker up?"
+            f"Kafka at {config.kafka} does not answer: {explained(error, 'Is the broker up?')}"
         ) from error
 
 
@@ -208,35 +253,37 @@ def publishing_error(error: KafkaError) -> TurnstileError:
         )
     else:
         raised = ServiceUnavailable(
-            f"Kafka does not take what is published: {error}. Release nothing; when that is "
-            "mended, open another Turnstile and the run again"
+            f"Kafka does not take what is published: {explained(error)}. Release nothing; when "
+            "that is mended, open another Turnstile and the run again"
         )
     raised.__cause__ = error
     return raised
 
 
-def _wait_for_topics(config: Config) -> int:
-    """P, as soon as there is a broker with the topics.
+def _wait_for_topics(config: Config) -> TopicsSeen:
+    """The topics, as soon as there is a broker with them.
 
     Raises:
-        ServiceUnavailable: not within ``config.timeout``.
+        ServiceUnavailable: not within ``config.timeout``, or this client is refused.
     """
     deadline = monotonic() + config.timeout
     while True:
         try:
-            return _count_partitions(config)
+            return _find_topics(config)
         except (KafkaError, TopicsUnavailable) as error:
-            if monotonic() > deadline:
+            if monotonic() > deadline or is_refusal(error):
+                if isinstance(error, NotAdmitted):
+                    raise ServiceUnavailable(str(error)) from error
+                what = explained(error, "Is the broker up and a worker running?")
                 raise ServiceUnavailable(
-                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {error}. "
-                    "Is the broker up and a worker running?"
+                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"
                 ) from error
             sleep(_TOPICS_POLL)
 
 
-def _count_partitions(config: Config) -> int:
+def _find_topics(config: Config) -> TopicsSeen:
     admin = new_admin(config)
     try:
-        return partition_count(admin, config)
+        return find_topics(admin, config)
     finally:
         admin.close()

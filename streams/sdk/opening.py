@@ -4,19 +4,33 @@
 2. All must hold the dataset, under one policy, made for as many partitions as there are.
 3. Where attempts differ, because an opening before this one came half-way, the lower ones are
    asked again, for the highest. If another trainer has come between, all begins again.
-4. What the partitions decided last, and what was released, say which step comes next.
+4. All must keep participations apart alike, and know users as this client does.
+5. What the partitions decided last, and what was released, say which step comes next.
 
 Closing a run needs no policy and no agreement: whoever still has it open is asked to close it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import uniform
 
 import numpy as np
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from streams.schemas import VERSION, Answer, CloseRun, OpenRun, Reason, RunOpened, encode
+from accounting import InvalidInput
+from accounting.exact.validation import whole_number
+from streams.schemas import (
+    MAX_SEPARATION,
+    VERSION,
+    Answer,
+    CloseRun,
+    OpenRun,
+    Reason,
+    RunOpened,
+    encode,
+)
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_agreement, check_names
 from streams.sdk.errors import (
@@ -26,6 +40,7 @@ from streams.sdk.errors import (
     RequestRejected,
     RunIsClosed,
 )
+from streams.sdk.pseudonyms import check_key
 from streams.sdk.run import Run
 
 _OPENINGS = 10
@@ -36,14 +51,22 @@ _HIGHEST_ASKED = 2**62
 
 
 def open_run(
-    connection: Connection, dataset: str, name: str, *, released: int | None, deadline: Deadline
+    connection: Connection,
+    dataset: str,
+    name: str,
+    *,
+    released: int | None,
+    min_separation: int | None,
+    deadline: Deadline,
 ) -> Run:
     """A new attempt of a run, which fences every earlier one.
 
     Raises:
-        InvalidRequest: a name that no dataset or run can have, or ``released`` does not fit.
-        PartitionsDisagree: the dataset cannot be charged.
+        InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is none,
+            or ``released`` does not fit; or the dataset knows users by other pseudonyms.
+        PartitionsDisagree: the dataset or the run cannot be charged.
         RunIsClosed: the run was closed.
+        SeparationChanged: the run has been charged with another ``min_separation``.
         RequestRejected: the dataset does not exist.
         Fenced: other trainers keep opening this run.
         DecisionTimeout: not all partitions answered; try again.
@@ -53,12 +76,16 @@ def open_run(
         not isinstance(released, int | np.integer) or isinstance(released, bool) or released < -1
     ):
         raise InvalidRequest(f"released is {released!r}; it must be a step, or -1 for none yet")
+    separation = _separation(min_separation)
     for attempts in range(_OPENINGS):
         if attempts:
             connection.pause(uniform(0.0, _PAUSE))
-        opened = _open_everywhere(connection, dataset, name, deadline)
+        opened = _open_everywhere(connection, dataset, name, separation, deadline)
         if opened is not None:
             # Step 4.
+            _check_separations(name, opened)
+            check_key(opened[0].policy, connection.pseudonyms)
+            # Step 5.
             return Run(connection, opened, _next_step(name, opened, released))
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
 
@@ -78,7 +105,7 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     check_names(dataset, name)
     opened = {}
     for partition, reply in _next_attempts(
-        connection, dataset, name, connection.new_token(), deadline
+        connection, connection.new_token(), _open_request(dataset, name), deadline
     ).items():
         if isinstance(reply, RunOpened):
             opened[partition] = reply.attempt
@@ -97,25 +124,44 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     return True
 
 
-def _open_request(dataset: str, name: str, token: str, attempt: int) -> bytes:
-    return encode(OpenRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token))
+def _separation(min_separation: int | None) -> int | UnsetType:
+    if min_separation is None:
+        return UNSET
+    try:
+        return whole_number("min_separation", min_separation, 2, MAX_SEPARATION)
+    except InvalidInput as error:
+        raise InvalidRequest(f"{error}; 1 is what a run does without it") from error
+
+
+def _open_request(
+    dataset: str, name: str, separation: int | UnsetType = UNSET
+) -> Callable[[str, int], bytes]:
+    """What asks for an attempt of a run, by token and number."""
+    blank = OpenRun(
+        v=VERSION, dataset=dataset, run=name, attempt=0, request="-", min_separation=separation
+    )
+    return lambda token, attempt: encode(replace(blank, request=token, attempt=attempt))
 
 
 def _next_attempts(
-    connection: Connection, dataset: str, name: str, token: str, deadline: Deadline
+    connection: Connection, token: str, request: Callable[[str, int], bytes], deadline: Deadline
 ) -> dict[int, Answer | RequestRejected]:
     """What every partition says when it is asked for its next attempt."""
-    request = _open_request(dataset, name, token, 0)
-    return connection.survey(token, dict.fromkeys(range(connection.partitions), request), deadline)
+    requests = dict.fromkeys(range(connection.partitions), request(token, 0))
+    return connection.survey(token, requests, deadline)
 
 
 def _open_everywhere(
-    connection: Connection, dataset: str, name: str, deadline: Deadline
+    connection: Connection,
+    dataset: str,
+    name: str,
+    separation: int | UnsetType,
+    deadline: Deadline,
 ) -> dict[int, RunOpened] | None:
     """The answers of all partitions under one attempt; None if another trainer came between."""
     # Step 1.
-    token = connection.new_token()
-    replies = _next_attempts(connection, dataset, name, token, deadline)
+    token, request = connection.new_token(), _open_request(dataset, name, separation)
+    replies = _next_attempts(connection, token, request, deadline)
     # Step 2.
     check_agreement(dataset, replies, connection.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}
@@ -129,12 +175,27 @@ def _open_everywhere(
         if min(lower.values()) >= attempt:
             token, attempt = connection.new_token(), 0  # beyond what can be asked for: one by one
         try:
-            request = _open_request(dataset, name, token, attempt)
-            answers = connection.ask(token, dict.fromkeys(lower, request), deadline)
+            requests = dict.fromkeys(lower, request(token, attempt))
+            answers = connection.ask(token, requests, deadline)
         except Fenced:
             return None
         opened |= {p: answer for p, answer in answers.items() if isinstance(answer, RunOpened)}
     return None
+
+
+def _check_separations(name: str, opened: Mapping[int, RunOpened]) -> None:
+    """Whether a run keeps participations apart alike in all partitions.
+
+    Another one may have been opened in some of them only, by somebody who then ended.
+    """
+    kept = {p: answer.min_separation or None for p, answer in sorted(opened.items())}
+    other = next((p for p, separation in kept.items() if separation != kept[0]), None)
+    if other is not None:
+        raise PartitionsDisagree(
+            f"run {name!r} has min_separation {kept} in its partitions: open it with the one that "
+            "it is to have, or, if it was charged without, use a run of another name",
+            other,
+        )
 
 
 def _next_step(name: str, opened: Mapping[int, RunOpened], released: int | None) -> int:

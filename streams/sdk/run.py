@@ -96,6 +96,8 @@ class Run:
         policy: the policy of the dataset.
         outer: those of the datasets that it is within, the nearest first: a step fits their
             budgets as well, and is charged to all of them.
+        min_separation: how many steps after a participation the next one of the same user may be;
+            None: the next step.
     """
 
     def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
@@ -103,6 +105,7 @@ class Run:
         self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
         self.policy: Policy = first.policy
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
+        self.min_separation: int | None = first.min_separation or None
         self.step = step
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
@@ -143,6 +146,11 @@ class Run:
         Lists, arrays and the columns of pandas and polars are taken by position: the first norm is
         that of the first user, whatever their labels say. Norms must not be rounded down: what is
         added to the sum may be shorter than its norm, never longer.
+
+        In a run with a ``min_separation`` a step is one of a banded matrix mechanism: its mechanism
+        is what ``accounting.banded_steps`` gives for it, and norms are those of contributions. Whom
+        it asks too soon after the last time is left out and charged nothing; a norm of 0 takes no
+        part.
 
         Args:
             users: n distinct ids, integers (signed 64-bit) or strings.
@@ -196,12 +204,18 @@ class Run:
             timeout: seconds to wait for each round of answers.
 
         Raises:
-            InvalidRequest: the roster has other users, or arguments that make no roster.
+            InvalidRequest: the roster has other users, arguments that make no roster, or the run
+                has a ``min_separation`` and no rosters.
             DecisionTimeout: call again.
             Fenced, RequestRejected: as ``charge``.
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
+            if self.min_separation is not None:
+                raise InvalidRequest(
+                    f"run {self.name!r} keeps participations {self.min_separation} steps apart, "
+                    "and a roster charges everybody at every step: charge it with Run.charge"
+                )
             try:
                 limit = positive_finite("clip_norm", clip_norm)
                 count = whole_number("levels", levels, 1, MAX_LEVELS)
@@ -346,7 +360,7 @@ class Run:
     def _laid_out(self, ids: Ids) -> Layout:
         """These users by partition; what is known of the last ones is not found out again."""
         if self._layout is None or not self._layout.is_of(ids):
-            self._layout = lay_out(ids, self.policy, self._layout)
+            self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
 
     def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:

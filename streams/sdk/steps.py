@@ -32,7 +32,8 @@ from streams.schemas import (
 )
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.sdk.followers import is_whole
+from streams.sdk.followers import is_whole, too_soon_of
+from streams.sdk.pseudonyms import Pseudonyms
 from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
 
@@ -48,12 +49,15 @@ class StepDecision:
             ``accounting.release.clipping`` clips to it. A narrower type must round it down:
             ``accounting.round_to(granted, np.float32, "down")``.
         exhausted: bool (n,), who has nothing left after this step.
+        too_soon: bool (n,), who is halted because the last participation is less than the
+            ``min_separation`` of the run ago, whatever is left; nobody in other runs.
     """
 
     step: int
     admitted: NDArray[np.bool_]
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
+    too_soon: NDArray[np.bool_]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -96,7 +100,11 @@ class Part(NamedTuple):
             raise _not_of_a_worker(answer, "grants what was not asked for")
         granted[clipped] = lower
         return StepDecision(
-            answer.step, admitted, granted, unpack_bits(answer.exhausted, answer.users)
+            answer.step,
+            admitted,
+            granted,
+            unpack_bits(answer.exhausted, answer.users),
+            too_soon_of(answer),
         )
 
 
@@ -161,34 +169,43 @@ class Layout:
             admitted=np.zeros(len(self.ids), dtype=np.bool_),
             granted=np.zeros(len(self.ids)),
             exhausted=np.zeros(len(self.ids), dtype=np.bool_),
+            too_soon=np.zeros(len(self.ids), dtype=np.bool_),
         )
         for partition, decision in decisions.items():
             mine = self.positions[partition]
             whole.admitted[mine] = decision.admitted
             whole.granted[mine] = decision.granted
             whole.exhausted[mine] = decision.exhausted
+            whole.too_soon[mine] = decision.too_soon
         return whole
 
 
-def lay_out(ids: Ids, policy: Policy, before: Layout | None = None) -> Layout:
+def lay_out(
+    ids: Ids,
+    policy: Policy,
+    before: Layout | None = None,
+    pseudonyms: Pseudonyms | None = None,
+) -> Layout:
     """Find the partition of each user.
 
     Args:
         ids: which nobody changes from now on.
         policy: of their dataset.
         before: a layout in this dataset; users that begin with those in it are not looked at anew.
+        pseudonyms: by which the log knows the users; None if it knows their ids.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
     count = len(before.ids) if before is not None and before.begins(ids) else 0
-    # A dataset of version 1 knows names as they are written.
-    more = ids[count:] if policy.user_ids is UNSET else _in_normal_form(ids[count:])
+    more = _known(ids[count:], policy, pseudonyms)
     homes = partitions_of(more, policy.partitions)
     known = more
     if before is not None and count:
         known = _joined(before.known, more)
         homes = np.concatenate([before.homes, homes])
+    if pseudonyms is not None and isinstance(known, np.ndarray):
+        pseudonyms.check_distinct(ids, known)
     check_distinct(known)
     _check_kinds(known, policy)
     order = np.argsort(homes, kind="stable")
@@ -220,6 +237,14 @@ def _joined(ids: Ids, more: Ids) -> Ids:
     if isinstance(ids, np.ndarray) and isinstance(more, np.ndarray):
         return np.concatenate([ids, more])
     return [*ids, *more]
+
+
+def _known(ids: Ids, policy: Policy, pseudonyms: Pseudonyms | None) -> Ids:
+    """The users as the log knows them."""
+    if pseudonyms is not None:
+        return pseudonyms.of(ids)
+    # A dataset of version 1 knows names as they are written.
+    return ids if policy.user_ids is UNSET else _in_normal_form(ids)
 
 
 def _in_normal_form(ids: Ids) -> Ids:

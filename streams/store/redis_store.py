@@ -7,18 +7,25 @@ behind the address may be another Redis by then.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import RedisError, ResponseError
 
+from streams.config import Config
 from streams.store.image import Moment
 from streams.store.layout import (
     FIRST_LAYOUT,
@@ -51,7 +58,7 @@ CONNECTIONS = 8
 class RedisStore(Store):
     """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, **settings: Any) -> None:
         self.address = without_password(url)
         try:
             # No retries: whether a write that got no answer took place, only its version can tell.
@@ -62,6 +69,7 @@ class RedisStore(Store):
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=30.0,
                 socket_connect_timeout=5.0,
+                **settings,
             )
         except ValueError:
             # The error quotes parts of the URL, which may be the password.
@@ -73,6 +81,21 @@ class RedisStore(Store):
         self._redis = redis.asyncio.Redis(connection_pool=pool)
         self._prefix = prefix
         self._scripts: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The store that settings name."""
+        settings: dict[str, Any] = {}
+        if config.redis_username:
+            settings["username"] = config.redis_username
+        if config.redis_password:
+            settings["password"] = config.redis_password
+        if config.redis.startswith("rediss:"):
+            settings["ssl_min_version"] = ssl.TLSVersion.TLSv1_2
+            settings["ssl_ca_certs"] = config.redis_ca or None
+            settings["ssl_certfile"] = config.redis_certificate or None
+            settings["ssl_keyfile"] = config.redis_key or config.redis_certificate or None
+        return cls(config.redis, config.prefix, **settings)
 
     async def __aenter__(self) -> RedisStore:
         return self
@@ -288,7 +311,21 @@ class RedisStore(Store):
             raise self._unavailable(f"partition {partition}", error) from error
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address})")
+        told = next((told for kind, told in _ADVICE if isinstance(error, kind)), "")
+        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){told}")
+
+
+_ADVICE: Sequence[tuple[type[Exception], str]] = (
+    (
+        AuthenticationError,
+        ": check redis_username and redis_password; Redis does not say which of them is wrong",
+    ),
+    (
+        NoPermissionError,
+        ": this user may not do that; `turnstile acl --format redis` shows the rights of each role",
+    ),
+)
+"""What to do about an error; behind the address, which hides no password."""
 
 
 def without_password(url: str) -> str:

@@ -9,6 +9,8 @@ from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics.admittance import check_admittance
+from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
@@ -17,11 +19,17 @@ def _connection(config: Config) -> dict[str, Any]:
     return {
         "bootstrap_servers": config.kafka.split(","),
         "bootstrap_timeout_ms": int(1000 * config.timeout),
+        **security(config),
     }
 
 
 def new_admin(config: Config) -> KafkaAdminClient:
-    """A client that creates and describes topics."""
+    """A client that creates and describes topics: the first that anybody makes.
+
+    Raises:
+        NotAdmitted: who it is, or how it comes, does not suit the broker.
+    """
+    check_admittance(config)
     return KafkaAdminClient(**_connection(config))
 
 

@@ -21,6 +21,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPart
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
@@ -131,13 +132,15 @@ class Topics:
             if self._admin is None:
                 self._admin = new_admin(config)
         except KafkaError as error:
-            raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(
+                f"no Kafka broker at {config.kafka}: {explained(error)}"
+            ) from error
         try:
             seen: TopicsSeen = question(self._admin)
             return seen
         except KafkaError as error:
             self._disconnect()
-            raise TopicsUnavailable(f"the topics at {config.kafka}: {error}") from error
+            raise TopicsUnavailable(f"the topics at {config.kafka}: {explained(error)}") from error
 
     def _disconnect(self) -> None:
         admin, self._admin = self._admin, None
@@ -223,8 +226,8 @@ def ensure_topics(config: Config) -> int:
         return topics.ensure().partitions
 
 
-def partition_count(admin: KafkaAdminClient, config: Config) -> int:
-    """P, which all topics share.
+def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
+    """The topics as clients need them: P, which all share, and the id of norms.
 
     Raises:
         TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
@@ -238,7 +241,8 @@ def partition_count(admin: KafkaAdminClient, config: Config) -> int:
     counts = {name: len(described[name]["partitions"]) for name in names}
     if problem := _uneven(counts):
         raise UnusableTopics(problem)
-    return counts[names[0]]
+    norms = described[config.topic(NORMS)]
+    return TopicsSeen(_topic_id(norms), len(norms["partitions"]), None)
 
 
 def _uneven(counts: Mapping[str, int]) -> str | None:

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,17 +22,20 @@ from faust.worker import Worker
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
-from streams.store.redis_store import RedisStore
+from streams.topics.authentic import inspector_of, seal_of
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
+from streams.worker.health import HealthServer
 from streams.worker.kafka.batches import read_as_written
+from streams.worker.kafka.connection import credentials
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
 from streams.worker.kafka.transport import NoTables, TurnstileApp
+from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
 
@@ -44,16 +48,18 @@ _SESSION_SECONDS = 6.0
 class _Record:
     """A Faust event as a record of the log."""
 
-    __slots__ = ("_event", "leader_epoch", "offset", "value")
+    __slots__ = ("_event", "_metrics", "leader_epoch", "offset", "value")
 
-    def __init__(self, event: Any) -> None:
-        self._event = event
+    def __init__(self, event: Any, metrics: Metrics) -> None:
+        self._event, self._metrics = event, metrics
         self.offset: int = event.message.offset
         self.value: bytes | None = event.message.value
         self.leader_epoch: int = event.message.checksum  # see ``kafka.batches``
 
     def done(self) -> None:
         self._event.ack()
+        message = self._event.message
+        self._metrics.applied(message.partition, time.time() - message.timestamp)
 
 
 class _Worker(Worker):
@@ -63,11 +69,25 @@ class _Worker(Worker):
         await asyncio.sleep(0)
 
 
-def create_app(config: Config, topics: Topics) -> TurnstileApp:
-    """The Faust app of a worker, and the world that the worker is in."""
+def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
+    """The Faust app of a worker, and the world that the worker is in.
+
+    Args:
+        config: its settings.
+        topics: the topics.
+        log: the id of norms as it was found; another one stops every partition.
+
+    Raises:
+        ConfigurationError: keys that cannot be used.
+        StoreUnavailable: an address of Redis that cannot be used.
+    """
+    seal = seal_of(config, log)
+    inspector = inspector_of(config, log)
     app = _faust_app(config)
-    store = RedisStore(config.redis, config.prefix)
-    publisher = KafkaPublisher(config)
+    metrics = Metrics()
+    store = TimedStore.of(config)
+    store.metrics = metrics
+    publisher = KafkaPublisher(config, seal)
     watched = KafkaTopics(topics)
     world = World(
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
@@ -75,24 +95,30 @@ def create_app(config: Config, topics: Topics) -> TurnstileApp:
         store=store,
         topics=watched,
         read_log=lambda: KafkaLog(config),
-        publisher=publisher,
-        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition),
-        images_of=lambda partition: KafkaImageTopic(config, partition),
+        publisher=CountingPublisher(publisher, metrics),
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, seal, inspector),
+        images_of=lambda partition: KafkaImageTopic(config, partition, seal, inspector),
         image_every=config.checkpoint_seconds,
         end=end_process,
     )
     app.end = world.end
-    app.owned = Partitions(world)
-    _drive(app)
+    app.owned = owned = Partitions(world)
+    metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned))
+    health = HealthServer(config.health, metrics, owned) if config.health else None
+    _drive(app, metrics)
 
     async def connect() -> None:
         await store.connect()
         if unknown := await store.check():
             logger.warning("%s", unknown)
         await publisher.start()
+        if health:
+            await health.start()
 
     async def disconnect() -> None:
-        await app.owned.claim([])
+        if health:
+            await health.stop()
+        await owned.claim([])
         await publisher.stop()
         await store.close()
         await watched.close()
@@ -106,6 +132,7 @@ def _faust_app(config: Config) -> TurnstileApp:
     app = TurnstileApp(
         f"{config.prefix}worker",
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
+        broker_credentials=credentials(config),
         store="memory://",
         TableManager=NoTables,
         web_enabled=False,
@@ -126,7 +153,7 @@ def _faust_app(config: Config) -> TurnstileApp:
     return app
 
 
-def _drive(app: TurnstileApp) -> None:
+def _drive(app: TurnstileApp, metrics: Metrics) -> None:
     """Let Faust call the partitions; whatever they raise ends the worker."""
     owned = app.owned
 
@@ -149,7 +176,7 @@ def _drive(app: TurnstileApp) -> None:
                 message = event.message
                 if message.generation_id == app.consumer_generation_id:
                     app.arrived(message.partition, len(message.value or b""))
-                    await owned.arrive(message.partition, _Record(event))
+                    await owned.arrive(message.partition, _Record(event, metrics))
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
@@ -175,8 +202,7 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     read_as_written()
     topics = Topics(config)
     try:
-        topics.ensure()
-        app = create_app(config, topics)
+        app = create_app(config, topics, topics.ensure().topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)

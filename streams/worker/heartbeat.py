@@ -18,14 +18,27 @@ SUMMARY_SHARE = 0.01
 
 
 class Heartbeat:
-    """Of one partition, for as long as one claim lasts."""
+    """Of one partition, for as long as one claim lasts.
+
+    Attributes:
+        end: where the log ended at the last beat, if that was known.
+    """
 
     def __init__(self, processor: Processor) -> None:
+        self.end: int | None = None
         self._processor = processor
         self._time = asyncio.get_running_loop().time
         self._caught_up_at = self._time()
         self._summarised: int | None = None  # the last record in the last summary
         self._not_before = 0.0
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for which records have been waiting and none was applied."""
+        now, processor = self._time(), self._processor
+        if self.end is None or processor.next >= self.end:
+            self._caught_up_at = now
+        return max(0.0, now - max(self._caught_up_at, processor.moved_at))
 
     async def beat(self, end: int | None) -> None:
         """Show how far the partition is; pass over what is at its end and holds nothing.
@@ -38,9 +51,8 @@ class Heartbeat:
             if not is_running:
                 return
             now = self._time()
-            if end is None or processor.next >= end:
-                self._caught_up_at = now
-            waiting = max(0.0, now - max(self._caught_up_at, processor.moved_at))
+            self.end = end
+            waiting = self.waiting
             backlog = processor.holding.backlog
             pulse = Pulse(
                 processor.next,

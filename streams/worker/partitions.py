@@ -62,6 +62,20 @@ class Owned:
     partitions: int
 
 
+@dataclass(frozen=True)
+class PartitionView:
+    """A partition that was given to this worker, as it is now; what is not known is None."""
+
+    partition: int
+    state: str  # of the processor; one that could not be claimed is stopped
+    problem: str | None = None  # why nothing is decided, and what to do
+    next: int | None = None  # the offset to apply next
+    end: int | None = None  # where the log ended when it was last seen
+    waiting: float | None = None  # seconds for which records wait and none is applied
+    changes: int | None = None  # entries in Redis that are not compacted
+    changes_bytes: int | None = None
+
+
 class Partitions:
     """The partitions of one worker. All methods run in one event loop.
 
@@ -71,7 +85,10 @@ class Partitions:
     def __init__(self, world: World) -> None:
         self._world = world
         self._owned: dict[int, Owned] = {}
+        self._stopped: dict[int, Stop] = {}  # those that were assigned and could not be owned
         self._claiming = asyncio.Lock()
+        self.is_assigned = False  # whether the group has said which partitions are this worker's
+        self.count: int | None = None  # P, as it was when they were claimed last
 
     async def claim(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
@@ -82,11 +99,14 @@ class Partitions:
         async with self._claiming:
             for partition in sorted(self._owned.keys() - set(assigned)):
                 await self._let_go(partition)
+            self._stopped = {p: stop for p, stop in self._stopped.items() if p in assigned}
+            self.is_assigned = True
             positions: dict[int, int] = {}
             if not assigned:
                 return positions
             # Step 1.
             seen = await self._world.topics.look()
+            self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
                     f"partition {max(assigned)} is assigned, and Kafka shows {seen.partitions}"
@@ -103,6 +123,18 @@ class Partitions:
         """Whether records of this partition are wanted."""
         owned = self._owned.get(partition)
         return owned is not None and owned.processor.state is not State.STOPPED
+
+    def views(self) -> list[PartitionView]:
+        """Every partition that was given to this worker, as it is now."""
+        held = [
+            _view(partition, owned.processor, owned.heartbeat)
+            for partition, owned in self._owned.items()
+        ]
+        stopped = [
+            PartitionView(partition, State.STOPPED.value, str(stop))
+            for partition, stop in self._stopped.items()
+        ]
+        return sorted(held + stopped, key=lambda view: view.partition)
 
     async def suspend(self) -> None:
         """Decide nothing more: a rebalance begins, and somebody else may claim any partition."""
@@ -202,13 +234,14 @@ class Partitions:
             return await self._take_over(partition, seen, stops)
         except Stopped as stopped:
             await self._let_go(partition)
-            stop = stopped.stop
+            stop = self._stopped[partition] = stopped.stop
             logger.critical("partition %d stops: %s", partition, stop)
             await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
     async def _take_over(self, partition: int, seen: TopicsSeen, stops: Stops) -> int:
         # Step 5.
+        self._stopped.pop(partition, None)
         try:
             snapshot = await self._world.store.load(partition)
         except Damaged as damaged:
@@ -239,6 +272,20 @@ class Partitions:
         owned = self._owned.pop(partition, None)
         if owned is not None:
             await owned.processor.close()
+
+
+def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> PartitionView:
+    backlog = processor.holding.backlog
+    return PartitionView(
+        partition,
+        state=processor.state.value,
+        problem=None if processor.stop is None else str(processor.stop),
+        next=processor.next,
+        end=heartbeat.end,
+        waiting=heartbeat.waiting,
+        changes=backlog.entries,
+        changes_bytes=backlog.bytes,
+    )
 
 
 def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:

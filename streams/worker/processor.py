@@ -125,6 +125,7 @@ class Processor:
         self.next = snapshot.next  # the first offset that Redis has not seen
         self.moved_at = self._time()  # when it last got ahead
         self.state = State.RUNNING
+        self.stop: Stop | None = None  # why nothing is decided, if so
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
@@ -348,6 +349,7 @@ class Processor:
         if not self._move(State.STOPPED):
             return
         self.intake.close()
+        self.stop = stop
         logger.critical("partition %d stops: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 

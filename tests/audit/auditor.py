@@ -202,6 +202,18 @@ class RunState:
     decision: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
     roster: Roster | None = None
+    separation: int | None = None  # steps from a participation of a user to the next, at least
+    took_part: dict[User, int] = field(default_factory=dict)  # the last step of each
+
+    def has_to_wait(self, user: User) -> bool:
+        """Whether a user cannot take part in the next step."""
+        if self.separation is None or user not in self.took_part:
+            return False
+        return self.step + 1 < self.took_part[user] + self.separation
+
+    def check_version(self, request: Mapping[str, Any]) -> None:
+        if self.separation is not None and request["v"] < 3:
+            raise Rejection("unsupported-version")
 
 
 class Auditor:
@@ -304,6 +316,7 @@ class Auditor:
                 or chain[0].policy["on_exhaustion"] == "clip"
                 or kinds is NOT_GIVEN
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
+                or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
             ):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
@@ -376,12 +389,19 @@ class Auditor:
             attempt = run.attempt + (token != run.request)
         if attempt < run.attempt or (attempt == run.attempt and token != run.request):
             raise Rejection("older-attempt")
+        run.check_version(request)
+        asked = request.get("min_separation", NOT_GIVEN)
+        if asked not in (NOT_GIVEN, run.separation):
+            if attempt == run.attempt or run.step >= 0 or run.roster is not None:
+                raise Rejection("separation-changed")
+            run.separation = asked
         run.attempt, run.request = attempt, token
         return {
             **self._about_run(place, request, run),
             "type": "run-opened",
             "policy": policy_in(request["v"], dataset.policy),
             **({"outer": [dataset.policy for dataset in outer]} if outer else {}),
+            **({"min_separation": run.separation} if run.separation else {}),
         }
 
     def _close(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -390,6 +410,7 @@ class Auditor:
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
         run.closed, run.content, run.decision, run.roster = True, (), {}, None
+        run.separation, run.took_part = None, {}
         return {**self._about_run(place, request, run), "type": "run-closed"}
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
@@ -418,6 +439,7 @@ class Auditor:
     ) -> dict[str, Any]:
         partition, _ = place
         chain, run = self._open_to(partition, charge)
+        run.check_version(charge)
         if is_uneven(charge):
             raise Rejection("malformed")
         users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
@@ -433,8 +455,15 @@ class Auditor:
         self._validate(partition, chain, charge, users, norms)
         self._check_writes_of_1(chain[0], charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
-        granted, refused = self._settle(place, chain, charge, users, norms, witnesses.get(key, {}))
+        too_soon = [
+            norm > 0 and run.has_to_wait(user) for user, norm in zip(users, norms, strict=True)
+        ]
+        granted, refused = self._settle(
+            place, chain, charge, users, norms, too_soon, witnesses.get(key, {})
+        )
         admitted = [grant is not None for grant in granted]
+        taking_part = [user for user, grant in zip(users, granted, strict=True) if grant]
+        run.took_part |= dict.fromkeys(taking_part, charge["step"])
         clipped = [
             (position, grant)
             for position, (grant, norm) in enumerate(zip(granted, norms, strict=True))
@@ -442,7 +471,11 @@ class Auditor:
         ]
         decision = {
             **_about_step(place, charge),
-            "type": "nested-decision" if len(chain) > 1 else "decision",
+            "type": "separated-decision"
+            if run.separation
+            else "nested-decision"
+            if len(chain) > 1
+            else "decision",
             "digest": digest_of(charge, users, norms),
             "users": len(users),
             "admitted": admitted,
@@ -451,6 +484,7 @@ class Auditor:
             "clipped": [position for position, _ in clipped],
             "granted": [grant for _, grant in clipped],
             **said_of_budgets(_names(chain), refused),
+            **({"too_soon": too_soon} if run.separation else {}),
         }
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -469,6 +503,8 @@ class Auditor:
     def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
         chain, run = self._open_to(partition, request)
+        if run.separation:
+            raise Rejection("no-rosters")
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
@@ -504,6 +540,8 @@ class Auditor:
         if again := _decided_before(run, charge, content, digest):
             return again
         roster = run.roster
+        if run.separation:
+            raise Rejection("no-rosters")
         if roster is None:
             raise Rejection("unknown-roster")
         if charge["members"] != len(roster.members):
@@ -631,14 +669,19 @@ class Auditor:
         charge: Mapping[str, Any],
         users: list[User],
         norms: list[float],
+        too_soon: list[bool],
         witness: Mapping[int, float],
     ) -> tuple[list[float | None], list[int]]:
         """Charge every user; the granted norm of each, None for those left out, and for these the
-        first budget that refused.
+        first budget that refused, or 0 for who came too soon.
         """
         granted: list[float | None] = []
         refused = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
+            if too_soon[position]:
+                granted.append(None)
+                refused.append(0)
+                continue
             accounts = [d.accounts.setdefault(user, d.account(user)) for d in chain]
             offers = [
                 _granted(dataset, account, charge, norm, witness.get(position))

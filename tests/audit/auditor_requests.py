@@ -84,8 +84,12 @@ POLICY = {
     ),
     "own_order": lambda value: value is NOT_GIVEN or value is True,
     "within": lambda value: value is NOT_GIVEN or _is_name(value),
+    "pseudonyms": lambda value: (
+        value is NOT_GIVEN
+        or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
+    ),
 }
-_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3}
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3, "pseudonyms": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
@@ -96,6 +100,11 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
         if version < since
     }
     policy = {**POLICY, **unknown}
+    separation = {}
+    if version >= 3:
+        separation["min_separation"] = lambda value: (
+            value is NOT_GIVEN or _is_integer(2, 2**14)(value)
+        )
     if version < 3:
         policy["measure"] = lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp")
     shared = {"v": lambda value: value == version}
@@ -113,6 +122,7 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             **run,
             "attempt": _is_integer(first, _LAST_ASKED[version]),
             "request": _is_token,
+            **separation,
         },
         "charge": {
             **run,
@@ -174,6 +184,8 @@ _DEFAULTS = {
     "user_ids": NOT_GIVEN,
     "own_order": NOT_GIVEN,
     "within": NOT_GIVEN,
+    "pseudonyms": NOT_GIVEN,
+    "min_separation": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,

@@ -16,7 +16,7 @@ from tests.audit.auditor import LARGEST_RECORD, UNIT, Auditor
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.log import Log
 from tests.audit.published import frozen, published_answer
-from tests.audit.stored import roster_of, state_of
+from tests.audit.stored import participations_of, roster_of, state_of
 
 
 def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
@@ -49,7 +49,7 @@ def _compare_answers(auditor: Auditor, log: Log) -> None:
         assert answer["partition"] == partition
         whole, content = _frozen_answer(value or b"")
         answers.append(whole)
-        if answer["type"] in ("decision", "nested-decision", "roster-decision"):
+        if answer["type"].endswith("decision"):
             key = answer["dataset"], answer["run"], answer["step"], partition
             contents[key].add(content)
     for key, ways in contents.items():
@@ -123,13 +123,21 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     for key, roster in rosters.items():
         found = roster_of(ledger, key)
         assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
+    apart = {key: run for key, run in runs.items() if run.separation is not None}
+    _same(f"runs of partition {partition} with a separation", apart, ledger.separations)
+    kept = {address[:2] for address in ledger.participants}
+    _same(f"runs of which participants are kept in {partition}", apart.keys() & kept, kept)
+    for key, run in apart.items():
+        counting = {u: s for u, s in run.took_part.items() if s + run.separation > run.step + 1}
+        expected, found = (run.separation, counting), participations_of(ledger, key)
+        assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
     summary = ledger.summary()
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        unsaid = dict.fromkeys(("user_ids", "own_order", "within"), NOT_GIVEN)
+        unsaid = dict.fromkeys(("user_ids", "own_order", "within", "pseudonyms"), NOT_GIVEN)
         assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]

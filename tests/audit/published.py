@@ -22,7 +22,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
 def published_answer(value: bytes) -> dict[str, Any]:
     """A record of `halts` in the auditor's terms."""
     answer = msgspec.msgpack.decode(value)
-    if answer["type"] in ("decision", "nested-decision"):
+    if answer["type"] in ("decision", "nested-decision", "separated-decision"):
         count = answer["users"]
         answer["admitted"] = _bits(answer["admitted"], count)
         answer["exhausted"] = _bits(answer["exhausted"], count)
@@ -32,6 +32,8 @@ def published_answer(value: bytes) -> dict[str, Any]:
         answer["granted"] = numbers_of(granted, "d")
         if "refused" in answer:
             answer["refused"] = list(answer["refused"])
+        if "too_soon" in answer:
+            answer["too_soon"] = _bits(answer["too_soon"], count)
     elif answer["type"] == "roster-decision":
         for name in ("halted", "readmitted", "exhausted", "regranted"):
             answer[name] = published_positions(answer[name], answer["members"])
@@ -58,7 +60,7 @@ def granted_norms(
     granted = {}
     for partition, _, value in halts:
         answer = published_answer(value or b"")
-        if answer["type"] == "decision" and answer["clipped"]:
+        if answer["type"] in ("decision", "separated-decision") and answer["clipped"]:
             key = answer["dataset"], answer["run"], answer["step"], partition
             granted[key] = dict(zip(answer["clipped"], answer["granted"], strict=True))
     return granted

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import User, numbers_of
 from tests.audit.auditor_rosters import Roster, prices_in
@@ -33,6 +35,22 @@ def state_of(ledger: Ledger, name: str) -> Rows:
             rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
     assert list(rows) == list(users)
     return rows
+
+
+def participations_of(ledger: Ledger, address: tuple[str, ...]) -> tuple[int, dict[User, int]]:
+    """How far a run keeps participations apart, and the steps that still count, by user."""
+    separation, last = ledger.separations[address], ledger.runs[address].step
+    steps: dict[User, int] = {}
+    for (*run, place), packed in ledger.participants.items():
+        if run == list(address):
+            slots = struct.unpack(f"<{len(packed) // 4}I", packed)
+            step = next(s for s in range(last, -1, -1) if s % (separation - 1) == int(place))
+            users = ledger.datasets[address[0]].users_at(np.array(slots, dtype=np.int64))
+            ids = users if isinstance(users, list) else users.tolist()
+            assert ids, f"nobody took part in step {step} of {address}, and that is kept"
+            assert not steps.keys() & set(ids), f"{ids} took part before step {step} of {address}"
+            steps |= dict.fromkeys(ids, step)
+    return separation, steps
 
 
 def unpacked(packed: bytes) -> list[int]:

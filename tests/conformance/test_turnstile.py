@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 
-from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, renyi_cost
+from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_step, renyi_cost
 from streams import (
     DatasetInUse,
     Fenced,
@@ -23,6 +23,7 @@ from streams import (
     PolicyChanged,
     RequestRejected,
     RunIsClosed,
+    SeparationChanged,
     StepContentChanged,
     Turnstile,
     Unusable,
@@ -476,6 +477,42 @@ def test_a_step_is_given_up_under_every_measure(
     assert run.interrupted
     run.abandon()
     assert run.step == 1
+
+
+# --- participations that are apart ---------------------------------------------------------------
+
+
+def test_participations_are_kept_apart_over_attempts_and_halts_say_so(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=0.2, on_exhaustion="clip")
+    users = list(range(12))
+    columns = [banded_step([2.0, 1.0, 2.0], 12.0)] * 6  # the noise of a plain step of 4
+    run = turnstile.run(name, "ftrl", min_separation=3)
+    taken: dict[int, list[int]] = {user: [] for user in users}
+    for step, mechanism in enumerate(columns):
+        if step == 3:
+            run = turnstile.run(name, "ftrl", released=2)
+            assert run.min_separation == 3
+        asked = users[step % 2 :: 2] if step else users[:4]
+        decision = run.charge(asked, np.ones(len(asked)), mechanism=mechanism, clip_norm=1.0)
+        for user, admitted, waits in zip(asked, decision.admitted, decision.too_soon, strict=True):
+            assert waits == (bool(taken[user]) and step - taken[user][-1] < 3)
+            assert admitted == (not waits)
+            taken[user] += [step] * int(admitted)
+        assert (decision.granted == decision.admitted).all()
+    halts = {(h.step, h.user, h.reason) for h in turnstile.halts(name, follow=False)}
+    assert halts == {
+        (step, user, "too-soon")
+        for user, steps in taken.items()
+        for step in range(6)
+        if user in (users[step % 2 :: 2] if step else users[:4]) and step not in steps
+    }
+    with pytest.raises(SeparationChanged):
+        turnstile.run(name, "ftrl", min_separation=4)
+    with pytest.raises(InvalidRequest, match="roster"):
+        run.enrol(users, clip_norm=1.0)
+    run.close()
 
 
 # --- what describes a step ------------------------------------------------------------------------

@@ -112,6 +112,8 @@ class Fuzz:
         for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r", v=2)
         log.open(dataset="within", run="r", v=3)
+        for dataset in ("a", "b", "within"):
+            log.open(dataset=dataset, run="apart", v=3, min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)
         self._aside = rebuilt(log.changes)
         log.watch = watch

@@ -12,7 +12,7 @@ from tests.audit.auditor_rosters import tariff_digest
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
 
 DATASETS = ["a", "b", "c", "own", "within", "old", "nobody-created-this"]
-RUNS = ["r", "s", "nobody-opened-this"]
+RUNS = ["r", "s", "apart", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
 INTEGERS = [0, 1, 2, 3, -1, 2**53, 2**63 - 1, -(2**63)]
@@ -69,6 +69,8 @@ class Records:
             record |= {"run": run, "attempt": attempt + rng.choice([0, 0, 0, 0, 1, -1])}
         if kind == "open-run":
             record["request"] = rng.choice("tu")
+            if run == "apart" or rng.random() < 0.2:
+                record["min_separation"] = rng.choice([2, 3, 3, 3, 2**14, 1])
         if kind == "charge":
             record |= self._step(state.step if state else -1)
         if kind == "enrol":

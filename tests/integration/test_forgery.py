@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from streams.schemas import Charge, Decision, Reason, Rejected, decode_request, encode
-from streams.sdk.errors import ConflictingDecisions, RequestRejected, Unusable
+from streams.config import Config
+from streams.ledger.outputs import Channel, Output
+from streams.schemas import (
+    Charge,
+    Decision,
+    Reason,
+    Rejected,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
 from streams.sdk.run import Run, StepDecision
+from streams.topics.authentic import inspector_of, seal_of
+from streams.topics.seen import TopicsSeen
+from streams.topics.topics import Topics
 from streams.wire.packing import charge_digest, pack_bits, unpack_users
+from streams.wire.signatures import new_keys
+from streams.worker.kafka.fenced_producer import KafkaFencedProducer
+from streams.worker.ports import Origin
 from tests.integration.service import Service, ServiceFactory, eventually
 
 USERS = list(range(12))
@@ -27,14 +46,32 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
         yield service
 
 
+PRIVATE, PUBLIC = new_keys()
+
+
+@pytest.fixture(scope="module")
+def signed(start_service: ServiceFactory) -> Iterator[Service]:
+    """A service whose workers sign, and whose shared client believes nobody else."""
+    environment = {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_TRUSTED_KEYS": PUBLIC}
+    with (
+        start_service(partitions=2, worker_environment=environment) as service,
+        Turnstile(config=replace(service.config, trusted_keys=PUBLIC)) as client,
+    ):
+        service._client = client
+        yield service
+
+
 @pytest.fixture(scope="module")
 def write(shared: Service) -> Iterator[Callable[..., Any]]:
     """Writes to a topic as anybody could who reaches the broker."""
     producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
 
-    def send(topic: str, partition: int, value: bytes | None) -> None:
-        name = shared.config.topic(topic)
-        producer.send(name, value=value, key=b"k", partition=partition).get(timeout=30)
+    def send(
+        topic: str, partition: int, value: bytes | None, service: Service = shared, **more: Any
+    ) -> None:
+        name = service.config.topic(topic)
+        record = {"value": value, "key": b"k", "partition": partition, **more}
+        producer.send(name, **record).get(timeout=30)
 
     yield send
     producer.close()
@@ -49,6 +86,11 @@ def without_workers(service: Service) -> Iterator[None]:
             service.stack.stop_worker(worker.index)
     yield
     service.stack.start_worker()
+
+
+def ensure(config: Config) -> TopicsSeen:
+    with Topics(config) as topics:
+        return topics.ensure()
 
 
 def exhausted_run(service: Service, name: str) -> Run:
@@ -182,3 +224,124 @@ def test_a_forged_refusal_ends_an_attempt_and_costs_nothing(
     assert again.interrupted
     assert again.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
     assert {row[0] for row in shared.state(name).values()} == {(2**43,)}
+
+
+# --- workers that sign, and clients that know their key -------------------------------------------
+
+
+def test_what_nobody_signed_admits_refuses_and_ends_nothing(
+    signed: Service, name: str, write: Callable[..., Any]
+) -> None:
+    run = exhausted_run(signed, name)
+    told: list[StepDecision] = []
+    with without_workers(signed):
+        charging = threading.Thread(
+            target=lambda: told.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
+        )
+        charging.start()
+        forged = eventually(lambda: len(found := forged_admissions(signed, name, 1)) == 2 and found)
+        charges = {(p, at): value for p, at, value in signed.log.records["norms"]}
+        for partition, decision in forged.items():
+            write("halts", partition, encode(decision), signed)
+            refusal = Rejected(
+                partition=partition,
+                offset=decision.offset,
+                reason=Reason.OLDER_ATTEMPT,
+                detail="forged",
+                record=charges[partition, decision.offset],
+                dataset=name,
+                run="r",
+                attempt=run.attempt,
+                step=1,
+            )
+            write("rejects", partition, encode(refusal), signed)
+        eventually(lambda: signed.client._connection._why_silent().startswith("4 records"))
+    charging.join()
+    assert told[0].halted.all(), "the workers' own decision, when they were there again"
+    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+    halts = list(signed.client.halts(name, follow=False))
+    assert sorted((halt.step, halt.user) for halt in halts) == [
+        (step, user) for step in (1, 2) for user in USERS
+    ]
+
+
+def test_a_signed_decision_is_believed_in_its_place_alone(
+    signed: Service, name: str, write: Callable[..., Any]
+) -> None:
+    """What was signed is written again: where it was, it is the same; elsewhere it is nothing."""
+    run = exhausted_run(signed, name)
+    signed.settle()
+    consumer = KafkaConsumer(bootstrap_servers=signed.kafka, group_id=None)
+    place = TopicPartition(signed.config.topic("halts"), 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning()
+    end, records = consumer.end_offsets([place])[place], []
+    while consumer.position(place) < end:
+        records += [record for found in consumer.poll(200).values() for record in found]
+    consumer.close()
+    (original,) = (
+        record
+        for record in records
+        if getattr(decode_answer(record.value), "dataset", "") == name
+        and isinstance(decode_answer(record.value), Decision)
+    )
+    again = {"key": original.key, "headers": original.headers}
+    before = signed.client._connection._why_silent()
+    write("halts", 0, original.value, signed, **again)
+    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+    assert signed.client._connection._why_silent() == before
+    write("halts", 1, original.value, signed, **again)
+    eventually(lambda: "not for this topic, partition" in signed.client._connection._why_silent())
+    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+
+
+def test_a_forged_checkpoint_neither_shows_nor_hides_a_bound(
+    signed: Service, name: str, write: Callable[..., Any]
+) -> None:
+    exhausted_run(signed, name)
+    signed.settle()
+    true = list(signed.client.odometer(name, follow=False))
+    for checkpoint in true:
+        forged = msgspec.structs.replace(checkpoint, bound=[0.0], offset=2**40)
+        write("odometer", checkpoint.partition, encode(forged), signed)
+    assert {seen.user: seen.bound for seen in signed.client.odometer(name, follow=False)} == {
+        seen.user: seen.bound for seen in true
+    }
+    assert {seen.user for seen in true} == set(USERS)
+
+
+def test_a_forged_checkpoint_keeps_no_worker_from_sending_its_own(
+    signed: Service, write: Callable[..., Any]
+) -> None:
+    """A worker goes on after the last one that was signed, not after the last one."""
+    config = replace(
+        signed.config, prefix=f"{signed.prefix}fence.", signing_key=PRIVATE, trusted_keys=PUBLIC
+    )
+    origin = Origin(ensure(config).topic, 0)
+    producer = KafkaFencedProducer(
+        config, 0, seal_of(config, origin.topic), inspector_of(config, origin.topic)
+    )
+    unsigned = KafkaFencedProducer(config, 0)
+
+    async def scenario() -> None:
+        for sender, values in ((producer, [b"1", b"2"]), (unsigned, [b"3", b"4"])):
+            await sender.start()
+            outputs = [Output(Channel.ODOMETER, b"u", value) for value in values]
+            await sender.send([(origin, outputs)])
+        for reader, value in ((unsigned, b"4"), (producer, b"2")):
+            last = await reader.last()
+            assert last is not None
+            assert (last.value, last.origin) == (value, origin)
+        await producer.stop()
+        await unsigned.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_with_another_key_is_told_that_it_is_not_the_workers(signed: Service) -> None:
+    stranger = replace(signed.config, trusted_keys=new_keys()[1], timeout=1.0)
+    with (
+        Turnstile(config=stranger) as client,
+        pytest.raises(DecisionTimeout, match="sign with another key or with none"),
+    ):
+        client.create_dataset("strange", budget=1.0)

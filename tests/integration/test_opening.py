@@ -103,7 +103,7 @@ from streams.sdk.client import Turnstile
 
 kafka, prefix, name = sys.argv[1:]
 turnstile = Turnstile(kafka, prefix=prefix)
-producer = turnstile._connection._producer
+producer = turnstile._connection._open()
 send, sent = producer.send, []
 
 

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 import redis
+from prometheus_client.parser import text_string_to_metric_families
 
 from streams.cli.output import Exit
+from streams.local.ports import free_ports
 from streams.operations import status as operations
 from streams.operations.status import read_datasets, read_owners, read_partitions
 from streams.topics.topics import ensure_topics
@@ -183,6 +186,33 @@ def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
             assert done.returncode not in (Exit.OK, 1)
             assert "hunter2" not in done.stdout + done.stderr
             assert "password" in done.stderr
+
+
+def test_a_worker_says_over_http_that_it_decides_and_how_much(
+    start_service: ServiceFactory,
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    environment = {"TURNSTILE_HEALTH": address}
+    with start_service(workers=1, partitions=2, worker_environment=environment) as service:
+        charge(service, 3)
+        service.publish(0, b"garbage")
+        service.settle()
+        for path in ("livez", "readyz", "healthz"):
+            with urlopen(f"http://{address}/{path}", timeout=10) as answer:
+                assert answer.status == 200
+        with urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        samples = {
+            (sample.name, sample.labels.get("partition")): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        ends = service.log.norms_ends()
+        for partition in range(2):
+            assert samples["turnstile_records_total", str(partition)] == ends[partition]
+            assert samples["turnstile_next_offset", str(partition)] == ends[partition]
+        assert samples["turnstile_commit_seconds_count", None] > 0
+        assert 'turnstile_rejects_total{reason="malformed"} 1.0' in text
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

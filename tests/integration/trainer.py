@@ -67,7 +67,7 @@ def write(checkpoint: Path, state: dict[str, Any]) -> None:
 def watch_publishing(turnstile: Turnstile, is_now: Any, point: str) -> None:
     """Die when the broker has this many parts of the step."""
     parts = {"half": 1, "published": turnstile.partitions}.get(point)
-    producer = turnstile._connection._producer
+    producer = turnstile._connection._open()
     send, sent = producer.send, 0
 
     def send_and_die(*arguments: Any, **options: Any) -> Any:

@@ -12,6 +12,7 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
     third     versions 2 and 3: rosters, tariffs, sampled steps, orders of one's own, pure DP; two
               runs over the same users, by roster and by norms
     nested    version 3: datasets within others, charged by rosters and by norms
+    separated   version 3: runs that keep participations apart, beside others
 """
 
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import tariff
@@ -28,7 +30,7 @@ from streams.schemas import Decision
 from streams.wire.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
-from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog
+from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
 HERE = Path(__file__).parent
 
@@ -320,11 +322,64 @@ def _as_said(mechanism: Mechanism) -> dict[str, Any]:
             return {"mechanism": "pure-dp"}
 
 
+SEPARATED: dict[str, dict[str, Any]] = {
+    "zcdp": {"budget": 0.4},
+    "gdp-clip": {"measure": "gdp", "budget": 0.7, "on_exhaustion": "clip"},
+    "own-clip": {
+        "measure": "renyi",
+        "orders": [2.0, 32.0],
+        "budget": [0.2, 2.5],
+        "own_order": True,
+        "on_exhaustion": "clip",
+    },
+    "person": {"budget": 0.9},
+    "ads": {"measure": "gdp", "budget": 1.1, "within": "person"},
+}
+
+
+def make_separated(seed: int) -> Log:
+    """Runs with a separation and without over the same users, and what such runs cannot do."""
+    rng = np.random.default_rng(400 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    users = [u for u, p in enumerate(partitions_of(np.arange(120), 3)) if p == 1]
+    kept = {"near": 2, "far": 7, "plain": UNSET}
+    for name, policy in SEPARATED.items():
+        log.create(name, **policy)
+        for run, separation in kept.items():
+            log.open(dataset=name, run=run, attempt=0, request="first", min_separation=separation)
+    for number in range(320):
+        name, run = str(rng.choice(list(SEPARATED))), str(rng.choice(list(kept)))
+        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1])))
+        about = {"dataset": name, "run": run, "attempt": state.attempt}
+        kind = int(rng.integers(24))
+        if kind == 0:
+            log.send(log.records[-int(rng.integers(1, 4))])
+        elif kind == 1:
+            asked = [UNSET, 2, 3, 7][rng.integers(4)]
+            log.open(
+                dataset=name, run=run, attempt=0, request=f"later-{number}", min_separation=asked
+            )
+        elif kind == 2 and run != "plain":
+            log.enrol(users[:3], **about)
+            log.step(step, prices(), members=3, **about)
+        elif kind == 3:
+            log.charge(step, users[:3], [0.1] * 3, scale, v=2, **about)
+        elif kind == 4 and number > 250:
+            log.close(**about)
+        else:
+            some = [users[i] for i in rng.choice(len(users), rng.integers(0, 20), replace=False)]
+            log.charge(step, some, rng.choice([0.0, 0.3, 1.0, np.e / 3], len(some)), scale, **about)
+    log.audit()
+    return log
+
+
 MAKERS = {
     "first": make_first,
     "second": make_second,
     "third": make_third,
     "nested": make_nested,
+    "separated": make_separated,
 }
 
 

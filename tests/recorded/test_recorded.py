@@ -88,6 +88,15 @@ def test_the_nested_recordings_hold_datasets_within_others():
     }
 
 
+def test_the_separated_recordings_hold_runs_that_keep_participations_apart():
+    types, reasons = kinds_in("separated")
+    assert types >= {(kind, 3) for kind in ("separated-decision", "nested-decision", "decision")}
+    assert reasons >= {
+        *(Reason.SEPARATION_CHANGED, Reason.NO_ROSTERS, Reason.UNSUPPORTED_VERSION),
+        *(Reason.RUN_CLOSED, Reason.STEP_CONTENT_CHANGED),
+    }
+
+
 class StoredState(msgspec.Struct):
     """What a release kept of a recorded log."""
 

@@ -171,6 +171,7 @@ class Trainer:
         self.changes_mind = rng.random() < 0.3
         self.closes = rng.random() < 0.2
         self.enrols = False  # it charges a roster
+        self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.released = -1
         self.contents: dict[int, Content] = {}
         self.quota = 0
@@ -197,7 +198,9 @@ class Trainer:
         rng = self.world.rng
         released = self.released if self.keeps_track else None
         try:
-            run = turnstile.run(self.plan.dataset, self.run, released=released)
+            run = turnstile.run(
+                self.plan.dataset, self.run, released=released, min_separation=self.min_separation
+            )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
             self._agree(turnstile)
@@ -247,6 +250,8 @@ class Trainer:
                 continue
             policies = [run.policy, *run.outer]
             self.told.hear(self.name, policies, self.run, step, heard, decision)
+            if self.min_separation is not None:
+                self.told.check_apart(run.dataset, self.run, step, self.min_separation)
             self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
             self.contents.pop(step, None) if rng.random() < 0.9 else None
             if self.keeps_track and rng.random() < 0.2:

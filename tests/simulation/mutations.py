@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from streams.ledger import budgets, ledger, runs, state
+from streams.ledger import apart, budgets, ledger, runs, state, tracked
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, run
 from streams.store import holding, image, memory_store, snapshot
@@ -487,6 +487,26 @@ def outer_budgets_not_asked() -> Patches:
         return admits, np.zeros(len(admits), dtype=np.uint8)
 
     yield _set(budgets.Budgets, "_allowed", allowed)
+
+
+@mutation
+def separation_not_enforced() -> Patches:
+    """Who took part in a step may take part in the next one."""
+
+    def have_to_wait(self: Any, run: Any, slots: Any) -> Any:
+        return np.zeros(len(slots), dtype=np.bool_)
+
+    yield _set(apart.Participants, "have_to_wait", have_to_wait)
+
+
+@mutation
+def participations_forgotten_at_a_compaction() -> Patches:
+    """Of those who took part there are changes and no pages."""
+
+    def take_page(self: Any, name: str) -> None:
+        tracked.Tracked.take_page(self, name)
+
+    yield _set(apart.Participants, "take_page", take_page)
 
 
 @mutation

@@ -12,6 +12,7 @@ import logging
 import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from streams.store.memory_store import Contents
@@ -59,6 +60,7 @@ class Simulation:
         self._started = 0
         self._background: list[asyncio.Task[Any]] = []
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
+        self._apart = Random(f"separations of {seed}")
         self.trainers = self._cast()
 
     def _cast(self) -> list[Trainer]:
@@ -68,11 +70,13 @@ class Simulation:
             runs = rng.choice((1, 1, 2))
             for run in range(runs):
                 rivals = rng.choice((1, 1, 1, 2))
+                separation = self._apart.choice((None, None, 2, 3, 4))
                 for rival in range(rivals):
                     name = f"t{number}{run}{'ab'[rival]}"
                     trainer = Trainer(self.world, self.told, plan, name, f"r{run}")
                     trainer.shares_run = rivals > 1
                     trainer.enrols = rivals == 1 and rng.random() < 0.4
+                    trainer.min_separation = None if trainer.enrols else separation
                     trainers.append(trainer)
         return trainers
 

@@ -51,6 +51,7 @@ class Told:
     def __init__(self) -> None:
         self.steps: dict[tuple[str, str, int], Heard] = {}
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
+        self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
     def content(self, rng: Random, users: list[Any], policy: Policy) -> Content:
         """Something to charge, of which a user can pay a few."""
@@ -97,6 +98,26 @@ class Told:
                     Fraction(granted) / Fraction(content.noise_stddev)
                 ) ** 2 / 2
                 self._check(who, policy, user)
+
+    def check_apart(self, dataset: str, run: str, step: int, separation: int) -> None:
+        """Whether nobody was admitted to a step who took part in one that is too near.
+
+        Args:
+            dataset: that was charged.
+            run: of it.
+            step: that a client was told of.
+            separation: steps from a participation of a user to the next one, at least.
+
+        Raises:
+            Wrong: somebody was.
+        """
+        heard = self.steps[dataset, run, step]
+        for user, granted in zip(heard.content.users, heard.granted, strict=True):
+            steps = self._took_part[dataset, run, user]
+            steps |= {step} if granted else set()
+            near = [other for other in steps if 0 < abs(other - step) < separation]
+            if granted and near:
+                raise Wrong(f"{user!r} takes part in steps {near} and {step} of {run} of {dataset}")
 
     def _check(self, who: str, policy: Policy, user: Any) -> None:
         if policy.own_order is True:

@@ -115,3 +115,67 @@ REDACTED = [
 @pytest.mark.parametrize(("text", "shown"), REDACTED)
 def test_a_password_in_a_url_is_never_shown(text, shown):
     assert redact(text) == shown
+
+
+def test_secrets_can_be_in_files_of_their_own_beside_the_settings(tmp_path):
+    (tmp_path / "password").write_text("se cret\n")
+    (tmp_path / "ring").write_text("one\ntwo # remark\n")
+    file = tmp_path / "turnstile.toml"
+    file.write_text('redis_password_file = "password"\ntrusted_keys_file = "ring"\n')
+    config = Config.load(file, {})
+    assert (config.redis_password, config.trusted_keys) == ("se cret", "one\ntwo # remark")
+    # A variable wins over the file, whichever of the two forms either has.
+    other = tmp_path / "other"
+    other.write_text("another")
+    assert Config.load(file, {"TURNSTILE_REDIS_PASSWORD": "mine"}).redis_password == "mine"
+    variable = {"TURNSTILE_REDIS_PASSWORD_FILE": str(other)}
+    assert Config.load(file, variable).redis_password == "another"
+
+
+UNUSABLE_SECURITY = [
+    ('kafka_security = "TLS"', "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ('kafka_mechanism = "GSSAPI"', "SCRAM-SHA-512"),
+    ('kafka_security = "SASL_SSL"', "needs kafka_username and kafka_password"),
+    ('kafka_security = "SASL_SSL"\nkafka_username = "u"', "kafka_password_file"),
+    ('kafka_password = "hunter2"', "has no login"),
+    ('kafka_username = "u"\nkafka_security = "SSL"', "has no login"),
+    (
+        'kafka_username = "u"\nkafka_password = "hunter2"\nkafka_mechanism = "PLAIN"\n'
+        'kafka_security = "SASL_PLAINTEXT"',
+        "everybody to read",
+    ),
+    ('kafka_ca = "turnstile.toml"', "nothing would be encrypted"),
+    ('kafka_security = "SSL"\nkafka_ca = "absent.pem"', "no such file"),
+    ('kafka_security = "SSL"\nkafka_key = "turnstile.toml"', "without kafka_certificate"),
+    ('redis_ca = "turnstile.toml"', "begins with rediss"),
+    ('redis_password = "hunter2"\nredis_password_file = "turnstile.toml"', "give one"),
+    ('kafka_password_file = "absent"', "absent"),
+    ('signing_key_file = "empty"', "is empty"),
+    ('kafka_ca_file = "turnstile.toml"', "unknown setting"),
+    ("kafka_password = 2.5e7", "of type str|has no login"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), UNUSABLE_SECURITY)
+def test_less_security_than_was_asked_for_is_refused_and_no_secret_shown(
+    tmp_path, content, message
+):
+    file = tmp_path / "turnstile.toml"
+    file.write_text(content)
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        Config.load(file, {})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_secret_is_in_what_is_shown_of_settings():
+    secrets = {
+        "kafka_password": "hunter2",
+        "kafka_key_password": "hunter2",
+        "redis_password": "hunter2",
+        "signing_key": "hunter2",
+    }
+    config = Config(kafka_security="SASL_SSL", kafka_username="me", **secrets)
+    assert "hunter2" not in repr(config)
+    assert "kafka_username='me'" in repr(config)
+    assert repr(Config()).count("=") == 3, "what has its default is not worth a line"

@@ -1,14 +1,15 @@
 """Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
-bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian.
+bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. Who signs checkpoints
+believes in none that is not signed, either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,11 +18,13 @@ from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.ledger.ledger import Output
+from streams.topics.authentic import Inspector, Seal, header, origin_header
 from streams.topics.topics import ODOMETER
+from streams.wire.signatures import ORIGIN, Content
+from streams.worker.kafka.connection import connection_settings
 from streams.worker.kafka.publisher import MAX_BATCH_BYTES
 from streams.worker.ports import NotSent, Origin, Sent
 
-_HEADER = "norms"
 _ORIGIN = struct.Struct(">16si")
 _POLL_MS = 200
 
@@ -31,7 +34,7 @@ class Transactions:
 
     def __init__(self, config: Config, topic: str, partition: int) -> None:
         self._topic = config.topic(topic)
-        self._kafka = config.kafka
+        self._config = config
         self._partition = partition
         self._producer: Any = None
         self._failed = False
@@ -43,7 +46,7 @@ class Transactions:
             NotSent: the broker does not answer.
         """
         self._producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._kafka,
+            **connection_settings(self._config),
             transactional_id=f"{self._topic}-{self._partition}",
             max_batch_size=MAX_BATCH_BYTES,
         )
@@ -76,22 +79,37 @@ class Transactions:
 
 
 class KafkaFencedProducer(Transactions):
-    """The producer of one partition's checkpoints."""
+    """The producer of one partition's checkpoints.
 
-    def __init__(self, config: Config, partition: int) -> None:
+    Args:
+        config: where Kafka is.
+        partition: whose checkpoints.
+        seal: with what they are signed; None if they are not.
+        inspector: who looks at those that are there already; None if all are believed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
         super().__init__(config, ODOMETER, partition)
+        self._seal = seal
+        self._inspector = inspector
 
     async def last(self) -> Sent | None:
         """The last record that was sent and committed, once it has begun."""
         place = aiokafka.TopicPartition(self._topic, self._partition)
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._kafka, isolation_level="read_committed"
+            **connection_settings(self._config), isolation_level="read_committed"
         )
         try:
             await consumer.start()
             try:
                 consumer.assign([place])
-                return _sent(await _last_of(consumer, place))
+                return _sent(await _last_of(consumer, place, self._is_authentic))
             finally:
                 await consumer.stop()
         except KafkaError as error:
@@ -99,9 +117,14 @@ class KafkaFencedProducer(Transactions):
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; returns when the broker has them."""
-        await self._transact(
-            lambda: send_in_batches(self._producer, self._topic, self._partition, outputs)
-        )
+        place = self._topic, self._partition
+        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._seal))
+
+    def _is_authentic(self, record: Any) -> bool:
+        if self._inspector is None:
+            return True
+        content = record.key, record.value
+        return self._inspector.admits(self._topic, self._partition, content, record.headers)
 
 
 def _hush(producer: Any) -> None:
@@ -122,24 +145,34 @@ async def send_in_batches(
     topic: str,
     partition: int,
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
+    seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
-    """Queue outputs, each with its origin."""
-    records = (
-        {"key": output.key, "value": output.value, "headers": headers}
+    """Queue outputs, each with its origin and, if there is a seal, its signature."""
+    contents = [
+        Content(output.key, output.value, packed)
         for origin, group in outputs
-        for headers in [[(_HEADER, _ORIGIN.pack(*origin))]]
+        for packed in [_ORIGIN.pack(*origin)]
         for output in group
-    )
-    return await queue_in_batches(producer, topic, partition, records)
+    ]
+    return await queue_in_batches(producer, topic, partition, contents, seal)
 
 
 async def queue_in_batches(
-    producer: Any, topic: str, partition: int, records: Iterable[Mapping[str, Any]]
+    producer: Any,
+    topic: str,
+    partition: int,
+    contents: Sequence[Content],
+    seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
     """Queue many small records as ready-made batches, which costs less than one by one."""
+    if seal is None:
+        headers = [origin_header(content) for content in contents]
+    else:
+        headers = seal.headers(topic, partition, contents)
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
-    for record in records:
+    for content, given in zip(contents, headers, strict=True):
+        record = {"key": content.key, "value": content.value, "headers": given}
         if batch.append(**record, timestamp=None) is None:
             sent.append(await producer.send_batch(batch, topic, partition=partition))
             batch = producer.create_batch()
@@ -148,8 +181,10 @@ async def queue_in_batches(
     return sent
 
 
-async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
-    """The last record of a partition that a consumer is given, if there is one.
+async def _last_of(
+    consumer: Any, place: aiokafka.TopicPartition, counts: Callable[[Any], bool]
+) -> Any:
+    """The last record of a partition that a consumer is given and that counts, if there is one.
 
     What is at the end may be the ends of transactions, and records of those that were aborted.
     """
@@ -161,15 +196,13 @@ async def _last_of(consumer: Any, place: aiokafka.TopicPartition) -> Any:
         consumer.seek(place, first)
         while await consumer.position(place) < end:
             for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                last = records[-1]
+                last = next(filter(counts, reversed(records)), last)
     return last
 
 
 def _sent(record: Any) -> Sent | None:
     """A record as a checkpoint with its origin, if it says of one."""
-    packed = (
-        next((value for name, value in record.headers if name == _HEADER), b"") if record else b""
-    )
-    if len(packed or b"") != _ORIGIN.size:
+    packed = header(record.headers, ORIGIN) if record else None
+    if packed is None or len(packed) != _ORIGIN.size:
         return None
     return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")

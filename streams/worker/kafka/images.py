@@ -9,24 +9,42 @@ from contextlib import suppress
 from streams.config import Config
 from streams.operations.images import ImagesUnavailable, read_image
 from streams.store.image import Image, Record
+from streams.topics.authentic import Inspector, Seal
 from streams.topics.topics import CHECKPOINTS
+from streams.wire.signatures import Content
 from streams.worker.checkpoints import STOP_WITHIN
 from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.worker.ports import LogUnavailable, NotSent
 
 
 class KafkaImageTopic(Transactions):
-    """One partition of the topic checkpoints."""
+    """One partition of the topic checkpoints.
 
-    def __init__(self, config: Config, partition: int) -> None:
+    Args:
+        config: where Kafka is.
+        partition: whose images.
+        seal: with what they are signed; None if they are not.
+        inspector: who looks at what is there already; None if all is believed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
         super().__init__(config, CHECKPOINTS, partition)
-        self._config = config
+        self._seal = seal
+        self._inspector = inspector
         self._closed = asyncio.Event()
 
     async def read(self, with_contents: bool) -> Image | None:
         """The last image that is out; it is read and verified in another thread."""
         try:
-            return await asyncio.to_thread(read_image, self._config, self._partition, with_contents)
+            return await asyncio.to_thread(
+                read_image, self._config, self._partition, self._inspector, with_contents
+            )
         except ImagesUnavailable as error:
             raise LogUnavailable(str(error)) from error
 
@@ -40,11 +58,10 @@ class KafkaImageTopic(Transactions):
 
     async def send(self, records: Sequence[Record]) -> None:
         """Send records in one transaction; returns when the broker has them."""
-        written = [{"key": key, "value": value} for key, value in records]
+        contents = [Content(key, value) for key, value in records]
+        place = self._topic, self._partition
         sending = asyncio.create_task(
-            self._transact(
-                lambda: queue_in_batches(self._producer, self._topic, self._partition, written)
-            )
+            self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._seal))
         )
         closing = asyncio.create_task(self._closed.wait())
         try:

@@ -25,6 +25,7 @@ from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 from streams.config import Config
 from streams.topics.topics import NORMS
 from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, epoch_of, records_of
+from streams.worker.kafka.connection import connection_settings
 from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, Stored
 
 T = TypeVar("T")
@@ -39,11 +40,11 @@ class KafkaLog:
 
     def __init__(self, config: Config) -> None:
         self._topic = config.topic(NORMS)
-        self._kafka = config.kafka
+        self._config = config
         self._client: Any
 
     async def __aenter__(self) -> KafkaLog:
-        self._client = AIOKafkaClient(bootstrap_servers=self._kafka)
+        self._client = AIOKafkaClient(**connection_settings(self._config))
         try:
             await self._client.bootstrap()
             await self._client._wait_on_metadata(self._topic)

@@ -11,6 +11,9 @@ import aiokafka
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import MAX_REQUEST_BYTES
+from streams.topics.authentic import Seal
+from streams.wire.signatures import Content
+from streams.worker.kafka.connection import connection_settings
 
 MAX_BATCH_BYTES = 512 * 1024
 """A producer has one batch of a partition under way: small ones would wait for each other."""
@@ -23,17 +26,22 @@ class KafkaPublisher:
 
     What it sends may come twice, and late: readers drop what they have seen. Checkpoints of the
     odometer must not come late, see ``checkpoints``.
+
+    Args:
+        config: where Kafka is.
+        seal: with what records are signed; None if they are not.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seal: Seal | None = None) -> None:
         self._topics = {channel: config.topic(channel.value) for channel in Channel}
-        self._kafka = config.kafka
+        self._config = config
+        self._seal = seal
         self.producer: Any
 
     async def start(self) -> None:
         """Connect. The producer belongs to the event loop in which this runs."""
         self.producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=self._kafka,
+            **connection_settings(self._config),
             acks="all",
             enable_idempotence=True,
             max_batch_size=MAX_BATCH_BYTES,
@@ -52,12 +60,29 @@ class KafkaPublisher:
 
         There is no order between topics.
         """
+        headers = self._headers(partition, outputs)
         return [
             await self.producer.send(
                 self._topics[output.channel],
                 value=output.value,
                 key=output.key,
                 partition=partition,
+                headers=headers[at],
             )
-            for output in outputs
+            for at, output in enumerate(outputs)
         ]
+
+    def _headers(
+        self, partition: int, outputs: Sequence[Output]
+    ) -> Sequence[list[tuple[str, bytes]] | None]:
+        """Of each output; those of a topic are signed together."""
+        headers: list[list[tuple[str, bytes]] | None] = [None] * len(outputs)
+        if self._seal is not None:
+            for channel, topic in self._topics.items():
+                places = [at for at, output in enumerate(outputs) if output.channel is channel]
+                contents = [Content(outputs[at].key, outputs[at].value) for at in places]
+                for at, signed in zip(
+                    places, self._seal.headers(topic, partition, contents), strict=True
+                ):
+                    headers[at] = signed
+        return headers

@@ -16,6 +16,7 @@ from streams.ledger.ledger import Channel, Output
 from streams.store.image import Record as ImageRecord
 from streams.topics.clients import new_admin
 from streams.topics.topics import CHECKPOINTS, NORMS, ODOMETER
+from streams.wire.signatures import Content
 from streams.worker.kafka.fenced_producer import (
     KafkaFencedProducer,
     queue_in_batches,
@@ -131,9 +132,9 @@ class KafkaHand:
         dies = KafkaImageTopic(self.config, partition)
         await dies.start()
         producer, topic = dies._producer, self.config.topic(CHECKPOINTS)
-        written = [{"key": key, "value": value} for key, value in records]
+        contents = [Content(key, value) for key, value in records]
         await producer.begin_transaction()
-        await asyncio.gather(*await queue_in_batches(producer, topic, partition, written))
+        await asyncio.gather(*await queue_in_batches(producer, topic, partition, contents))
         await producer.abort_transaction()
         await dies.stop()
 

@@ -12,6 +12,7 @@ import redis
 from streams.local import RedisServer
 from streams.store.memory_store import MemoryStore
 from streams.store.redis_store import RedisStore
+from streams.store.rights import rights
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand, Scenario
 
 STORES = ("memory", pytest.param("redis", marks=pytest.mark.process))
@@ -42,12 +43,15 @@ def on_memory(scenario: Scenario) -> None:
 
 
 def on_redis(url: str, scenario: Scenario) -> None:
+    """As a user who may do what workers have to, with the keys of one prefix, and nothing else."""
     prefix = f"t{uuid4().hex}."
 
-    async def connected() -> None:
-        async with RedisStore(url, prefix) as store:
+    async def connected(client: redis.Redis) -> None:
+        async with RedisStore(url, prefix, username=prefix, password="hunter2") as store:
             await store.connect()
-            with redis.Redis.from_url(url) as client:
-                await scenario(Bench(store, RedisHand(client, prefix)))
+            await scenario(Bench(store, RedisHand(client, prefix)))
 
-    asyncio.run(connected())
+    with redis.Redis.from_url(url) as client:
+        words = ("on", ">hunter2", *rights("decide", prefix))
+        client.execute_command("ACL", "SETUSER", prefix, *words)
+        asyncio.run(connected(client))

@@ -345,6 +345,11 @@ TABLE += [
     one("ApproxZcdpFilter", APPROX.exhausted, PAIR),
     one("ApproxZcdpFilter", APPROX.epsilon, 1e-3),
     one("banded_step", accounting.banded_step, [1.0], 1.0),
+    one(
+        "banded_steps",
+        lambda c, s, b, n: accounting.banded_steps(c, s, min_separation=b, steps=n),
+        *([1.0, 0.5], 1.0, 2, 3),
+    ),
     one("SeparationFilter", lambda b: SeparationFilter(ZcdpFilter(1.0), b), 2),
     one("SeparationFilter", lambda t, c: APART.admit_units(APART_STATE, t, c), 1, NOTHING),
     one(

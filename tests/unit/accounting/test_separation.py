@@ -18,6 +18,7 @@ from accounting import (
     SeparationState,
     ZcdpFilter,
     banded_step,
+    banded_steps,
     charge_units,
 )
 
@@ -144,3 +145,105 @@ def test_separations_and_states_that_are_none_are_refused() -> None:
         rule.admit_units(state, 0, cost[:1])
     with pytest.raises(InvalidInput, match="next_step"):
         rule.admit_units(SeparationState(state.spent, -cost), 0, cost)
+
+
+# --- the steps of a matrix ----------------------------------------------------------------------
+
+
+def banded(rng: np.random.Generator, steps: int, bands: int) -> np.ndarray:
+    """A lower triangular matrix of so many bands, none of whose columns is 0."""
+    below = np.arange(steps)[:, None] - np.arange(steps)
+    entries = rng.normal(size=(steps, steps)) + 3.0 * np.eye(steps)
+    return np.where((below >= 0) & (below < bands), entries, 0.0)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**32), st.floats(0.1, 50.0))
+def test_each_step_of_a_matrix_is_charged_by_the_norm_of_its_column(
+    steps: int, bands: int, seed: int, noise: float
+) -> None:
+    matrix = banded(np.random.default_rng(seed), steps, bands)
+    mechanisms = banded_steps(matrix, noise, min_separation=bands)
+    norms = np.linalg.norm(matrix, axis=0)
+    assert [step.noise_stddev for step in mechanisms] == pytest.approx((noise / norms).tolist())
+    for column, step in zip(matrix.T, mechanisms, strict=True):
+        square = sum(Fraction(entry) ** 2 for entry in column.tolist())
+        assert Fraction(step.noise_stddev) ** 2 * square <= Fraction(noise) ** 2
+
+
+@given(st.lists(entries, min_size=1, max_size=6), st.integers(0, 9), st.floats(0.1, 50.0))
+def test_a_toeplitz_matrix_is_charged_as_it_is_written_out(
+    column: list[float], more: int, noise: float
+) -> None:
+    column[0] = column[0] or 1.0
+    steps = len(column) + more
+    dense = sum(np.diag(np.full(steps - k, entry), -k) for k, entry in enumerate(column))
+    short = banded_steps(column, noise, min_separation=len(column), steps=steps)
+    assert short == banded_steps(dense, noise, min_separation=len(column))
+    assert short[0] == banded_step(column, noise)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.data())
+def test_the_sensitivity_to_participations_apart_is_the_root_of_the_sum_of_squares(
+    bands: int, more: int, seed: int, data: st.DataObject
+) -> None:
+    """In whole numbers, and against every choice of signs: none moves the rows further."""
+    rng, steps = np.random.default_rng(seed), 3 * (bands + more)
+    below = np.arange(steps)[:, None] - np.arange(steps)
+    matrix = rng.integers(-3, 4, (steps, steps)) * ((below >= 0) & (below < bands))
+    np.fill_diagonal(matrix, 1 + matrix.diagonal() % 3)
+    first, apart = data.draw(st.integers(0, bands)), bands + data.draw(st.integers(0, 2))
+    taken = list(range(first, steps, apart))
+    columns = [sum(int(entry) ** 2 for entry in matrix[:, step]) for step in taken]
+    for _ in range(8):
+        signs = rng.choice([-1, 1], len(taken))
+        moved = sum(int(row) ** 2 for row in matrix[:, taken] @ signs)
+        assert moved == sum(columns)
+    prices = banded_steps(matrix.astype(float), 1.0, min_separation=bands)
+    charged = sum(int(charge_units("zcdp", prices[step], [1.0])[0]) for step in taken)
+    assert Fraction(sum(columns), 2) <= Fraction(charged, 2**44)
+    assert charged <= sum(columns) * 2**43 * (1 + Fraction(1, 2**50)) + len(taken)
+
+
+def test_closer_than_the_bands_one_user_can_move_more_than_two_prices_pay_for() -> None:
+    """One step too close: rows in common add up before they are squared."""
+    matrix = np.array([[2.0, 0.0, 0.0], [1.0, 2.0, 0.0], [1.0, 1.0, 2.0]])
+    prices = banded_steps(matrix, 1.0, min_separation=3)
+    charged = sum(float(charge_units("zcdp", prices[step], [1.0])[0]) * 2.0**-44 for step in (0, 2))
+    moved = matrix[:, 0] + matrix[:, 2]
+    assert float(moved @ moved) / 2.0 > charged * 1.3
+    with pytest.raises(InvalidInput, match="at least 3, the number of bands"):
+        banded_steps(matrix, 1.0, min_separation=2)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "options", "message"),
+    [
+        ([[1.0, 0.5], [0.0, 1.0]], {}, r"matrix\[0, 1\] is 0.5, but must be 0: no row"),
+        ([[1.0, 0.0]], {}, "a square"),
+        ([[[1.0]]], {}, "a square"),
+        ([], {"steps": 3}, "1 to 3 entries"),
+        ([1.0] * 4, {"steps": 3}, "1 to 3 entries"),
+        ([1.0, 0.5], {}, "steps is None"),
+        ([1.0, 0.5], {"steps": 0}, "steps is 0"),
+        ([[1.0]], {"steps": 2}, "as many as the matrix has"),
+        ([[1.0, 0.0], [1.0, 0.0]], {}, r"matrix\[:, 1\] is 0.0, but must be not 0 throughout"),
+        ([[math.nan]], {}, "finite"),
+        ([[1.0, math.nan], [0.0, 1.0]], {}, r"matrix\[0, 1\]"),
+        ([[1.0]], {"min_separation": 0}, "min_separation is 0"),
+        ([[1.0]], {"noise_stddev": 0.0}, "noise_stddev"),
+        ([1.0, 0.5, 0.25, 0.0], {"steps": 9}, "at least 3, the number of bands"),
+    ],
+)
+def test_what_is_no_banded_matrix_is_refused_with_the_reason(
+    matrix: list, options: dict, message: str
+) -> None:
+    arguments = {"noise_stddev": 1.0, "min_separation": 2, **options}
+    with pytest.raises(InvalidInput, match=message):
+        banded_steps(matrix, **arguments)
+
+
+def test_a_matrix_in_float32_as_libraries_have_it_is_charged_as_it_is() -> None:
+    matrix = np.tril(np.full((4, 4), 0.1, dtype=np.float32))
+    (first, *_, last) = banded_steps(matrix, 1.0, min_separation=4)
+    assert first.noise_stddev == pytest.approx(5.0)
+    assert last == banded_step([float(np.float32(0.1))], 1.0)

@@ -81,7 +81,9 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
     for path in DOCUMENTS:
         fenced = path.read_text(encoding="utf-8").split("```")[1::2]
         kinds = {block.partition("\n")[0] for block in fenced}
-        assert kinds <= {"python", "sh", ""}, path  # what has no kind is a picture
+        # What has no kind is a picture; tests/unit/offline/test_documents.py is for the consoles.
+        shown = {"console"} if path.name == "proving.md" else set()
+        assert kinds <= {"python", "sh", "", *shown}, path
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -119,5 +121,9 @@ def test_commands_of_the_documents_are_understood(command) -> None:
             parse(arguments)
         case ["docker", "compose", verb, *_]:  # no container engine is needed to test this
             assert verb in {"up", "down", "logs"}
+        case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
+            assert (TOP / folder / "kustomization.yaml").exists()
+        case ["kubectl", *arguments]:
+            assert "create" in arguments
         case _:
             pytest.fail(f"nothing tests {command}")

@@ -34,8 +34,8 @@ class Client:
     ) -> None:
         pass
 
-    def run(self, dataset: str, name: str, *, released: int | None = None) -> Run:
-        return self.partitions.open(name, dataset, released)
+    def run(self, dataset: str, name: str, **options: int | None) -> Run:
+        return self.partitions.open(name, dataset, **options)
 
 
 @pytest.fixture
@@ -144,6 +144,23 @@ def test_runs_count_by_themselves(partitions: Partitions, publish) -> None:
     assert (code, [step for step, _ in shown]) == (Exit.OK, [0, 0, 1, 1])
 
 
+def test_a_line_may_say_how_far_its_run_keeps_participations_apart(
+    partitions: Partitions, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "steps.jsonl"
+    lines = [line(1, min_separation=2), line(2, users=[4, 5, 6, 7]), line(3, min_separation=2)]
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    assert main(["publish", str(file), "--json"]) == Exit.OK
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["halted"], first["too_soon"]) == ([], [])
+    assert (second["halted"], second["too_soon"]) == ([4], [4])
+    assert third["too_soon"] == []
+    assert partitions.spent() == {**rho(1, 3), 4: 5.0, **dict.fromkeys([5, 6, 7], 2.0)}
+    file.write_text(json.dumps(line(1, min_separation=3)))
+    assert main(["publish", str(file)]) == Exit.REFUSED
+    assert "keeps them 2 steps apart" in capsys.readouterr().err
+
+
 # Sent after two lines of the run r; the run closed is closed.
 WRONG = {
     "gap": ([line(1, step=0), line(3, step=4)], Exit.USAGE, "line 2: this is step 4"),
@@ -162,6 +179,17 @@ WRONG = {
     ),
     "closed": ([line(1, run="closed")], Exit.REFUSED, "line 1: partition 0 refused: run-closed"),
     "no dataset": ([line(1, dataset="no")], Exit.REFUSED, "line 1: partition 0 refused: unknown-d"),
+    "no separation": ([line(1, min_separation=1)], Exit.USAGE, "line 1: Expected `int` >= 2"),
+    "another separation": (
+        [line(0, run="new", min_separation=3), line(2, run="new", min_separation=4)],
+        Exit.USAGE,
+        "line 2: min_separation is 4, but run 'new' was opened with 3",
+    ),
+    "a separation later": (
+        [line(1), line(2, min_separation=3)],
+        Exit.USAGE,
+        "line 2: min_separation is 3, but run 'r' was opened with none",
+    ),
     "no name": ([line(1, run="a/b")], Exit.USAGE, "line 1: Expected `str` matching"),
 }
 

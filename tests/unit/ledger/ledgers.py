@@ -67,8 +67,9 @@ class Log:
         record = WithdrawDataset(v=v or self.v, dataset=name, request=request)
         return answer_of(self.send(record))
 
-    def open(self, dataset="d", run="r", attempt=1, request="token", v=None):
-        record = OpenRun(v=v or self.v, dataset=dataset, run=run, attempt=attempt, request=request)
+    def open(self, dataset="d", run="r", attempt=1, request="token", v=None, **fields):
+        about = {"dataset": dataset, "run": run, "attempt": attempt, "request": request}
+        record = OpenRun(v=v or self.v, **about, **fields)
         return answer_of(self.send(record))
 
     def close(self, dataset="d", run="r", attempt=1, request="token", v=None):

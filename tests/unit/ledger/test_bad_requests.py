@@ -206,6 +206,15 @@ def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
     assert judge.refused > 50 * len(policy)
 
 
+@VERSIONS
+@ENCODINGS
+def test_any_separation_of_a_run_is_judged_alike(judge, encoded, v):
+    record = {**good("open-run", v), "run": "new"}
+    for value in VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY:
+        judge.refuses(encoded({**record, "min_separation": value}))
+    assert judge.refused > 50
+
+
 @ENCODINGS
 @KINDS
 def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):
@@ -221,6 +230,7 @@ FEATURES = [
     ("withdraw-dataset", {}, 2),
     ("open-run", {"attempt": 0}, 2),
     ("open-run", {"attempt": 2**53 + 1}, 2),
+    ("open-run", {"min_separation": 4}, 3),
     ("charge", {"attempt": 2**53 + 1}, 2),
     ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
     ("enrol", {}, 3),

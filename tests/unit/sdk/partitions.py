@@ -63,8 +63,14 @@ class Partitions(MemoryConnection):
     def withdraw(self, name: str = "d") -> None:
         self.turnstile.withdraw_dataset(name)
 
-    def open(self, name: str = "r", dataset: str = "d", released: int | None = None) -> Run:
-        return self.turnstile.run(dataset, name, released=released)
+    def open(
+        self,
+        name: str = "r",
+        dataset: str = "d",
+        released: int | None = None,
+        min_separation: int | None = None,
+    ) -> Run:
+        return self.turnstile.run(dataset, name, released=released, min_separation=min_separation)
 
     def close_run(self, name: str = "r", dataset: str = "d") -> bool:
         return self.turnstile.close_run(dataset, name)

@@ -24,8 +24,17 @@ from hypothesis.stateful import (
 )
 
 from streams.ledger.ledger import Output
-from streams.schemas import Charge, Decision, Reason, RunOpened, decode_answer, decode_request
+from streams.schemas import (
+    Charge,
+    Decision,
+    Reason,
+    RunOpened,
+    SeparatedDecision,
+    decode_answer,
+    decode_request,
+)
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
+from streams.sdk.followers import too_soon_of
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
@@ -42,6 +51,7 @@ EXPECTED = {
     Reason.DATASET_IN_USE,
     Reason.RUN_CLOSED,
     Reason.OLDER_ATTEMPT,
+    Reason.SEPARATION_CHANGED,
     Reason.STEP_CONTENT_CHANGED,
 }
 """Refusals that trainers bring upon each other. All others would be errors of the SDK."""
@@ -113,6 +123,7 @@ class Recorded(Partitions):
         super().__init__(len(PLACES))
         self.made: dict[tuple[Step, int], tuple[Charge, Decision]] = {}
         self.attempts: dict[tuple[str, str, int], int] = {}
+        self.separations: dict[tuple[str, str, int], int] = {}
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
         outputs = super()._apply(partition, request)
@@ -120,9 +131,12 @@ class Recorded(Partitions):
         answer = None if outputs[0].channel.value == "rejects" else decode_answer(outputs[0].value)
         if isinstance(answer, RunOpened):
             self.attempts[answer.dataset, answer.run, partition] = answer.attempt
+            self.separations[answer.dataset, answer.run, partition] = answer.min_separation or 1
         if isinstance(record, Charge) and isinstance(answer, Decision):
             newest = self.attempts[record.dataset, record.run, partition]
             assert record.attempt == newest, "older attempts are fenced"
+            is_apart = self.separations[record.dataset, record.run, partition] > 1
+            assert isinstance(answer, SeparatedDecision) == is_apart, "it is fixed"
             place = (record.dataset, record.run, record.step), partition
             self.made.setdefault(place, (record, answer))
         return outputs
@@ -151,8 +165,9 @@ class Clients(RuleBasedStateMachine):
     @initialize(
         begun=st.sampled_from(["nothing", "half-made", "half-withdrawn", "made", "open", "open"]),
         loss=LOSSES,
+        separation=st.sampled_from([None, None, 2, 3]),
     )
-    def begin(self, begun: str, loss: Loss) -> None:
+    def begin(self, begun: str, loss: Loss, separation: int | None) -> None:
         """Mostly with datasets that are there, and trainers at work."""
         for trainer, dataset in enumerate(DATASETS):
             if begun != "nothing":
@@ -161,7 +176,7 @@ class Clients(RuleBasedStateMachine):
                 self.withdraw(dataset, loss)
                 self.create(dataset, 2, NOTHING)
             if begun != "made":
-                self.open(trainer, dataset, "r", None, NOTHING)
+                self.open(trainer, dataset, "r", None, NOTHING, separation)
 
     @rule(trainer=TRAINERS, content=CHOICE, opens=st.booleans())
     def act_while_somebody_waits(self, trainer: int, content: Content, opens: bool) -> None:
@@ -199,13 +214,27 @@ class Clients(RuleBasedStateMachine):
         name=NAMES,
         released=st.sampled_from([None, None, -1, 0, 1, 2]),
         loss=LOSSES,
+        separation=st.sampled_from([None, 2, 3]),
     )
-    def open(self, trainer: int, dataset: str, name: str, released: int | None, loss: Loss) -> None:
-        run: Run | None = self.attempt(loss, lambda: self.service.open(name, dataset, released))
+    def open(
+        self,
+        trainer: int,
+        dataset: str,
+        name: str,
+        released: int | None,
+        loss: Loss,
+        separation: int | None = None,
+    ) -> None:
+        run: Run | None = self.attempt(
+            loss, lambda: self.service.open(name, dataset, released, separation)
+        )
         if run is not None:
             self.runs[trainer] = run
             self.used.add(dataset)
             assert released is None or run.step > released, "what was released is not handed back"
+            kept = {self.service.separations[dataset, name, place] for place in PLACES}
+            assert kept == {run.min_separation or 1}, "all partitions keep apart alike"
+            assert separation in (None, run.min_separation)
 
     @precondition(lambda self: self.runs)
     @rule(trainer=TRAINERS, content=CHOICE, loss=LOSSES, notes=st.booleans())
@@ -291,7 +320,7 @@ class Clients(RuleBasedStateMachine):
         assert decision.step == step[2]
         known, before = self.told.setdefault(step, (content, decision))
         assert known == content, "one step is one content"
-        for field in ("admitted", "granted", "exhausted"):
+        for field in ("admitted", "granted", "exhausted", "too_soon"):
             np.testing.assert_array_equal(getattr(before, field), getattr(decision, field))
         granted: dict[int, float | None] = {}
         for partition in PLACES:  # nobody is admitted before all partitions have decided
@@ -312,12 +341,14 @@ class Clients(RuleBasedStateMachine):
             granted = self.service.granted(step, partition)
             users = np.asarray(unpack_users(charge.users)).tolist()
             asked = dict(zip(users, unpack_norms(charge.norms).tolist(), strict=True))
+            waiting = dict(zip(users, too_soon_of(decision).tolist(), strict=True))
             for user, norm in granted.items():
                 key = step[0], user
                 cost = (Fraction(norm or 0.0) / Fraction(charge.scale)) ** 2 / 2
                 exact[key] = exact.get(key, Fraction(0)) + cost
                 steps[key] = steps.get(key, 0) + 1
-                if DATASETS[step[0]] == "clip" and norm != asked[user]:
+                assert norm is None or not waiting[user], "who comes too soon is halted"
+                if DATASETS[step[0]] == "clip" and norm != asked[user] and not waiting[user]:
                     clipped.add(key)
             assert decision.digest, "only decisions of charges are remembered"
         for dataset in DATASETS:
@@ -336,6 +367,18 @@ class Clients(RuleBasedStateMachine):
                     assert units in policies, "nothing is left"
                 else:
                     assert units * UNIT < cost + steps[dataset, user] * UNIT, "charged once"
+
+    @invariant()
+    def participations_are_apart(self) -> None:
+        last: dict[tuple[str, str, int], int] = {}
+        for (step, partition), _ in sorted(self.service.made.items(), key=lambda one: one[0]):
+            dataset, name, number = step
+            separation = self.service.separations[dataset, name, partition]
+            for user, norm in self.service.granted(step, partition).items():
+                if norm:
+                    before = last.get((dataset, name, user), -separation)
+                    assert number - before >= separation, f"{user} in {before} and {step}"
+                    last[dataset, name, user] = number
 
     @invariant()
     def a_step_has_one_content_or_was_given_up(self) -> None:

@@ -1,0 +1,158 @@
+"""`turnstile explain`: to one user, what happened to that user."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from streams.cli.commands import ids
+from streams.cli.output import Exit, note, plain, say, show, show_table
+from streams.cli.times import utc
+from streams.config import Config
+from streams.offline.explanation import Event, Share
+from streams.offline.explanation import explain as events_of
+from streams.offline.service import KafkaArchive
+from streams.schemas import User
+
+NOBODY = "Nothing was ever charged to this user."
+"""Whether there is such a user, and such a dataset, or not."""
+
+_EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
+_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "exhausted")
+_SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon")
+_PLACE = ("partition", "offset")
+
+
+def explain(options: argparse.Namespace, config: Config) -> int:
+    """Tell it: as a table, as JSON, or as CSV."""
+    archive = KafkaArchive(config)
+    told = False
+    meant = ids(options.user, config)
+    for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user))):
+        events = events_of(archive, known, delta=options.delta, dataset=options.dataset)
+        user = meant[known]
+        if options.csv:
+            told = _as_csv(user, events, header=not told) or told
+        elif options.json:
+            for event in events:
+                told = True
+                show({"user": user, **_fields(event)}, as_json=True)
+        else:
+            told = _as_table(user, list(events), options.delta) or told
+    if not told:
+        note(NOBODY)
+    return Exit.OK
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {**asdict(event), "time": utc(event.time)}
+
+
+def _rows(user: User, event: Event) -> Iterator[Mapping[str, Any]]:
+    """A row for each budget; at the order of whose budget most is spent."""
+    fields = _fields(event)
+    for share in event.budgets:
+        yield {"user": user, **fields, **_of(share)}
+
+
+def _of(share: Share) -> dict[str, Any]:
+    at = share.tightest
+    return {
+        "budget_of": share.dataset,
+        "measure": share.measure,
+        "order": share.orders[at] if share.orders else None,
+        "asked": share.asked[at],
+        "cost": share.cost[at],
+        "spent": share.spent[at],
+        "left": share.left[at] if share.left else None,
+        "epsilon": share.epsilon,
+    }
+
+
+def _as_csv(user: User, events: Iterator[Event], header: bool) -> bool:
+    names = ("user", *_EVENT, *_MORE, *_SHARE, *_PLACE)
+    told = False
+    for event in events:
+        for row in _rows(user, event):
+            if header and not told:
+                say(_csv_line(names))
+            told = True
+            say(_csv_line(["" if row[name] is None else row[name] for name in names]))
+    return told
+
+
+def _csv_line(values: Any) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return line.getvalue()
+
+
+def _as_table(user: User, events: list[Event], delta: float) -> bool:
+    if not events:
+        return False
+    kind = "a string" if isinstance(user, str) else "an integer"
+    say(f"User {plain(user)} ({kind}). For this user's eyes alone.")
+    say("")
+    names = ("time, UTC", "run", "step", "what", "norm", "budget of", "cost", "spent", "left")
+    rows = [
+        [
+            (row["time"] or "-")[:19].replace("T", " "),
+            f"{row['dataset']}/{row['run']}",
+            row["step"],
+            event.what,
+            _norm(event),
+            *(row[name] for name in ("budget_of", "cost", "spent", "left", "epsilon")),
+            _why(event, row["budget_of"]),
+        ]
+        for event in events
+        for row in _rows(user, event)
+    ]
+    words = ("time, UTC", "run", "what", "budget of", "why")
+    show_table((*names, "epsilon", "why"), rows, words)
+    say("")
+    for line in _in_the_end(events, delta):
+        say(line)
+    return True
+
+
+def _why(event: Event, budget: str) -> str:
+    """What there is to say about a budget besides its numbers."""
+    if event.refused_by == budget:
+        share = next(share for share in event.budgets if share.dataset == budget)
+        if event.exhausted or not share.left:
+            return "nothing left"
+        asked, left = share.asked[share.tightest], share.left[share.tightest]
+        return f"{plain(asked)} asked for, {plain(left)} left"
+    if event.too_soon:
+        return "too soon after the last participation"
+    return "nothing left after it" if event.exhausted and event.what != "refused" else ""
+
+
+def _norm(event: Event) -> str:
+    if event.what == "clipped":
+        return f"{plain(event.granted)} of {plain(event.norm)}"
+    return plain(event.norm)
+
+
+def _in_the_end(events: list[Event], delta: float) -> Iterator[str]:
+    """What it came to, for each budget."""
+    for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
+        steps = [e for e in events if e.step is not None and _has(e, name)]
+        refused = sum(event.what == "refused" for event in steps)
+        last = next(s for e in reversed(events) for s in e.budgets if s.dataset == name)
+        at = last.tightest
+        order = f" at order {plain(last.orders[at])}" if last.orders else ""
+        left = plain(last.left[at] if last.left else None)
+        yield (
+            f"Budget of {name} ({last.measure}): {plain(last.spent[at])} spent{order}, "
+            f"{left} left, after {len(steps)} steps of which {refused} were refused; "
+            f"epsilon {plain(last.epsilon)} at delta {delta:g}."
+        )
+
+
+def _has(event: Event, name: str) -> bool:
+    return any(share.dataset == name for share in event.budgets)

@@ -1,0 +1,165 @@
+"""`turnstile report`: what every user has lost, to a file or to the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from streams.cli.output import Exit, note, show
+from streams.cli.publish import UnusableInput
+from streams.config import Config
+from streams.offline.report import Losses, ReportRefused
+from streams.offline.report import report as losses_of
+from streams.offline.service import KafkaArchive
+
+COLUMNS = (
+    "dataset",
+    "user",
+    "id_kind",
+    "measure",
+    "steps",
+    "order",
+    "spent",
+    "remaining",
+    "epsilon",
+    "delta",
+    "method",
+)
+_PRIVATE = 0o600
+
+
+def report(options: argparse.Namespace, config: Config) -> int:
+    """Compute all of it, and only then write."""
+    output: Path | None = options.output
+    if output is not None:
+        _check_output(output)
+    try:
+        losses = losses_of(
+            KafkaArchive(config),
+            delta=options.delta,
+            method=options.method,
+            dataset=options.dataset,
+            levels_public=options.levels_public,
+        )
+    except ReportRefused as refused:
+        note(f"turnstile: {refused}")
+        return Exit.REFUSED
+    given = {"delta": options.delta, "method": options.method}
+    if output is None:
+        for row in _rows(losses, given):
+            show(row, options.json)
+        return Exit.OK
+    try:
+        _write(losses, given, output)
+    except OSError as error:
+        raise UnusableInput(f"cannot write {output}: {error}") from error
+    _summarise(losses, output, options.json)
+    return Exit.OK
+
+
+def _rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in losses:
+        for row, user in enumerate(part.users):
+            order = float(part.order[row])
+            yield {
+                "dataset": part.dataset,
+                "user": user,
+                "id_kind": _kind(user),
+                "measure": part.measure,
+                "steps": int(part.steps[row]),
+                "order": None if np.isnan(order) else order,
+                "spent": float(part.spent[row]),
+                "remaining": float(part.remaining[row]),
+                "epsilon": float(part.epsilon[row]),
+                **given,
+            }
+
+
+def _kind(user: object) -> str:
+    return "string" if isinstance(user, str) else "integer"
+
+
+def _check_output(path: Path) -> None:
+    """Whether it can be written, before anything is computed."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UnusableInput(f"{path}: the name of a report ends with .csv or .parquet")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise UnusableInput(
+                "a Parquet file needs the package pyarrow: pip install 'dp-turnstile[report]', or "
+                "give a name that ends with .csv"
+            ) from error
+    if not path.parent.is_dir():
+        raise UnusableInput(f"{path}: there is no folder {path.parent}")
+
+
+def _write(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
+    """Write all of it under another name first: a report is whole, or not there.
+
+    It is for nobody's eyes but its users': only who runs this may read the file.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    try:
+        if path.suffix == ".csv":
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                _write_csv(losses, given, file)
+        else:
+            os.close(descriptor)
+            _write_parquet(losses, given, draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _write_csv(losses: Sequence[Losses], given: dict[str, Any], file: TextIO) -> None:
+    writer = csv.DictWriter(file, COLUMNS)
+    writer.writeheader()
+    writer.writerows(_rows(losses, given))
+
+
+def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
+    import pyarrow as arrow
+    from pyarrow.parquet import ParquetWriter
+
+    kinds = {"steps": arrow.int64()} | dict.fromkeys(
+        ("order", "spent", "remaining", "epsilon", "delta"), arrow.float64()
+    )
+    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
+    with ParquetWriter(path, schema) as writer:
+        for part in losses:
+            users = len(part.users)
+            columns = {
+                "dataset": [part.dataset] * users,
+                "user": [str(user) for user in part.users],
+                "id_kind": [_kind(user) for user in part.users],
+                "measure": [part.measure] * users,
+                "steps": part.steps,
+                "order": arrow.array(part.order, from_pandas=True),  # NaN is nothing
+                "spent": part.spent,
+                "remaining": part.remaining,
+                "epsilon": part.epsilon,
+                **{name: [value] * users for name, value in given.items()},
+            }
+            writer.write_table(arrow.table(columns, schema=schema))
+
+
+def _summarise(losses: Sequence[Losses], path: Path, as_json: bool) -> None:
+    """How much there is, and nothing of what is in it."""
+    users: dict[str, int] = {}
+    for part in losses:
+        users[part.dataset] = users.get(part.dataset, 0) + len(part.users)
+    for name, count in sorted(users.items()):
+        show({"dataset": name, "users": count, "file": str(path)}, as_json)

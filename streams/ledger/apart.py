@@ -1,0 +1,150 @@
+"""Runs that keep participations apart: how far, and who has to wait.
+
+A user who was admitted to step t of such a run, with a norm above 0, took part in it, and is not
+admitted again before step t + b, b the ``min_separation`` of the run. The theorem is in
+``accounting.costs.banded``; what is decided here is that of ``accounting.SeparationFilter``.
+
+What is kept of a run are b, and of each of its last b - 1 steps who took part:
+
+    separation:DATASET/RUN          b
+    participants:DATASET/RUN/N      those of the last step that is N modulo b - 1, as slots
+
+A step takes the place of the one that it needs last. Nobody took part in two of them, since that is
+what is kept apart: all together they take 4 bytes a user, and who took part in older ones is not
+kept at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+from numpy.typing import NDArray
+
+from streams.ledger.columns import Numbers
+from streams.ledger.runs import RunState
+from streams.ledger.tracked import Address, Tracked
+from streams.schemas import Charge, ChargeRoster, Enrol, OpenRun, Reason, Rejection
+
+
+class Separations(Tracked[int]):
+    """(dataset, run) -> the ``min_separation`` of a run that has one."""
+
+    def __init__(self) -> None:
+        super().__init__("separation", int)
+
+
+class Participants(Tracked[bytes]):
+    """(dataset, run, place) -> who took part in a step that still counts: uint32 slots."""
+
+    def __init__(self) -> None:
+        super().__init__("participants", bytes)
+        # (dataset, run) -> in how many steps each slot took part. Never more than one, but for a
+        # partition that is put back from pages and changes, until all of them are.
+        self._times: dict[Address, NDArray[np.int16]] = {}
+        self._steps: Counter[Address] = Counter()
+
+    def have_to_wait(self, run: Address, slots: Numbers) -> NDArray[np.bool_]:
+        """Which of these users, (n,), took part in a step of the run that still counts."""
+        times = self._times.get(run)
+        waiting = np.zeros(len(slots), dtype=np.bool_)
+        if times is not None:
+            known = slots < len(times)
+            waiting[known] = times[slots[known]] > 0
+        return waiting
+
+    def take_part(self, run: Address, step: int, separation: int, slots: Numbers) -> None:
+        """Note who takes part in the next step of a run."""
+        address = (*run, str(step % (separation - 1)))
+        if len(slots):
+            self[address] = slots.astype("<u4").tobytes()
+        elif address in self:
+            del self[address]
+
+    def forget(self, run: Address, separation: int) -> None:
+        """Drop all that is kept of a run."""
+        for place in range(separation - 1):
+            if (address := (*run, str(place))) in self:
+                del self[address]
+
+    def _moves(self, address: Address, before: bytes | None, after: bytes | None) -> None:
+        run = address[:2]
+        self._steps[run] += (after is not None) - (before is not None)
+        if not self._steps[run]:
+            del self._steps[run], self._times[run]
+            return
+        for packed, more in ((before, -1), (after, 1)):
+            slots = np.frombuffer(packed or b"", dtype="<u4")
+            times = self._times.get(run, np.zeros(0, dtype=np.int16))
+            if len(slots) and slots.max() >= len(times):
+                room = max(int(slots.max()) + 1, len(times) + len(times) // 8)
+                times = np.pad(times, (0, room - len(times)))
+            times[slots] += more
+            self._times[run] = times
+
+
+def separation_of(
+    request: OpenRun,
+    known: RunState | None,
+    opened: RunState,
+    separation: int | UnsetType,
+    *,
+    has_roster: bool,
+) -> int | UnsetType:
+    """How far a run keeps participations apart that is opened by this request.
+
+    An attempt may fix it until the first step is charged. From then on it is the same in every
+    step of every attempt.
+
+    Args:
+        request: which asks for it, or leaves it as it is.
+        known: the run before; None if there was none.
+        opened: the run as it is opened.
+        separation: that it has, if it has one.
+        has_roster: whether anybody is enrolled in it.
+
+    Raises:
+        Rejection: UNSUPPORTED_VERSION or SEPARATION_CHANGED.
+    """
+    check_version(request, separation)
+    asked = request.min_separation
+    is_new = known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
+    if asked is UNSET or asked == separation or is_new:
+        return separation if asked is UNSET else asked
+    kept = "no participations" if separation is UNSET else f"them {separation} steps"
+    detail = (
+        f"min_separation is {asked}, but run {request.run!r} keeps {kept} apart, which does not "
+        "change once it has been charged or has a roster: open it without min_separation, or a run "
+        "of another name"
+    )
+    raise Rejection(Reason.SEPARATION_CHANGED, detail)
+
+
+def check_version(request: OpenRun | Charge, separation: int | UnsetType) -> None:
+    """Whether who opens or charges a run can be told what becomes of it.
+
+    Raises:
+        Rejection: UNSUPPORTED_VERSION.
+    """
+    if separation is not UNSET and request.v < 3:
+        detail = (
+            f"run {request.run!r} keeps participations apart, of which version {request.v} knows "
+            "nothing: open and charge it in version 3"
+        )
+        raise Rejection(Reason.UNSUPPORTED_VERSION, detail)
+
+
+def check_roster(request: Enrol | ChargeRoster, separation: int | UnsetType) -> None:
+    """Whether a run may have a roster.
+
+    Raises:
+        Rejection: NO_ROSTERS.
+    """
+    if separation is not UNSET:
+        detail = (
+            f"run {request.run!r} keeps participations {separation} steps apart, and a roster "
+            "charges everybody at every step: charge it by norms, or enrol in a run without "
+            "min_separation"
+        )
+        raise Rejection(Reason.NO_ROSTERS, detail)

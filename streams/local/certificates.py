@@ -1,0 +1,123 @@
+"""Certificates of a local installation: an authority of its own, and who it vouches for.
+
+The authority is made once and kept with the data. Certificates are made anew at every start, so
+that none is found to have ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from streams.local.ports import LOOPBACK
+
+_AUTHORITY_DAYS, _CERTIFICATE_DAYS = 3650, 365
+_EARLIER = timedelta(days=1)  # for clocks that are behind
+_HOSTS: Sequence[x509.GeneralName] = (
+    x509.IPAddress(ip_address(LOOPBACK)),
+    x509.DNSName("localhost"),
+)
+
+
+class Authority:
+    """Signs certificates of one installation.
+
+    Attributes:
+        certificate: the file that clients are told to believe.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """The authority that a directory has; makes it if there is none."""
+        self.certificate = directory / "ca.pem"
+        key = directory / "ca.key"
+        if not key.exists():
+            made = ec.generate_private_key(ec.SECP256R1())
+            certificate = _certificate("dp-turnstile local authority", made, None)
+            write_private(self.certificate, _pem(certificate))
+            write_private(key, _key_pem(made))  # last: with it, both are there
+        loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        self._key = loaded
+        self._own = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+
+    def issue(self, name: str, path: Path) -> None:
+        """Write a new key and its certificate for a name, behind one another, into one file."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, (self._own, self._key))
+        write_private(path, _key_pem(key) + _pem(certificate))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read, at once or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    by: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+) -> x509.Certificate:
+    """A certificate for a key, by an authority; by itself, one of an authority."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signing = key if by is None else by[1]
+    now = datetime.now(UTC)
+    days = _AUTHORITY_DAYS if by is None else _CERTIFICATE_DAYS
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if by is None else by[0].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=by is None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()),
+            critical=False,
+        )
+    )
+    if by is not None:
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(x509.SubjectAlternativeName(_HOSTS), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(both), critical=False)
+    return builder.sign(signing, hashes.SHA256())
+
+
+def _usage(is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

@@ -1,0 +1,110 @@
+"""An installation on this machine in which everybody has a password, and the rights of a role.
+
+What it brings up is what an operator sets up elsewhere: TLS with an authority of its own, a user of
+Kafka and of Redis for each role, the rights that ``turnstile acl`` prints, topics made beforehand,
+and workers that sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from streams.config import Config
+from streams.local.directory import DataDirectory
+from streams.local.errors import LocalStackError
+from streams.local.secrets import Secrets
+from streams.local.secure_broker import SecureBroker
+from streams.local.secure_redis import SecureRedis
+from streams.local.stack import LocalStack
+from streams.store.rights import rights
+from streams.topics.access import ROLES, rules_of
+from streams.topics.granting import grant, set_passwords
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import ensure_topics
+
+_FOLDER = "secure"
+_PRIVATE_FOLDERS = ("kafka", "redis", "logs")
+
+
+class SecureStack(LocalStack):
+    """As ``LocalStack``; without a role's file of settings nobody gets anywhere.
+
+    ```
+    with SecureStack(workers=1) as stack:
+        Turnstile(config=stack.config_of("trainer"))
+    ```
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Describe the stack; ``start()`` or ``with`` starts it.
+
+        Args:
+            options: of ``LocalStack``. A broker or a Redis that is there already cannot be given:
+                its users and rights are its operator's.
+        """
+        if options.get("kafka") or options.get("redis"):
+            raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
+        super().__init__(**options)
+        self._secrets: Secrets | None = None
+
+    @property
+    def roles(self) -> Mapping[str, Path]:
+        """The file of settings of each role, and of the admin."""
+        return {role: self.secrets.settings_of(role) for role in (*ROLES, "admin")}
+
+    @property
+    def secrets(self) -> Secrets:
+        """Passwords and keys."""
+        if self._secrets is None:
+            raise LocalStackError("The stack is not running: start it first.")
+        return self._secrets
+
+    def config_of(self, role: str) -> Config:
+        """The settings of a role."""
+        return self.secrets.config_of(role)
+
+    def _start_servers(self, directory: DataDirectory) -> None:
+        for folder in _PRIVATE_FOLDERS:  # what is in them is encrypted nowhere
+            (directory.path / folder).mkdir(mode=0o700, exist_ok=True)
+            (directory.path / folder).chmod(0o700)
+        secrets = self._secrets = Secrets(directory.path / _FOLDER)
+        users = {
+            role: (secrets.passwords[role], rights(known.redis, self.prefix))
+            for role, known in ROLES.items()
+            if known.redis
+        }
+        redis = SecureRedis(directory.path, secrets.directory, users, hold=self._hold)
+        if not redis.encrypted:
+            self._say(
+                "This redis-server was built without TLS: Redis has passwords and rights, and its "
+                "connections, on the loopback address, are not encrypted"
+            )
+        self._redis = redis
+        self._announced_start(redis)
+        broker = SecureBroker(
+            directory.path,
+            secrets.directory,
+            heap=self._heap,
+            jvm_options=self._jvm_options,
+            progress=self._say,
+            hold=self._hold,
+        )
+        self._broker = broker
+        self._announced_start(broker)
+        secrets.write_settings(broker.address, broker.internal_address, redis.url, self.prefix)
+        self._set_up(secrets)
+        self._worker_environment["TURNSTILE_CONFIG"] = str(secrets.settings_of("worker"))
+
+    def _set_up(self, secrets: Secrets) -> None:
+        """Users, rights and topics, as the admin; those that there are stay."""
+        self._say("Making users, rights and topics")
+        admin = replace(secrets.config_of("admin"), partitions=self.partitions)
+        try:
+            set_passwords(admin, secrets.passwords)
+            grant(admin, {f"User:{role}": rules_of(role, self.prefix) for role in ROLES})
+            ensure_topics(admin)
+        except TopicsUnavailable as error:
+            raise LocalStackError(f"The users and rights could not be made: {error}") from error

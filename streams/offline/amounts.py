@@ -1,0 +1,108 @@
+"""Units of an account, as people read them: in the measure's own unit, and as an epsilon.
+
+What was spent is rounded up, what is left rounded down. An epsilon of what was spent is a statement
+about what happened to this user, not about what may still happen: the guarantee is the budget.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import (
+    from_units_down,
+    gdp_to_epsilon,
+    renyi_to_epsilon,
+    zcdp_to_epsilon,
+)
+from streams.ledger.policies import has_own_orders, measure_of
+from streams.schemas import Policy
+
+Units = NDArray[np.integer]
+Numbers = NDArray[np.float64]
+
+
+class Amounts:
+    """Under one policy. Rows of units have one number, or one for each order that counts."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.own_order = has_own_orders(policy)
+        self._measure = measure_of(policy)
+        self._budget = np.array(policy.budget, dtype=np.int64)
+        self._orders = np.array(policy.orders)
+
+    @property
+    def unit(self) -> str:
+        """What a number is of."""
+        return self._measure.unit
+
+    def at(self, numbers: Units, order: int | None) -> Units:
+        """Of numbers at every order those that count for a user.
+
+        Args:
+            numbers: one per order, or one alone.
+            order: the index of the one that the user is bound to, if to one alone.
+        """
+        rows = np.atleast_1d(numbers)
+        return rows if order is None or len(rows) == 1 else rows[order : order + 1]
+
+    def orders(self, order: int | None) -> list[float]:
+        """The Rényi orders that count for a user; none if there are no orders."""
+        found: list[float] = self._orders.tolist()
+        return found if order is None else found[order : order + 1]
+
+    def stated(self, units: Units) -> list[float]:
+        """What was spent, or is asked for; never less."""
+        found: list[float] = self._measure.stated(np.atleast_1d(units)).tolist()
+        return found
+
+    def left(self, spent: Units, order: int | None) -> list[float]:
+        """What of the budget is left; never more."""
+        found: list[float] = self._left(self.at(self._budget, order), np.atleast_1d(spent)).tolist()
+        return found
+
+    def tightest(self, spent: Units, order: int | None) -> int:
+        """Of the numbers that count the place of the one of whose budget most is spent."""
+        share = np.atleast_1d(spent) / self.at(self._budget, order)
+        return int(np.argmax(share))
+
+    def tightest_of_all(
+        self, spent: Units, order: Units | None
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Of many users what was spent, what is left and at which order, where most is spent.
+
+        Args:
+            spent: units, shape (n,), or (n, orders) if all of them count.
+            order: the index of the order that each is bound to, if to one alone, shape (n,).
+
+        Returns:
+            Each of shape (n,); the order is NaN if the measure has none.
+        """
+        units = spent if spent.ndim == 2 else spent[:, np.newaxis]
+        if order is None:
+            at = (units / self._budget).argmax(axis=1)
+            units = np.take_along_axis(units, at[:, np.newaxis], axis=1)
+        else:
+            at = order.astype(np.intp)
+        tightest = units[:, 0]
+        orders = self._orders[at] if len(self._orders) else np.full(len(spent), np.nan)
+        return self._measure.stated(tightest), self._left(self._budget[at], tightest), orders
+
+    def _left(self, budget: Units, spent: Units) -> Numbers:
+        left = from_units_down(np.maximum(budget - spent, 0))
+        if self._measure.power == 2:
+            return np.where(left > 0.0, np.nextafter(np.sqrt(left), 0.0), 0.0)
+        return left
+
+    def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
+        """An epsilon that what was spent implies at delta; never less."""
+        stated = np.array(self.stated(spent))
+        match self._measure.name:
+            case "renyi":
+                return float(renyi_to_epsilon(self.orders(order), stated, delta))
+            case "gdp":
+                return float(gdp_to_epsilon(stated[0], delta))
+            case "pure-dp":
+                return float(stated[0])
+        return float(zcdp_to_epsilon(stated[0], delta))

@@ -1,0 +1,58 @@
+"""What is read: the records of the topics, in their order, and what Redis keeps of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from streams.store.snapshot import Snapshot
+
+
+class Unreadable(Exception):
+    """Kafka or Redis does not answer, or the topics are not there."""
+
+
+class Stored(NamedTuple):
+    """A record of a topic."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    written: float  # seconds since 1970, by the clock of whoever wrote it
+
+
+class Extent(NamedTuple):
+    """Where a partition of a topic begins and ends."""
+
+    start: int  # the offset of the first record that is there
+    end: int  # the offset after the last one
+
+
+class Archive(Protocol):
+    """The topics of one prefix, read only. Any of its verbs raises ``Unreadable``.
+
+    Attributes:
+        topic: the 16 bytes of the id of norms.
+        partitions: P.
+    """
+
+    topic: bytes
+    partitions: int
+
+    def extent(self, topic: str, partition: int) -> Extent:
+        """Where one of the topics norms, halts, odometer and rejects begins and ends now."""
+
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+        """The records of an extent, in their order; offsets without one are passed over."""
+
+
+class States(Protocol):
+    """What Redis keeps, read only."""
+
+    def load(self, partition: int) -> Snapshot | None:
+        """All that is kept of a partition, as of one moment; None if nothing ever was.
+
+        Raises:
+            Damaged: it is not whole.
+            Unreadable: no answer.
+        """

@@ -1,0 +1,368 @@
+"""What happened to one user: every charge, every denial and its reason, in the order of the log.
+
+It is for that user's eyes, so that nothing in it is of anybody else: no other id, no count of
+others. Whoever is not there gets the answer of whoever was never charged, which is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.costs.tariffs import grid_norms
+from streams.ledger.budgets import Budgets
+from streams.ledger.ledger import Ledger
+from streams.ledger.policies import measure_of, mechanism_of
+from streams.ledger.tracked import Address
+from streams.offline.amounts import Amounts, Units
+from streams.offline.archive import Archive, Unreadable
+from streams.offline.fold import Applied, Beginnings, Fold, from_nothing
+from streams.schemas import (
+    Charge,
+    ChargeRoster,
+    Decision,
+    Enrol,
+    Halted,
+    NestedDecision,
+    SeparatedDecision,
+    User,
+    decode_answer,
+)
+from streams.topics.topics import NORMS
+from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
+from streams.wire.partitioner import partitions_of
+
+What = Literal["enrolled", "charged", "clipped", "refused"]
+
+
+class CutOff(Unreadable):
+    """The log begins later than what is known: what happened before cannot be told."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one budget had to do with it; numbers in the measure's unit, one per order that counts.
+
+    Attributes:
+        dataset: whose budget it is.
+        orders: of the numbers; empty if the measure has none.
+        tightest: the place of the number of whose budget most is spent.
+        asked: what the step would cost at the norm that was asked for.
+        cost: what was charged for it.
+        spent: by then.
+        left: of the budget, then; empty for who is not bound to an order yet.
+        epsilon: that what was spent implies.
+    """
+
+    dataset: str
+    measure: str
+    orders: list[float]
+    tightest: int
+    asked: list[float]
+    cost: list[float]
+    spent: list[float]
+    left: list[float]
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        time: seconds since 1970, by the clock of whoever wrote the record.
+        norm: asked for; when enrolled, that of the highest level.
+        granted: the norm that was admitted; 0 if none was.
+        level: of the grid of a roster, if it is one.
+        refused_by: the dataset whose budget had too little left, if it was refused.
+        too_soon: it was refused because the run keeps participations apart.
+        exhausted: nothing is left, so that no later step that costs anything is admitted.
+    """
+
+    time: float
+    partition: int
+    offset: int
+    dataset: str
+    run: str
+    step: int | None
+    what: What
+    norm: float
+    granted: float
+    level: int | None = None
+    mechanism: str | None = None
+    scale: float | None = None
+    sampling_rate: float | None = None
+    refused_by: str | None = None
+    too_soon: bool = False
+    exhausted: bool = False
+    budgets: tuple[Share, ...] = ()
+
+
+def explain(
+    archive: Archive,
+    user: User,
+    *,
+    delta: float,
+    dataset: str | None = None,
+    beginnings: Beginnings | None = None,
+) -> Iterator[Event]:
+    """What happened to a user.
+
+    Args:
+        archive: the topics; one partition of the log is read, that where the user lives.
+        user: the id.
+        delta: at which an epsilon is told.
+        dataset: only what counts against the budget of this one.
+        beginnings: from where the log is applied; from nothing, at offset 0, if not given.
+
+    Raises:
+        CutOff: the log begins later than that.
+        Unreadable: Kafka does not answer.
+    """
+    partition = int(partitions_of([user], archive.partitions)[0])
+    begin = beginnings or from_nothing(archive)
+    fold = Fold(archive, begin(partition), archive.extent(NORMS, partition))
+    if fold.is_cut_off:
+        raise CutOff(
+            f"the log begins at offset {fold.extent.start}, and what is known at {fold.next}: what "
+            "happened before that is gone, and nothing can be told"
+        )
+    told = _Told(fold.ledger, user, delta)
+    for applied in fold.steps():
+        event = told.event_of(applied)
+        if event is None:
+            continue
+        if dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets)):
+            yield event
+
+
+@dataclass
+class _Known:
+    """What is known of the user in one dataset."""
+
+    slot: int
+    spent: Units
+
+
+class _Told:
+    """Follows one user along the log."""
+
+    def __init__(self, ledger: Ledger, user: User, delta: float) -> None:
+        self._ledger = ledger
+        self._user = user
+        self._delta = delta
+        self._known: dict[str, _Known] = {}
+        self._positions: dict[Address, int] = {}
+        self._refused_by: dict[Address, str] = {}
+
+    def event_of(self, applied: Applied) -> Event | None:
+        """What a record has done to the user, if anything."""
+        match applied.request:
+            case Charge() as charge if (place := self._place_in(charge)) is not None:
+                decision = decode_answer(applied.outputs[0].value)
+                assert isinstance(decision, Decision)
+                if decision.offset == applied.record.offset:  # else it is told once more
+                    return self._charged(applied, charge, decision, place)
+            case ChargeRoster() as charge if charge.address in self._positions:
+                if decode_offset(applied.outputs[0].value) == applied.record.offset:
+                    return self._charged_by_level(applied, charge)
+            case Enrol() as enrol if enrol.address not in self._positions:
+                return self._enrolled(applied, enrol)
+        return None
+
+    def _place_in(self, charge: Charge) -> int | None:
+        """Where the user is among those of a charge."""
+        users = unpack_users(charge.users)
+        if isinstance(users, np.ndarray):
+            if isinstance(self._user, str):
+                return None
+            there = np.flatnonzero(users == self._user)
+            return int(there[0]) if len(there) else None
+        return next((place for place, user in enumerate(users) if user == self._user), None)
+
+    def _charged(self, applied: Applied, charge: Charge, decision: Decision, place: int) -> Event:
+        norm = granted = float(unpack_norms(charge.norms)[place])
+        admitted = unpack_bits(decision.admitted, decision.users)
+        clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
+        if len(clipped):
+            granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
+        refused_by, too_soon = None, False
+        if not admitted[place]:
+            granted, refused_by = 0.0, charge.dataset
+            if isinstance(decision, SeparatedDecision):
+                too_soon = bool(unpack_bits(decision.too_soon, decision.users)[place])
+            if too_soon:
+                refused_by = None
+            elif isinstance(decision, NestedDecision | SeparatedDecision):
+                refused_by = _refusing(decision, int(np.count_nonzero(~admitted[:place])))
+        budgets = self._ledger.policies.budgets(charge.dataset)
+        asked = [
+            measure_of(policy).charge_units(
+                mechanism_of(charge.mechanism, charge.scale, policy),
+                [norm],
+                policy.orders or None,
+            )[0]
+            for policy in budgets.policies
+        ]
+        return self._event(
+            applied,
+            charge,
+            norm=norm,
+            granted=granted,
+            refused_by=refused_by,
+            too_soon=too_soon,
+            exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
+            budgets=self._shares(budgets, asked),
+        )
+
+    def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> Event:
+        address = charge.address
+        members, terms = self._ledger.rosters.members[address], self._ledger.rosters[address]
+        row = np.array([self._positions[address]])
+        numbers = members.numbers(row)
+        level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
+        halted = bool(members.is_halted(row)[0])
+        for output in applied.outputs[1:]:
+            # Who is halted is told once, and stays so until the member is admitted again.
+            said = msgspec.msgpack.decode(output.value)
+            if said["type"] == "halted":
+                self._hear(address, decode_answer(output.value))
+        if not halted:
+            self._refused_by.pop(address, None)
+        norms = grid_norms(terms.clip_norm, terms.levels)
+        budgets = self._ledger.policies.budgets(charge.dataset)
+        asked = [tariff[level] for tariff in budgets.tariffs(terms.units, terms.levels)]
+        return self._event(
+            applied,
+            charge,
+            norm=float(norms[level]),
+            granted=0.0 if halted else float(norms[granted]),
+            level=level,
+            sampling_rate=charge.sampling_rate,
+            refused_by=self._refused_by.get(address, charge.dataset) if halted else None,
+            exhausted=bool(members.is_exhausted(row)[0]),
+            budgets=self._shares(budgets, asked),
+        )
+
+    def _enrolled(self, applied: Applied, enrol: Enrol) -> Event | None:
+        slot = self._slot(enrol.dataset)
+        if slot is None:
+            return None
+        members = self._ledger.rosters.members[enrol.address]
+        there = np.flatnonzero(members.slots == slot)
+        if not len(there):
+            return None
+        self._positions[enrol.address] = int(there[0])
+        budgets = self._ledger.policies.budgets(enrol.dataset)
+        return Event(
+            **_place(applied, enrol),
+            step=None,
+            what="enrolled",
+            norm=float(enrol.clip_norm),
+            granted=0.0,
+            level=enrol.levels,
+            budgets=self._shares(budgets, None),
+        )
+
+    def _event(
+        self,
+        applied: Applied,
+        charge: Charge | ChargeRoster,
+        *,
+        norm: float,
+        granted: float,
+        refused_by: str | None,
+        too_soon: bool = False,
+        **fields: Any,
+    ) -> Event:
+        what: What = "clipped" if granted < norm else "charged"
+        return Event(
+            **_place(applied, charge),
+            step=charge.step,
+            what="refused" if too_soon or refused_by is not None else what,
+            norm=norm,
+            granted=granted,
+            mechanism=charge.mechanism,
+            scale=None if charge.mechanism == "pure-dp" else charge.scale,
+            refused_by=refused_by,
+            too_soon=too_soon,
+            **fields,
+        )
+
+    def _hear(self, address: Address, answer: object) -> None:
+        """Whose budget refused the user, if a HALT event says so."""
+        assert isinstance(answer, Halted)
+        users = list(unpack_users(answer.users))
+        if self._user in users:
+            self._refused_by[address] = _refusing(answer, users.index(self._user))
+
+    def _slot(self, dataset: str) -> int | None:
+        accounts = self._ledger.datasets[dataset]
+        (slot,) = accounts.seek(_alone(self._user)).slots.tolist()
+        return slot if slot < len(accounts) else None
+
+    def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
+        """What has become of each budget since it was told of last."""
+        shares = []
+        for number, accounts in enumerate(budgets.accounts):
+            policy, amounts = accounts.policy, Amounts(accounts.policy)
+            slot = self._slot(policy.dataset)
+            assert slot is not None
+            numbers = accounts.numbers(np.array([slot]))
+            order = int(numbers["order"][0]) if "order" in numbers else None
+            spent = np.atleast_1d(numbers["spent"][0])
+            before = self._known.get(policy.dataset)
+            cost = spent if before is None else spent - before.spent
+            self._known[policy.dataset] = _Known(slot, spent)
+            # Whoever was charged nothing yet may be bound to any order, and has all of its budget.
+            is_bound = order is None or bool(numbers["bound"][0])
+            wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
+            shares.append(
+                Share(
+                    dataset=policy.dataset,
+                    measure=policy.measure,
+                    orders=amounts.orders(order),
+                    tightest=amounts.tightest(spent, order),
+                    asked=amounts.stated(wanted),
+                    cost=amounts.stated(cost),
+                    spent=amounts.stated(spent),
+                    left=amounts.left(spent, order) if is_bound else [],
+                    epsilon=amounts.epsilon(spent, order, self._delta),
+                )
+            )
+        return tuple(shares)
+
+
+def _refusing(answer: NestedDecision | SeparatedDecision | Halted, number: int) -> str:
+    """Whose budget one of the halted does not fit."""
+    if isinstance(answer.refused, bytes) and isinstance(answer.budgets, list):
+        return answer.budgets[answer.refused[number]]
+    return answer.dataset
+
+
+class _Offset(msgspec.Struct):
+    offset: int
+
+
+def decode_offset(answer: bytes) -> int:
+    """Of the record that an answer about a step was given to first."""
+    return msgspec.msgpack.decode(answer, type=_Offset).offset
+
+
+def _alone(user: User) -> NDArray[np.int64] | list[User]:
+    return [user] if isinstance(user, str) else np.array([user], dtype=np.int64)
+
+
+def _place(applied: Applied, request: Charge | ChargeRoster | Enrol) -> Mapping[str, Any]:
+    return {
+        "time": applied.record.written,
+        "partition": applied.partition,
+        "offset": applied.record.offset,
+        "dataset": request.dataset,
+        "run": request.run,
+    }

@@ -1,0 +1,328 @@
+"""What every user of one partition took part in: how often, in which mechanism, at which norm.
+
+A history is a histogram. Steps of Gaussian noise on everybody add up by themselves: n of them with
+norm over noise r are one of r sqrt(n), so that sums of r^2 are kept, rounded up to a unit of 2^-30.
+All other steps are counted by mechanism and level: those of a roster by its own levels, those that
+come with norms of their own rounded up to levels of norm over noise.
+
+Rosters are counted as they are charged, in arrears: a step at which nobody's level moves adds one
+to a number, and members are looked at when theirs does.
+
+A report holds for the history as it was realised if levels, and who took part, are functions of
+what was released and of each user's own data. Where they followed a user's own coins, as
+``Roster.observe`` has them, the budget holds and a report holds for nobody (docs/guarantees.md).
+The log says when levels moved, and not why: ``Doubt`` is the first time that it was after a coin
+fell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian
+from accounting.costs.mechanisms import noise_scale
+from accounting.costs.tariffs import grid_norms
+from streams.ledger.budgets import Budgets
+from streams.ledger.ledger import Ledger
+from streams.ledger.policies import MECHANISMS
+from streams.ledger.tracked import Address
+from streams.offline.explanation import decode_offset
+from streams.offline.fold import Applied
+from streams.offline.prices import mechanism_of
+from streams.schemas import (
+    Charge,
+    ChargeRoster,
+    CloseRun,
+    Decision,
+    Enrol,
+    RosterDecision,
+    decode_answer,
+)
+from streams.wire.packing import unpack_bits, unpack_norms, unpack_positions, unpack_users
+
+Counts = NDArray[np.int64]
+
+_LEVELS = 200
+"""Of charges that come with norms of their own."""
+_UNIT_BITS = 30
+_COARSE_BITS = 20
+"""Units of a coarse step: whole ones and the rest are two columns, so that counts stay small."""
+_ROUNDING = 1.0 + 2.0**-50
+_LARGEST = 2.0**62
+MOST_COLUMNS = 4096
+"""Of one dataset in one partition: every one takes eight bytes a user."""
+
+
+class TooManyMechanisms(Exception):
+    """A dataset was charged by more kinds of steps than a report can tell apart."""
+
+
+class Column(NamedTuple):
+    """One kind of step."""
+
+    mechanism: Mechanism
+    norm: float
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Where levels, or who took part, may have followed coins for the first time."""
+
+    dataset: str
+    run: str
+    step: int
+    partition: int
+    offset: int
+    what: str
+
+
+class _Rows:
+    """Numbers of every user, by slot, of which there may come more."""
+
+    def __init__(self, columns: int) -> None:
+        self._numbers = np.zeros((0, columns), dtype=np.int64)
+
+    def of(self, users: int) -> Counts:
+        """The numbers of so many users, to be read and written."""
+        if users > len(self._numbers):
+            room = max(users, 2 * len(self._numbers))
+            more = np.zeros((room - len(self._numbers), self._numbers.shape[1]), dtype=np.int64)
+            self._numbers = np.concatenate([self._numbers, more])
+        return self._numbers[:users]
+
+
+class DatasetHistory:
+    """One dataset: what counts against its budget, of those that are within it, too."""
+
+    def __init__(self) -> None:
+        self._gaussian = _Rows(1)
+        self._steps = _Rows(1)
+        self._blocks: dict[tuple[Mechanism, float, int], _Rows] = {}
+        self.doubt: Doubt | None = None
+        self.has_sampled = False
+
+    def steps(self, users: int) -> Counts:
+        """In how many steps each of so many users took part, (n,)."""
+        return self._steps.of(users)[:, 0]
+
+    def columns(self, users: int) -> tuple[list[Column], Counts]:
+        """The kinds of steps that anybody took part in, and how often each user did, (n, kinds)."""
+        columns: list[Column] = []
+        counts: list[Counts] = []
+        units = self._gaussian.of(users)[:, 0]
+        for bits, part in (
+            (_UNIT_BITS - _COARSE_BITS, units >> _COARSE_BITS),
+            (_UNIT_BITS, units & ((1 << _COARSE_BITS) - 1)),
+        ):
+            columns.append(Column(Gaussian(1.0), math.sqrt(2.0**-bits)))
+            counts.append(part)
+        for (mechanism, clip_norm, levels), rows in self._blocks.items():
+            norms = grid_norms(clip_norm, levels)[1:].tolist()
+            columns += [Column(mechanism, norm) for norm in norms]
+            counts += list(rows.of(users).T)
+        used = [number for number, column in enumerate(counts) if column.any()]
+        kept = np.zeros((users, len(used)), dtype=np.int64)
+        for place, number in enumerate(used):
+            kept[:, place] = counts[number]
+        return [columns[number] for number in used], kept
+
+    def add_gaussian(self, slots: Counts, ratios: NDArray[np.float64], times: Counts | int) -> None:
+        """Users took part in Gaussian steps: norm over noise, and so many times."""
+        units = np.ceil(np.minimum(np.square(ratios) * 2.0**_UNIT_BITS * _ROUNDING, _LARGEST))
+        total = np.minimum(units * np.asarray(times), _LARGEST).astype(np.int64)
+        rows = self._gaussian.of(_above(slots))
+        rows[slots, 0] = np.minimum(rows[slots, 0] + total, np.int64(_LARGEST))
+        self._count(slots, ratios > 0.0, times)
+
+    def add(
+        self,
+        mechanism: Mechanism,
+        clip_norm: float,
+        levels: int,
+        slots: Counts,
+        at: Counts,
+        times: Counts | int,
+    ) -> None:
+        """Users took part in steps of a mechanism, at a level each (0 is none), so many times."""
+        key = (mechanism, clip_norm, levels)
+        if key not in self._blocks:
+            if sum(block[2] for block in self._blocks) + levels > MOST_COLUMNS:
+                raise TooManyMechanisms(
+                    f"{len(self._blocks) + 1} kinds of steps with levels of their own: a report "
+                    f"tells apart {MOST_COLUMNS} levels at most"
+                )
+            self._blocks[key] = _Rows(levels)
+        rows = self._blocks[key].of(_above(slots))
+        took = np.flatnonzero(at > 0)
+        counted = times if isinstance(times, int) else times[took]
+        rows[slots[took], at[took] - 1] += counted
+        self._count(slots, at > 0, times)
+
+    def _count(self, slots: Counts, took: NDArray[np.bool_], times: Counts | int) -> None:
+        self._steps.of(_above(slots))[slots, 0] += took * np.asarray(times)
+
+
+@dataclass
+class _Roster:
+    """Who was granted which level, and since which of its steps."""
+
+    clip_norm: float
+    levels: int
+    slots: list[Counts]  # in each budget
+    mechanism: Mechanism | None = None
+    steps: int = 0
+    granted: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    since: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+class Histories:
+    """Of one partition.
+
+    Attributes:
+        datasets: name -> history, of all that anything was charged to.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.datasets: dict[str, DatasetHistory] = {}
+        self._ledger = ledger
+        self._rosters: dict[Address, _Roster] = {}
+
+    def take(self, applied: Applied) -> None:
+        """Count what a record has charged.
+
+        Raises:
+            TooManyMechanisms: there is no room for one more.
+        """
+        match applied.request:
+            case Charge() as charge:
+                answer = decode_answer(applied.outputs[0].value)
+                if isinstance(answer, Decision) and answer.offset == applied.record.offset:
+                    self._doubt(applied, charge, "users were charged that the step itself names")
+                    self._charged(charge, answer)
+            case ChargeRoster() as charge:
+                if decode_offset(applied.outputs[0].value) == applied.record.offset:
+                    if charge.levels:
+                        self._doubt(applied, charge, "levels of a roster moved")
+                    self._charged_by_level(charge, decode_answer(applied.outputs[0].value))
+            case Enrol() as enrol:
+                self._enrolled(enrol)
+            case CloseRun() as close:
+                if (roster := self._rosters.pop(close.address, None)) is not None:
+                    self._settle(close.dataset, roster, np.arange(len(roster.granted)))
+
+    def end(self) -> Mapping[str, DatasetHistory]:
+        """Count what is in arrears; the histories."""
+        for address, roster in self._rosters.items():
+            self._settle(address[0], roster, np.arange(len(roster.granted)))
+            roster.since[:] = roster.steps
+        return self.datasets
+
+    def _of(self, budgets: Budgets) -> list[DatasetHistory]:
+        return [self.datasets.setdefault(name, DatasetHistory()) for name in budgets.names]
+
+    def _doubt(self, applied: Applied, charge: Charge | ChargeRoster, what: str) -> None:
+        """Coins fell before, in something that shares a budget: this may have followed them."""
+        budgets = self._ledger.policies.budgets(charge.dataset)
+        histories = self._of(budgets)
+        if not histories[-1].has_sampled:
+            return
+        place = (charge.dataset, charge.run, charge.step, applied.partition, applied.record.offset)
+        for history in histories:
+            history.doubt = history.doubt or Doubt(*place, what)
+
+    def _charged(self, charge: Charge, decision: Decision) -> None:
+        budgets = self._ledger.policies.budgets(charge.dataset)
+        users = unpack_users(charge.users)
+        if not len(users):
+            return
+        granted = unpack_norms(charge.norms).copy()
+        granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
+        took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
+        mechanism = MECHANISMS[charge.mechanism](charge.scale)
+        for history, accounts in zip(self._of(budgets), budgets.accounts, strict=True):
+            slots = accounts.seek(users).slots[took]
+            if isinstance(mechanism, Gaussian):
+                history.add_gaussian(slots, granted[took] / mechanism.noise_stddev, 1)
+            elif len(took):
+                alike, ratios = _scaled(mechanism, granted[took])
+                top = max(charge.clip_norm or 0.0, float(granted.max())) / noise_scale(mechanism)
+                highest = math.ldexp(1.0, math.ceil(math.log2(top) + 1e-9))
+                at = NormGrid(highest, _LEVELS).levels_of(ratios) + 1
+                history.add(alike, highest, _LEVELS, slots, at, 1)
+
+    def _enrolled(self, enrol: Enrol) -> None:
+        members = self._ledger.rosters.members[enrol.address]
+        terms = self._ledger.rosters[enrol.address]
+        roster = self._rosters.setdefault(enrol.address, _Roster(terms.clip_norm, terms.levels, []))
+        roster.slots = members.slots_of(np.arange(len(members)))
+        more = len(members) - len(roster.granted)
+        roster.granted = np.append(roster.granted, np.zeros(more, dtype=np.int64))
+        roster.since = np.append(roster.since, np.full(more, roster.steps))
+
+    def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
+        assert isinstance(decision, RosterDecision)
+        roster, mechanism = self._rosters[charge.address], _simplified(mechanism_of(charge))
+        everybody = np.arange(len(roster.granted))
+        if mechanism != roster.mechanism:
+            self._settle(charge.dataset, roster, everybody)
+            roster.since[:] = roster.steps
+            roster.mechanism = mechanism
+        listed = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
+        if (charge.levels and not len(listed)) or roster.steps == 0:
+            moved = everybody
+        else:
+            fresh = everybody[roster.granted == 0]  # of whom some may be new
+            packed = (decision.halted, decision.readmitted, decision.regranted)
+            told = [unpack_positions(positions, decision.members) for positions in packed]
+            moved = np.unique(np.concatenate([listed, fresh, *told]))
+        now = self._ledger.rosters.members[charge.address].numbers(moved)["granted"]
+        moved, now = moved[(change := now != roster.granted[moved])], now[change]
+        self._settle(charge.dataset, roster, moved)
+        roster.granted[moved], roster.since[moved] = now, roster.steps
+        roster.steps += 1
+        if isinstance(mechanism, PoissonGaussian):
+            budgets = self._ledger.policies.budgets(charge.dataset)
+            self._of(budgets)[-1].has_sampled = True
+
+    def _settle(self, dataset: str, roster: _Roster, rows: Counts) -> None:
+        """Count the steps that these members took part in since they were counted last."""
+        mechanism = roster.mechanism
+        if mechanism is None or not len(rows):
+            return
+        rows = rows[(roster.granted[rows] > 0) & (roster.since[rows] < roster.steps)]
+        if not len(rows):
+            return
+        times, at = roster.steps - roster.since[rows], roster.granted[rows]
+        budgets = self._ledger.policies.budgets(dataset)
+        for history, slots in zip(self._of(budgets), roster.slots, strict=True):
+            if isinstance(mechanism, Gaussian):
+                norms = grid_norms(roster.clip_norm, roster.levels)[at]
+                history.add_gaussian(slots[rows], norms / mechanism.noise_stddev, times)
+            else:
+                history.add(mechanism, roster.clip_norm, roster.levels, slots[rows], at, times)
+
+
+def _simplified(mechanism: Mechanism) -> Mechanism:
+    """A sampled step that takes everybody is one that is not sampled."""
+    if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
+        return Gaussian(mechanism.noise_stddev)
+    return mechanism
+
+
+def _scaled(
+    mechanism: Mechanism, norms: NDArray[np.float64]
+) -> tuple[Mechanism, NDArray[np.float64]]:
+    """The same steps with noise of scale 1, so that those of any scale are counted together."""
+    if isinstance(mechanism, Laplace):
+        return Laplace(1.0), np.nextafter(norms / mechanism.scale, np.inf)
+    return mechanism, norms
+
+
+def _above(slots: Counts) -> int:
+    return int(slots.max()) + 1 if len(slots) else 0

@@ -1,0 +1,137 @@
+"""The odometer: of every user the last checkpoint has to be the one that the log gives.
+
+The topic is compacted, so that older checkpoints of a user may be there or not. What was written
+last stays, and of two the higher offset counts: one that is older than the last that the log gives
+tells less than was spent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Output
+from streams.offline.findings import KEPT_FINDINGS, Check, Findings
+from streams.offline.published import Published
+from streams.schemas import OdometerCheckpoint, User, odometer_key
+
+_AT_A_TIME = 2**16
+"""Checkpoints that are sorted in together, at least."""
+
+
+class Newest:
+    """The highest offset of each key; 16 bytes a key, by a digest that nobody can foresee."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._keys = np.empty(0, dtype=np.uint64)
+        self._offsets = np.empty(0, dtype=np.int64)
+        self._more = bytearray(), list[int]()
+
+    def digest(self, key: bytes | None) -> bytes:
+        """What stands for a key."""
+        return hashlib.blake2b(key or b"", key=self._secret, digest_size=8).digest()
+
+    def see(self, key: bytes | None, offset: int) -> None:
+        """There is a checkpoint of this key at this offset of the log."""
+        keys, offsets = self._more
+        keys += self.digest(key)
+        offsets.append(offset)
+        if len(offsets) >= max(_AT_A_TIME, len(self._keys) // 2):
+            self._sort_in()
+
+    def items(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The keys, ascending, and the highest offset of each."""
+        self._sort_in()
+        return self._keys, self._offsets
+
+    def _sort_in(self) -> None:
+        keys, offsets = self._more
+        every = np.concatenate([self._keys, np.frombuffer(bytes(keys), dtype=np.uint64)])
+        each = np.concatenate([self._offsets, np.array(offsets, dtype=np.int64)])
+        order = np.lexsort((each, every))
+        every, each = every[order], each[order]
+        last = np.append(every[1:] != every[:-1], True)[: len(every)]
+        self._keys, self._offsets = every[last], each[last]
+        self._more = bytearray(), []
+
+
+class Odometers:
+    """The last checkpoints of one partition."""
+
+    def __init__(self, published: Published, findings: Findings) -> None:
+        self._published = published
+        self._findings = findings
+        self._secret = secrets.token_bytes(32)
+        self._given = Newest(self._secret)
+
+    def give(self, offset: int, output: Output) -> None:
+        """The log gives a checkpoint that the topic, or the outbox, must have by now."""
+        self._given.see(output.key, offset)
+
+    def end(self, outbox: list[Output], ledger: Ledger) -> int:
+        """The log gives nothing more: say whose last checkpoint is not there.
+
+        Args:
+            outbox: what is still to be published.
+            ledger: the state by now, for the names of users.
+
+        Returns:
+            How many users have a checkpoint.
+        """
+        found = Newest(self._secret)
+        decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+        for record in self._published.genuine():
+            found.see(record.key, decode(record.value or b"").offset)
+        for output in outbox:
+            found.see(output.key, decode(output.value).offset)
+        keys, wanted = self._given.items()
+        there, offsets = found.items()
+        places = np.searchsorted(there, keys)
+        reached = np.full(len(keys), -1, dtype=np.int64)
+        inside = np.flatnonzero(places < len(there))
+        inside = inside[there[places[inside]] == keys[inside]]
+        reached[inside] = offsets[places[inside]]
+        late = np.flatnonzero(reached < wanted)
+        told = {
+            keys[row : row + 1].tobytes(): (int(wanted[row]), int(reached[row]))
+            for row in late[:KEPT_FINDINGS].tolist()
+        }
+        self._findings.count(Check.ODOMETER, len(late) - len(told))
+        self._say(told, ledger)
+        return len(keys)
+
+    def _say(self, told: dict[bytes, tuple[int, int]], ledger: Ledger) -> None:
+        if not told:
+            return
+        for dataset, user, bound in _bounds(ledger):
+            digest = self._given.digest(odometer_key(dataset, user))
+            if digest not in told:
+                continue
+            wanted, reached = told.pop(digest)
+            problem = "the user's last checkpoint is older than the last one that the log gives"
+            if reached < 0:
+                problem = "the log gives checkpoints of this user, and the topic has none"
+            self._findings.add(
+                Check.ODOMETER,
+                f"{problem}: it tells less than was spent",
+                offset=wanted,
+                about={"dataset": dataset, "user": user},
+                expected={"offset": wanted, "bound by now": bound},
+                found={"offset": reached} if reached >= 0 else None,
+            )
+
+
+def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:
+    """Every user of every dataset, with the bound that the odometer says by now."""
+    for name, accounts in ledger.datasets.items():
+        bounds = accounts.bounds().reshape(len(accounts), -1)
+        for slot in range(len(accounts)):
+            (user,) = accounts.users_at(np.array([slot]))
+            yield name, user if isinstance(user, str) else int(user), bounds[slot].tolist()

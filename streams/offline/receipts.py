@@ -1,0 +1,199 @@
+"""Receipts: a few lines that fix all that a log has said so far.
+
+A receipt holds, of every partition, an offset and the head of the chain over all records before it
+(``streams.wire.chain``): whoever keeps it can find out later, from the log alone, whether that log
+is continued, or was written anew. Signed with Ed25519, it also says who has made it.
+
+    signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON
+                        with sorted keys and no spaces)
+
+Keys are PEM: PKCS8 for the private one, SubjectPublicKeyInfo for the public one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+_PURPOSE = b"dp-turnstile receipt 1\n"
+
+
+class UnusableReceipt(ValueError):
+    """A receipt or a key that cannot be read, or does not belong to this log."""
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one partition: the head of the chain over all records below an offset."""
+
+    partition: Annotated[int, Meta(ge=0)]
+    next: Annotated[int, Meta(ge=0)]
+    head: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a log had said when it was made."""
+
+    receipt: Annotated[int, Meta(ge=1, le=1)] = 1  # its own version
+    prefix: str
+    topic: str  # the id of norms, hexadecimal
+    partitions: int
+    heads: list[Head]
+    policies: str  # the digest of all policies
+    time: str  # when it was made, in UTC, by the clock of whoever made it
+    signature: str | None = None  # hexadecimal
+
+    def head_of(self, partition: int) -> Head | None:
+        """Of one partition; None if the receipt says nothing of it."""
+        return next((head for head in self.heads if head.partition == partition), None)
+
+
+def new_receipt(prefix: str, topic: bytes, heads: Sequence[Head], policies: str) -> Receipt:
+    """A receipt of now, not signed."""
+    return Receipt(
+        prefix=prefix,
+        topic=topic.hex(),
+        partitions=len(heads),
+        heads=list(heads),
+        policies=policies,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def policies_digest(policies: Sequence[Mapping[str, bytes]]) -> str:
+    """The digest of the policies of every partition, by dataset; hexadecimal."""
+    digest = hashlib.sha256(b"dp-turnstile policies 1")
+    for number, of_partition in enumerate(policies):
+        for name, packed in sorted(of_partition.items()):
+            digest.update(msgspec.msgpack.encode((number, name, packed)))
+    return digest.hexdigest()
+
+
+def signed(receipt: Receipt, key: Path) -> Receipt:
+    """A receipt with a signature.
+
+    Args:
+        receipt: of which nothing changes after that.
+        key: a file with an Ed25519 private key.
+
+    Raises:
+        UnusableReceipt: there is no such key in it, or the package cryptography is missing.
+    """
+    signature = _private_key(key).sign(_content(receipt))
+    return msgspec.structs.replace(receipt, signature=signature.hex())
+
+
+def check_signature(receipt: Receipt, key: Path) -> None:
+    """Check that a receipt was signed by the owner of a key.
+
+    Args:
+        receipt: as it was read.
+        key: a file with an Ed25519 public key.
+
+    Raises:
+        UnusableReceipt: it was not, or the key cannot be read.
+    """
+    if receipt.signature is None:
+        raise UnusableReceipt(
+            "the receipt is not signed: check it without --public-key, if it comes from where "
+            "nobody else writes"
+        )
+    public = _public_key(key)
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.verify(bytes.fromhex(receipt.signature), _content(receipt))
+    except (InvalidSignature, ValueError):
+        raise UnusableReceipt(
+            f"the receipt was not signed with the key of {key}, or was changed since"
+        ) from None
+
+
+def write(receipt: Receipt, path: Path) -> None:
+    """Write a receipt as JSON.
+
+    Raises:
+        UnusableReceipt: the file cannot be written.
+    """
+    packed = msgspec.json.format(msgspec.json.encode(receipt), indent=2)
+    try:
+        path.write_bytes(packed + b"\n")
+    except OSError as error:
+        raise UnusableReceipt(f"cannot write {path}: {error}") from error
+
+
+def read(path: Path) -> Receipt:
+    """Read a receipt.
+
+    Raises:
+        UnusableReceipt: there is none in the file.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Receipt)
+    except OSError as error:
+        raise UnusableReceipt(f"cannot read {path}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnusableReceipt(f"{path} is no receipt: {error}") from error
+
+
+def _content(receipt: Receipt) -> bytes:
+    fields = msgspec.to_builtins(receipt)
+    del fields["signature"]
+    return _PURPOSE + msgspec.json.encode(fields, order="sorted")
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    _need_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    packed = _read_key(path)
+    try:
+        key = load_pem_private_key(packed, password=None)
+    except (ValueError, TypeError) as error:
+        raise UnusableReceipt(f"{path} has no private key in PEM without a password") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
+    return key
+
+
+def _public_key(path: Path) -> Ed25519PublicKey:
+    _need_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    packed = _read_key(path)
+    try:
+        key = load_pem_public_key(packed)
+    except ValueError as error:
+        raise UnusableReceipt(f"{path} has no public key in PEM") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
+    return key
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnusableReceipt(f"cannot read the key {path}: {error}") from error
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise UnusableReceipt(
+            "signatures need the package cryptography: pip install 'dp-turnstile[secure]'"
+        ) from error

@@ -1,0 +1,56 @@
+"""The least that a user of Redis needs: commands, and the keys of one prefix.
+
+What is not named is forbidden: above all to empty or to change the server (FLUSHALL, CONFIG SET),
+to list what others keep (KEYS, SCAN), and every key of another prefix, in scripts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streams.config import ConfigurationError
+
+_CONNECTING = ("client|setinfo", "client|setname", "ping", "select")
+_LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
+_DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange", "script|load")
+_IN_SCRIPTS = (
+    "del",
+    "exists",
+    "hdel",
+    "hincrby",
+    "hlen",
+    "llen",
+    "ltrim",
+    "rename",
+    "rpush",
+    "type",
+)
+
+_COMMANDS: Mapping[str, Sequence[str]] = {
+    "look": (*_CONNECTING, *_LOOKING),
+    "audit": (*_CONNECTING, *_LOOKING, "lrange"),
+    "decide": (*_CONNECTING, *_LOOKING, *_DECIDING, *_IN_SCRIPTS),
+}
+_SHOWN = ("meta", "alive", "stopped")
+"""The keys of a partition (``layout``) that say nothing of single users."""
+
+
+def rights(use: str, prefix: str) -> Sequence[str]:
+    """The words after a user's name and password in ACL SETUSER.
+
+    Args:
+        use: "decide", as workers do; "audit", reading all; or "look", as `turnstile status` does,
+            which needs no state of users.
+        prefix: of the service.
+
+    Raises:
+        ConfigurationError: an empty prefix, which every key begins with.
+    """
+    if not prefix:
+        raise ConfigurationError(
+            "the prefix is empty, so the user would have every key of this Redis: give the service "
+            "a prefix"
+        )
+    allowed = (f"+{command}" for command in sorted(_COMMANDS[use]))
+    keys = [f"{prefix}{{norms-*}}:{name}" for name in _SHOWN] if use == "look" else [f"{prefix}*"]
+    return ("resetkeys", "resetchannels", *(f"~{key}" for key in keys), "-@all", *allowed)

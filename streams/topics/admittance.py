@@ -1,0 +1,160 @@
+"""Whether a broker lets this client in, asked by hand before a client is made.
+
+The clients try a login that was refused, or a certificate that does not fit, again and again until
+their time is over, and then say that there is no broker. What is asked here is what they ask first:
+an encrypted connection, the login, and one request.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+
+from kafka.errors import KafkaError
+from kafka.net.sasl.scram import ScramClient
+
+from streams.config import Config
+from streams.topics.security import NotAdmitted, tls_context
+
+_SECONDS = 5.0  # of one broker; a slow one is left to the clients, which have more patience
+_METADATA, _HANDSHAKE, _AUTHENTICATE = (3, 2), (17, 1), (36, 0)  # (key, version)
+_TLS_ALERT = 0x15
+_LARGEST = 1024 * 1024  # answer: of a cluster's brokers, and no topics
+
+_Ask = Callable[[tuple[int, int], bytes], bytes]
+
+
+class _Refused(Exception):
+    """What the broker did, and what to do about it."""
+
+
+def check_admittance(config: Config) -> None:
+    """Ask the first broker that can be reached; nothing happens if none can.
+
+    Raises:
+        NotAdmitted: it does not let this client in, with what to do.
+    """
+    for address in config.kafka.split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "9092")
+        with suppress(OSError, UnicodeError):  # a name that cannot be one of a host
+            with socket.create_connection((host.strip("[]"), int(port)), _SECONDS) as plain:
+                try:
+                    _enter(config, host.strip("[]"), plain)
+                except _Refused as refused:
+                    what, advice = refused.args
+                    problem = f"Kafka at {address}: {what}; {advice}"
+                    raise NotAdmitted(problem, advice in _MAY_PASS) from refused
+            return
+
+
+def _enter(config: Config, host: str, plain: socket.socket) -> None:
+    connection = plain
+    if config.kafka_security.endswith("SSL"):
+        connection = _encrypted(config, host, plain)
+    with connection:
+        try:
+            if config.kafka_security.startswith("SASL_"):
+                _log_in(config, connection)
+            _exchange(connection, _METADATA, struct.pack(">i", 0))
+        except (TimeoutError, struct.error):
+            return  # too slow, or no Kafka
+        except (OSError, EOFError) as error:
+            raise _Refused("the broker ended the connection", _ENDED) from error
+
+
+def _encrypted(config: Config, host: str, plain: socket.socket) -> socket.socket:
+    try:
+        return tls_context(config).wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise _Refused(
+            f"its certificate does not fit: {error.verify_message}", _CERTIFICATE
+        ) from error
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise _Refused(f"no encrypted connection came about ({error})", _NO_TLS) from error
+
+
+def _log_in(config: Config, connection: socket.socket) -> None:
+    mechanism = config.kafka_mechanism
+    answer = _exchange(connection, _HANDSHAKE, _string(mechanism))
+    if struct.unpack_from(">h", answer)[0]:
+        known = ", ".join(_strings(answer[2:])) or "none"
+        raise _Refused(f"it has no login by {mechanism}", f"it has {known}: {_MECHANISM}")
+
+    def send(token: bytes) -> bytes:
+        answer = _exchange(connection, _AUTHENTICATE, struct.pack(">i", len(token)) + token)
+        error, length = struct.unpack_from(">hh", answer)
+        if error:
+            said = answer[4 : 4 + max(length, 0)].decode(errors="replace")
+            raise _Refused(f"the login was refused: {said}", _LOGIN)
+        return answer[4 + max(length, 0) + 4 :]
+
+    if mechanism == "PLAIN":
+        send(b"\0".join([b"", config.kafka_username.encode(), config.kafka_password.encode()]))
+        return
+    scram = ScramClient(config.kafka_username, config.kafka_password, mechanism)
+    try:
+        scram.process_server_first_message(send(scram.first_message()))
+        scram.process_server_final_message(send(scram.final_message()))
+    except (ValueError, KafkaError) as error:
+        raise _Refused(f"the broker does not know the password ({error})", _LOGIN) from error
+
+
+def _exchange(connection: socket.socket, request: tuple[int, int], body: bytes) -> bytes:
+    """The answer, behind its correlation id.
+
+    Raises:
+        EOFError: the broker ended the connection.
+        struct.error: it is no answer of a broker.
+        _Refused: it answers in TLS.
+    """
+    message = struct.pack(">hhih", *request, 1, -1) + body  # correlation 1, no client id
+    connection.sendall(struct.pack(">i", len(message)) + message)
+    head = _read(connection, 4)
+    if head[0] == _TLS_ALERT:
+        raise _Refused("this port of the broker speaks TLS", _PLAINTEXT)
+    (size,) = struct.unpack(">i", head)
+    if not 4 <= size <= _LARGEST:
+        raise struct.error(f"an answer of {size} bytes")
+    return _read(connection, size)[4:]
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = connection.recv(size - len(found))
+        if not part:
+            raise EOFError("without an answer")
+        found += part
+    return found
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def _strings(packed: bytes) -> list[str]:
+    (count,), at, found = struct.unpack_from(">i", packed), 4, []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", packed, at)
+        found.append(packed[at + 2 : at + 2 + length].decode(errors="replace"))
+        at += 2 + length
+    return found
+
+
+_LOGIN = "check kafka_username and kafka_password"
+_MECHANISM = "check kafka_mechanism, and with the operator which users it knows"
+_CERTIFICATE = (
+    "kafka_ca has to be the authority that signed it, and it has to name the host as `kafka` does"
+)
+_NO_TLS = "check that this port speaks TLS; if it does not, kafka_security is not for it"
+_PLAINTEXT = "set kafka_security to SSL or SASL_SSL"
+_ENDED = (
+    "it wants TLS, a login or a certificate that these settings do not give: check kafka_security "
+    "and what goes with it"
+)
+_MAY_PASS = (_NO_TLS, _ENDED)

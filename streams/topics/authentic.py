@@ -1,0 +1,167 @@
+"""What workers sign, and who looks at it: signatures as headers of the records of Kafka.
+
+A record that no trusted key has signed is passed over, as if it were not there: it admits nobody,
+refuses nothing and ends nothing. Who waits for an answer goes on waiting for the true one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from streams.config import Config, ConfigurationError
+from streams.wire.signatures import (
+    ORIGIN,
+    SIGNATURE,
+    Content,
+    InvalidKey,
+    KeyRing,
+    Place,
+    Signer,
+    Unsigned,
+)
+
+logger = logging.getLogger("turnstile.signatures")
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Seal:
+    """Signs what a worker publishes about a log.
+
+    Attributes:
+        public: the key by which others know it.
+    """
+
+    def __init__(self, signer: Signer, log: bytes) -> None:
+        self.public = signer.public
+        self._signer = signer
+        self._log = log
+
+    def headers(
+        self, topic: str, partition: int, contents: Sequence[Content]
+    ) -> list[list[tuple[str, bytes]]]:
+        """The headers of each of these records, its origin among them."""
+        signatures = self._signer.sign(Place(self._log, topic, partition), contents)
+        return [
+            [*origin_header(content), (SIGNATURE, signature)]
+            for content, signature in zip(contents, signatures, strict=True)
+        ]
+
+
+class Inspector:
+    """Looks at who signed the records of a service, and counts those that nobody has.
+
+    Args:
+        ring: whom to trust.
+        log: the id of the topic norms.
+    """
+
+    def __init__(self, ring: KeyRing, log: bytes) -> None:
+        self._ring = ring
+        self._log = log
+        self._refused = 0
+        self._told = 1
+        self._last = ""
+
+    def admits(
+        self, topic: str, partition: int, content: tuple[bytes | None, bytes | None], given: Headers
+    ) -> bool:
+        """Whether a trusted key has signed this record, key and value, for where it is."""
+        record = Content(*content, header(given, ORIGIN))
+        try:
+            self._ring.check(Place(self._log, topic, partition), record, header(given, SIGNATURE))
+        except Unsigned as problem:
+            self._refuse(f"{topic} {partition}", problem)
+            return False
+        return True
+
+    def why_silent(self) -> str:
+        """What to tell somebody who waits in vain; empty if everything was signed."""
+        if not self._refused:
+            return ""
+        return (
+            f"{self._refused} records were passed over, because trusted_keys vouches for none of "
+            f"them (the last one: {self._last}). Either somebody else than the workers writes to "
+            "these topics, or the workers sign with another key or with none"
+        )
+
+    def _refuse(self, where: str, problem: Unsigned) -> None:
+        """Count it; a flood of them is not to be a flood of warnings."""
+        self._refused += 1
+        self._last = str(problem)
+        if self._refused == self._told:
+            self._told *= 10
+            logger.warning(
+                "passed over a record of %s that no worker has signed: %s (%d so far)",
+                where,
+                problem,
+                self._refused,
+            )
+
+
+def header(headers: Headers, name: str) -> bytes | None:
+    """The first header of a name: of two, everybody takes the same."""
+    return next((value for found, value in headers if found == name), None)
+
+
+def origin_header(content: Content) -> list[tuple[str, bytes]]:
+    """The header that says where a checkpoint comes from, if it says so."""
+    return [] if content.origin is None else [(ORIGIN, content.origin)]
+
+
+def seal_of(config: Config, log: bytes) -> Seal | None:
+    """With what a worker signs; None if it signs nothing.
+
+    Raises:
+        ConfigurationError: no usable key, or one by which those would not know the worker who
+            have its key ring.
+    """
+    if not config.signing_key:
+        if config.trusted_keys:
+            raise ConfigurationError(
+                "trusted_keys is set and signing_key is not: whoever has this key ring would pass "
+                "over all that this worker says. Give the worker its private key"
+            )
+        return None
+    try:
+        signer = Signer(config.signing_key)
+    except InvalidKey as error:
+        raise ConfigurationError(f"signing_key: {error}") from None
+    except ImportError as error:
+        raise _missing(error) from error
+    ring = _ring_of(config)
+    if ring is not None and signer.public not in ring:
+        raise ConfigurationError(
+            f"signing_key belongs to {signer.public}, which trusted_keys does not have: whoever "
+            "has this key ring would pass over all that this worker says. Add it everywhere first"
+        )
+    return Seal(signer, log)
+
+
+def inspector_of(config: Config, log: bytes) -> Inspector | None:
+    """Who looks at signatures; None if there is no key ring, and everything is believed.
+
+    Raises:
+        ConfigurationError: a key ring that is none.
+    """
+    ring = _ring_of(config)
+    return None if ring is None else Inspector(ring, log)
+
+
+def _ring_of(config: Config) -> KeyRing | None:
+    if not config.trusted_keys:
+        return None
+    try:
+        return KeyRing(config.trusted_keys)
+    except InvalidKey as error:
+        raise ConfigurationError(f"trusted_keys: {error}") from None
+    except ImportError as error:
+        raise _missing(error) from error
+
+
+def _missing(error: ImportError) -> ConfigurationError:
+    return ConfigurationError(
+        f"signatures need a package that is not installed ({error}): install dp-turnstile with its "
+        "extra `secure`"
+    )

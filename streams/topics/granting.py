@@ -1,0 +1,114 @@
+"""Rights, given to principals on a real Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kafka.errors import KafkaError
+
+from streams.config import Config
+from streams.topics.access import GROUP, TOPIC, TRANSACTIONS, Rule
+from streams.topics.clients import new_admin
+from streams.topics.security import explained
+from streams.topics.seen import TopicsUnavailable
+
+_RESOURCES = {
+    TOPIC: ResourceType.TOPIC,
+    GROUP: ResourceType.GROUP,
+    TRANSACTIONS: ResourceType.TRANSACTIONAL_ID,
+}
+_OPERATIONS = {
+    "AlterConfigs": ACLOperation.ALTER_CONFIGS,
+    "Create": ACLOperation.CREATE,
+    "Delete": ACLOperation.DELETE,
+    "Describe": ACLOperation.DESCRIBE,
+    "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
+    "Read": ACLOperation.READ,
+    "Write": ACLOperation.WRITE,
+}
+
+
+def grant(config: Config, granted: Mapping[str, Sequence[Rule]]) -> int:
+    """Give each principal these rights, beside those it has; doing it again is fine.
+
+    Returns:
+        How many rights there are.
+
+    Raises:
+        TopicsUnavailable: no broker, one without rights, or this user may not give any.
+    """
+    wanted = [
+        acl
+        for principal, rules in granted.items()
+        for rule in rules
+        for acl in _acls(principal, rule)
+    ]
+    with _admin(config) as admin:
+        _create(admin, wanted)
+    return len(wanted)
+
+
+def set_passwords(config: Config, passwords: Mapping[str, str]) -> None:
+    """Make users who log in by SCRAM-SHA-512, or give those that there are other passwords.
+
+    Raises:
+        TopicsUnavailable: no broker, or this user may not do that.
+    """
+    wanted = [
+        UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
+        for user, password in passwords.items()
+    ]
+    with _admin(config) as admin:
+        problems = admin.alter_user_scram_credentials(wanted)
+    for user, problem in problems.items():
+        if problem:
+            raise TopicsUnavailable(f"the password of {user} was not set: {problem}")
+
+
+@contextmanager
+def _admin(config: Config) -> Iterator[KafkaAdminClient]:
+    try:
+        admin = new_admin(config)
+        try:
+            yield admin
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise TopicsUnavailable(
+            f"rights could not be given at {config.kafka}: {explained(error)}"
+        ) from error
+
+
+def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:
+    for failed in admin.create_acls(wanted)["failed"]:
+        name = failed.__name__
+        what = {
+            "SecurityDisabledError": "the broker knows no rights: set authorizer.class.name, and "
+            "allow.everyone.if.no.acl.found=false",
+            "ClusterAuthorizationFailedError": "this user may not give rights, which takes Alter "
+            "on the cluster: use a super user",
+        }.get(name, name)
+        raise TopicsUnavailable(f"rights were not given: {what}")
+
+
+def _acls(principal: str, rule: Rule) -> list[ACL]:
+    prefixed, literal = ACLResourcePatternType.PREFIXED, ACLResourcePatternType.LITERAL
+    pattern = ResourcePattern(
+        _RESOURCES[rule.resource], rule.name, prefixed if rule.prefixed else literal
+    )
+    return [
+        ACL(principal, "*", _OPERATIONS[operation], ACLPermissionType.ALLOW, pattern)
+        for operation in rule.operations
+    ]

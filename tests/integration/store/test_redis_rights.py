@@ -1,0 +1,221 @@
+"""Who may do what in a Redis, whether the way to it is encrypted, and that no password is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import redis
+
+from streams.config import Config
+from streams.local import LocalStackError, RedisServer
+from streams.local.certificates import Authority
+from streams.local.redis_server import find_redis_server
+from streams.local.secure_redis import SecureRedis, speaks_tls
+from streams.store.layout import key_of
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
+from streams.store.rights import rights
+
+PREFIX = "mine."
+PASSWORDS = {"worker": "hunter2", "operator": "hunter3", "auditor": "hunter4"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRedis]:
+    users = {
+        "worker": (PASSWORDS["worker"], rights("decide", PREFIX)),
+        "operator": (PASSWORDS["operator"], rights("look", PREFIX)),
+        "auditor": (PASSWORDS["auditor"], rights("audit", PREFIX)),
+    }
+    secrets = tmp_path_factory.mktemp("secrets")
+    with SecureRedis(tmp_path_factory.mktemp("redis"), secrets, users) as running:
+        yield running
+
+
+def connected(server: SecureRedis, user: str) -> redis.Redis:
+    return redis.Redis.from_url(
+        server.url,
+        username=user,
+        password=PASSWORDS[user],
+        **({"ssl_ca_certs": str(server.authority.certificate)} if server.encrypted else {}),
+    )
+
+
+MINE, OTHER = key_of(PREFIX, 0, "meta"), key_of("other.", 0, "meta")
+READ_OTHER = "return redis.call('HGET', KEYS[1], 'a')"
+REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
+    ("worker", ("FLUSHALL",)),
+    ("worker", ("FLUSHDB",)),
+    ("worker", ("KEYS", "*")),
+    ("worker", ("SCAN", 0)),
+    ("worker", ("CONFIG", "SET", "maxmemory", "1")),
+    ("worker", ("CONFIG", "GET", "maxmemory")),
+    ("worker", ("ACL", "LIST")),
+    ("worker", ("DEBUG", "SLEEP", "0")),
+    ("worker", ("SHUTDOWN",)),
+    ("worker", ("SAVE",)),
+    ("worker", ("SCRIPT", "FLUSH")),
+    ("worker", ("REPLICAOF", "NO", "ONE")),
+    ("worker", ("CLIENT", "LIST")),
+    ("worker", ("MONITOR",)),
+    ("worker", ("PUBLISH", "c", "m")),
+    ("worker", ("RENAME", MINE, OTHER)),
+    ("worker", ("HGET", OTHER, "a")),
+    ("worker", ("HSET", OTHER, "a", "b")),
+    ("worker", ("EVAL", READ_OTHER, 1, OTHER)),
+    ("worker", ("EVAL", "return redis.call('FLUSHALL')", 0)),
+    ("worker", ("EVAL", f"return redis.call('HGET', '{OTHER}', 'a')", 0)),
+    ("operator", ("HSET", MINE, "a", "b")),
+    ("operator", ("EVAL", READ_OTHER, 1, MINE)),
+    ("operator", ("DEL", MINE)),
+    ("operator", ("HGETALL", key_of(PREFIX, 0, "pages"))),
+    ("operator", ("HGETALL", key_of(PREFIX, 0, "outbox"))),
+    ("auditor", ("HSET", MINE, "a", "b")),
+    ("auditor", ("LRANGE", OTHER, 0, -1)),
+    ("operator", ("HGET", OTHER, "a")),
+    ("operator", ("FLUSHALL",)),
+]
+
+
+@pytest.mark.parametrize(("user", "command"), REFUSED, ids=lambda value: str(value)[:40])
+def test_nobody_may_do_more_than_the_role_needs(
+    server: SecureRedis, user: str, command: tuple[str | int, ...]
+) -> None:
+    with connected(server, user) as client, pytest.raises(redis.ResponseError) as caught:
+        client.execute_command(*command)
+    assert re.search(r"permission|can't (access|run this command)", str(caught.value))
+
+
+def test_a_worker_and_an_operator_may_do_what_they_need(server: SecureRedis) -> None:
+    """Every verb of a worker: tests/conformance/store, whose scenarios run with these rights."""
+    with connected(server, "worker") as worker, connected(server, "operator") as operator:
+        worker.hset(MINE, "a", "b")
+        assert operator.hgetall(MINE) == {b"a": b"b"}
+        assert worker.eval(READ_OTHER, 1, MINE) == b"b"
+        worker.hset(key_of(PREFIX, 0, "pages"), "p", "state")
+    with connected(server, "auditor") as auditor:
+        assert auditor.hgetall(key_of(PREFIX, 0, "pages")) == {b"p": b"state"}
+
+
+def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
+    options = {"ssl_ca_certs": str(server.authority.certificate)} if server.encrypted else {}
+    with (
+        redis.Redis.from_url(server.url, **options) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.ping()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("worker", "hunter9"), ("nobody", "hunter9"), ("", "hunter9")]
+)
+def test_a_wrong_password_is_named_and_not_shown(
+    server: SecureRedis, user: str, password: str
+) -> None:
+    settings = {"redis_ca": str(server.authority.certificate)} if server.encrypted else {}
+    config = Config(redis=server.url, redis_username=user, redis_password=password, **settings)
+
+    async def connect() -> None:
+        async with RedisStore.of(config) as store:
+            await store.connect()
+
+    with pytest.raises(StoreUnavailable, match="check redis_username and redis_password") as caught:
+        asyncio.run(connect())
+    assert password not in str(caught.value)
+
+
+def test_no_password_is_an_argument_of_the_server_or_in_a_file_that_others_read(
+    server: SecureRedis,
+) -> None:
+    arguments = Path(f"/proc/{server.pid}/cmdline").read_text()
+    users = server.users_file
+    assert users.stat().st_mode & 0o077 == 0
+    for password in PASSWORDS.values():
+        assert password not in arguments
+        assert password not in users.read_text()
+
+
+def test_it_is_known_whether_a_redis_speaks_tls(tmp_path: Path) -> None:
+    settings = {"tls-port": "0"}
+    server = RedisServer(tmp_path, settings=settings)
+    try:
+        server.start()
+        assert speaks_tls(find_redis_server())
+    except LocalStackError:
+        assert not speaks_tls(find_redis_server())
+    finally:
+        server.stop()
+
+
+# --- TLS: before a Redis that has none stands something that has ----------------------------------
+
+
+@contextmanager
+def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
+    """A port on which what is encrypted is handed to another port, and back."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = listening.accept()
+                with suppress(OSError):
+                    client = context.wrap_socket(plain, server_side=True)
+                    behind = socket.create_connection(("127.0.0.1", port))
+                    for ends in ((client, behind), (behind, client)):
+                        threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+
+
+def test_an_encrypted_way_is_taken_or_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    authority, others = Authority(tmp_path), Authority(tmp_path / "others")
+    authority.issue("redis", tmp_path / "redis.pem")
+    authority.issue("client", tmp_path / "client.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+    context.load_cert_chain(tmp_path / "redis.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with RedisServer(tmp_path / "data") as server, tls_before(server.port, context) as port:
+        known = {
+            "redis": f"rediss://127.0.0.1:{port}/0",
+            "redis_ca": str(authority.certificate),
+            "redis_certificate": str(tmp_path / "client.pem"),
+        }
+
+        async def owner(config: Config) -> str:
+            async with RedisStore.of(config) as store:
+                await store.connect()
+                return await store.owner(0)
+
+        assert asyncio.run(owner(Config(**known))) == ""
+        for changed in (
+            {"redis_ca": str(others.certificate)},
+            {"redis_ca": ""},
+            {"redis_certificate": ""},
+            {"redis": f"rediss://127.0.0.2:{port}/0"},
+            {"redis": f"rediss://127.0.0.1:{server.port}/0"},
+        ):
+            with pytest.raises(StoreUnavailable):
+                asyncio.run(owner(Config(**{**known, **changed})))

@@ -1,0 +1,127 @@
+"""What is proven, told and reported of a service that is at work, on the real broker and Redis."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from kafka import KafkaProducer
+
+from streams.sdk.run import Run
+from tests.integration.command import Done, turnstile
+from tests.integration.service import Service
+
+USERS = np.arange(60)
+
+
+@pytest.fixture(scope="module")
+def run(shared: Service) -> Run:
+    """A service with charges, HALTs, rejects and a sampled roster."""
+    shared.client.create_dataset("d", budget=0.5, odometer_step=0.1)
+    run = shared.client.run("d", "r")
+    for _ in range(4):
+        run.charge(USERS, np.linspace(0.1, 4.0, len(USERS)), noise_stddev=4.0)
+    shared.client.create_dataset("faces", measure="renyi", epsilon=1.0, delta=1e-5)
+    roster = shared.client.run("faces", "s").enrol(USERS, clip_norm=1.0, levels=10)
+    for _ in range(3):
+        roster.charge(noise_stddev=1.1, sampling_rate=0.1)
+    shared.publish(0, b"garbage")
+    shared.audit()
+    return run
+
+
+@pytest.fixture
+def command(shared: Service, run: Run) -> Any:
+    settings = {
+        "TURNSTILE_KAFKA": shared.kafka,
+        "TURNSTILE_REDIS": shared.redis,
+        "TURNSTILE_PREFIX": shared.prefix,
+    }
+
+    def ask(*arguments: str) -> Done:
+        return turnstile(*arguments, environment=settings)
+
+    return ask
+
+
+def test_a_service_at_work_fits_its_log_and_continues_its_receipt(
+    run: Run, command: Any, tmp_path: Path
+) -> None:
+    receipt = tmp_path / "receipt.json"
+    done = command("verify", "--receipt", str(receipt))
+    assert done.code == 0, done
+    assert "Everything fits" in done.out
+    stop = threading.Event()
+
+    def charge() -> None:
+        while not stop.is_set():
+            run.charge(USERS, np.full(len(USERS), 0.01), noise_stddev=4.0)
+
+    trainer = threading.Thread(target=charge)
+    trainer.start()
+    try:
+        done = command("verify", "--json", "--against", str(receipt))
+    finally:
+        stop.set()
+        trainer.join()
+    *partitions, summary = done.lines
+    assert (done.code, summary["fits"]) == (0, True), done
+    assert summary["continues_receipt_of"] == msgspec.json.decode(receipt.read_bytes())["time"]
+    assert len(partitions) == 3
+    assert all(part["state_at"] is not None for part in partitions)
+
+
+def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
+    shared: Service, run: Run, command: Any
+) -> None:
+    user = int(USERS[-1])
+    halts = {
+        (halt.dataset, halt.run, halt.step)
+        for halt in shared.client.halts("d", follow=False)
+        if halt.user == user
+    }
+    lines = command("explain", "--user", str(user), "--json").lines
+    told = [line for line in lines if line["dataset"] == "d"]
+    assert {(e["dataset"], e["run"], e["step"]) for e in told if e["refused_by"]} == halts
+    assert [event["step"] for event in told][:4] == [0, 1, 2, 3]
+    assert all(event["time"] for event in lines)
+
+
+def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.csv"
+    done = command("report", "--output", str(path), "--json")
+    assert (done.code, [line["users"] for line in done.lines]) == (0, [len(USERS)] * 2), done
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["dataset"], int(row["user"])) for row in rows} == {
+        (name, user) for name in ("d", "faces") for user in USERS.tolist()
+    }
+    assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
+
+
+def test_what_somebody_else_wrote_is_found_on_the_broker(
+    shared: Service, run: Run, command: Any
+) -> None:
+    """The last test of this module: what is written to Kafka stays there."""
+    (halted,) = [
+        value
+        for partition, _, value in shared.log.records["halts"]
+        if partition == 1 and msgspec.msgpack.decode(value).get("step") == 3
+    ]
+    forged = {**msgspec.msgpack.decode(halted), "admitted": b"\xff" * 3}
+    producer = KafkaProducer(bootstrap_servers=shared.kafka)
+    packed = msgspec.msgpack.encode(forged)
+    producer.send(shared.config.topic("halts"), packed, key=b"r", partition=1).get(60)
+    producer.close()
+    done = command("verify", "--json")
+    assert done.code == 1
+    (finding,) = [line["finding"] for line in done.lines if "finding" in line]
+    assert (finding["check"], finding["partition"]) == ("halts", 1)
+    assert finding["about"]["step"] == 3
+    assert "contradicts" in finding["problem"]
+    assert "It does not fit: 1 finding in" in command("verify").out

@@ -1,0 +1,422 @@
+"""A service in which everybody logs in: each role does what it may, and is refused all else.
+
+One stack for all of these tests, as `turnstile up --secure` brings it up.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import (
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePatternFilter,
+    ResourceType,
+)
+from kafka.errors import KafkaError
+
+from streams import DecisionTimeout, ServiceUnavailable, Turnstile
+from streams.config import Config
+from streams.local.certificates import Authority
+from streams.local.secure_stack import SecureStack
+from streams.topics.clients import new_admin, new_producer, new_reader
+from streams.topics.security import security
+from tests.integration.command import turnstile
+from tests.integration.service import IMPATIENT_WORKER, eventually
+
+PARTITIONS = 2
+USERS = list(range(12))
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[SecureStack]:
+    with SecureStack(
+        workers=1,
+        partitions=PARTITIONS,
+        worker_command=IMPATIENT_WORKER,
+        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
+    ) as running:
+        yield running
+        for worker in running.workers:
+            worker.terminate()
+            worker.hasten()
+        running.broker.kill()
+        running.redis_server.kill()
+
+
+@pytest.fixture(scope="module")
+def used(stack: SecureStack) -> SecureStack:
+    """The stack, with something in every topic."""
+    with Turnstile(config=stack.config_of("trainer")) as client:
+        client.create_dataset("d", budget=0.5)
+        run = client.run("d", "r")
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+    assert attempt_to_write(stack.config_of("trainer"), "norms") is None  # and so to rejects
+
+    def is_there() -> bool:
+        reader = stack.config_of("auditor")
+        return all(attempt_to_read(reader, topic) is None for topic in TOPICS)
+
+    eventually(is_there)
+    return stack
+
+
+TOPICS = ("norms", "halts", "odometer", "rejects", "checkpoints")
+
+
+def attempt_to_read(config: Config, topic: str) -> str | None:
+    """None if records came, else the error."""
+    reader = new_reader(config)
+    try:
+        places = [TopicPartition(config.topic(topic), p) for p in range(PARTITIONS)]
+        reader.assign(places)
+        reader.seek_to_beginning()
+        for _ in range(20):
+            if reader.poll(timeout_ms=100):
+                return None
+        return "nothing came"
+    except KafkaError as error:
+        return type(error).__name__
+    finally:
+        reader.close()
+
+
+def attempt_to_write(config: Config, topic: str) -> str | None:
+    """None if a record that nobody can read was taken, else the error."""
+    producer = KafkaProducer(
+        bootstrap_servers=config.kafka, acks="all", enable_idempotence=False, **security(config)
+    )
+    try:
+        producer.send(config.topic(topic), value=b"\xc1", key=b"k", partition=0).get(timeout=20)
+        return None
+    except KafkaError as error:
+        return type(error).__name__
+    finally:
+        producer.close()
+
+
+RIGHTS = """
+    role       norms  halts  odometer  rejects  checkpoints
+    trainer    w      r      -         r        -
+    answerer   w      r      -         r        -
+    worker     r      w      rw        w        rw
+    portal     -      -      r         -        -
+    operator   -      -      -         -        -
+    auditor    r      r      r         r        r
+    trimmer    r      -      -         -        r
+"""
+ROWS = [line.split() for line in RIGHTS.strip().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_each_role_reads_and_writes_what_it_may_and_nothing_else(
+    used: SecureStack, row: list[str]
+) -> None:
+    role, *rights = row
+    config = used.config_of(role)
+    for topic, right in zip(TOPICS, rights, strict=True):
+        for letter, attempt in (("r", attempt_to_read), ("w", attempt_to_write)):
+            expected = None if letter in right else "TopicAuthorizationFailedError"
+            assert attempt(config, topic) == expected, (role, letter, topic)
+
+
+def transact(config: Config) -> None:
+    name = f"{config.prefix}odometer-0"
+    producer = KafkaProducer(
+        bootstrap_servers=config.kafka, transactional_id=name, **security(config)
+    )
+    try:
+        producer.init_transactions()
+    finally:
+        producer.close()
+
+
+def join_the_workers(config: Config) -> None:
+    consumer = KafkaConsumer(
+        config.topic("norms"),
+        bootstrap_servers=config.kafka,
+        group_id=f"{config.prefix}worker",
+        **security(config),
+    )
+    try:
+        consumer.poll(timeout_ms=3000)
+    finally:
+        consumer.close()
+
+
+def create_a_topic(config: Config) -> None:
+    admin = new_admin(config)
+    try:
+        admin.create_topics({config.topic("norms2"): {"num_partitions": 1}})
+    finally:
+        admin.close()
+
+
+def delete_the_log(config: Config) -> None:
+    admin = new_admin(config)
+    try:
+        admin.delete_topics([config.topic("norms")])
+    finally:
+        admin.close()
+
+
+def give_rights(config: Config) -> None:
+    done = turnstile("acl", "--apply", environment=variables(config))
+    assert done.code == 69
+    raise KafkaError(done.said)
+
+
+def variables(config: Config) -> dict[str, str]:
+    """Settings as variables of the environment."""
+    of_kafka = (name for name in vars(config) if name.startswith("kafka"))
+    return {f"TURNSTILE_{name.upper()}": getattr(config, name) for name in (*of_kafka, "prefix")}
+
+
+OTHER_DEEDS: dict[str, tuple[Callable[[Config], None], str]] = {
+    "fence the checkpoints of the workers": (transact, "Authorization"),
+    "take partitions from the workers": (join_the_workers, "Authorization"),
+    "create a topic": (create_a_topic, "Authorization"),
+    "delete the log": (delete_the_log, "Authorization"),
+    "give rights": (give_rights, "Alter on the cluster: use a super user"),
+}
+
+
+@pytest.mark.parametrize("deed", OTHER_DEEDS)
+@pytest.mark.parametrize("role", ["trainer", "auditor"])
+def test_nobody_but_whose_it_is_may(used: SecureStack, role: str, deed: str) -> None:
+    attempt, message = OTHER_DEEDS[deed]
+    with pytest.raises(KafkaError) as caught:
+        attempt(used.config_of(role))
+    assert re.search(message, f"{type(caught.value).__name__}: {caught.value}")
+
+
+def test_a_trimmer_deletes_what_checkpoints_cover(used: SecureStack) -> None:
+    done = turnstile("trim", "--dry-run", "--json", "--config", str(used.roles["trimmer"]))
+    assert done.code == 0
+    assert sum(line["would_delete"] for line in done.lines) > 0
+    refused = turnstile("trim", "--json", "--config", str(used.roles["operator"]))
+    assert refused.code != 0
+
+
+def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None:
+    config = used.config_of("operator")
+    assert turnstile("topics", "create", environment=variables(config)).code == 0
+    with pytest.raises(KafkaError, match="Authorization"):
+        create_a_topic(config)
+    with pytest.raises(KafkaError, match="Authorization"):
+        delete_the_log(config)
+
+
+# --- who is not let in ----------------------------------------------------------------------------
+
+STRANGERS: dict[str, tuple[dict[str, str], str]] = {
+    "a wrong password": ({"kafka_password": "hunter2"}, "check kafka_username and kafka_password"),
+    "an unknown user": ({"kafka_username": "nobody"}, "check kafka_username and kafka_password"),
+    "another mechanism": ({"kafka_mechanism": "PLAIN"}, "it has SCRAM-SHA-512"),
+    "no login": (
+        {"kafka_security": "SSL", "kafka_username": "", "kafka_password": ""},
+        "it wants TLS, a login or a certificate",
+    ),
+    "no encryption": ({"kafka_security": "SASL_PLAINTEXT", "kafka_ca": ""}, "speaks TLS"),
+    "nothing at all": (
+        {
+            "kafka_security": "PLAINTEXT",
+            "kafka_username": "",
+            "kafka_password": "",
+            "kafka_ca": "",
+        },
+        "set kafka_security to SSL or SASL_SSL",
+    ),
+    "an authority that the system knows": ({"kafka_ca": ""}, "kafka_ca has to be the authority"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_is_not_let_in_and_told_what_is_wrong(stack: SecureStack, stranger: str) -> None:
+    changed, message = STRANGERS[stranger]
+    # What could be a broker that is just starting is waited for; nothing else is.
+    timeout = 0.5 if stranger == "no login" else 3600.0
+    config = replace(stack.config_of("trainer"), timeout=timeout, **changed)
+    with pytest.raises(ServiceUnavailable, match=message) as caught:
+        Turnstile(config=config)
+    rejects = turnstile("rejects", environment=variables(config))
+    assert rejects.code == 69
+    assert message in rejects.said
+    assert "hunter2" not in rejects.said
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_broker_of_another_authority_is_not_believed(stack: SecureStack, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    config = replace(stack.config_of("trainer"), kafka_ca=str(other.certificate), timeout=3600.0)
+    with pytest.raises(ServiceUnavailable, match="certificate does not fit"):
+        Turnstile(config=config)
+
+
+def test_the_admin_s_port_wants_its_certificate(stack: SecureStack, tmp_path: Path) -> None:
+    admin = stack.config_of("admin")
+    with Turnstile(config=replace(admin, trusted_keys="")) as client:
+        assert client.partitions == PARTITIONS
+    other = Authority(tmp_path)
+    other.issue("turnstile-admin", tmp_path / "admin.pem")  # the name, by somebody else
+    for certificate in ("", str(tmp_path / "admin.pem")):
+        with pytest.raises(ServiceUnavailable, match="certificate"):
+            Turnstile(config=replace(admin, kafka_certificate=certificate, timeout=0.5))
+
+
+def test_a_worker_that_is_not_let_in_ends_and_says_why(stack: SecureStack) -> None:
+    config = replace(stack.config_of("worker"), kafka_password="hunter2")
+    environment = variables(config) | {"TURNSTILE_REDIS": stack.redis}
+    with pytest.raises(SystemExit) as ended:
+        turnstile("worker", environment=environment)
+    assert ended.value.code == 75
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses on which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(descriptor.readlink()))
+        except OSError:  # closed meanwhile
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                found.add(_address(words[1].partition(":")[0]))
+    return found
+
+
+def _address(hexadecimal: str) -> str:
+    packed = b"".join(
+        struct.pack("=I", int(hexadecimal[at : at + 8], 16)) for at in range(0, len(hexadecimal), 8)
+    )
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def test_nothing_listens_beyond_this_machine_and_no_password_is_an_argument(
+    used: SecureStack,
+) -> None:
+    loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    pids = [used.broker.pid, used.redis_server.pid, used.workers[0].pid]
+    for pid, must_listen in zip(pids, (True, True, False), strict=True):
+        assert pid is not None
+        addresses = listening(pid)
+        assert addresses <= loopback
+        assert bool(addresses) is must_listen
+        seen = Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
+        for password in used.secrets.passwords.values():
+            assert password not in seen
+
+
+def test_secrets_are_readable_by_their_owner_alone(used: SecureStack) -> None:
+    secrets = used.secrets.directory
+    assert secrets.stat().st_mode & 0o077 == 0
+    assert [path.name for path in secrets.iterdir() if path.stat().st_mode & 0o077] == []
+    for password in used.secrets.passwords.values():
+        for log in (used.directory / "logs").iterdir():
+            assert password not in log.read_text()
+
+
+# --- what people do -------------------------------------------------------------------------------
+
+
+def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> None:
+    done = turnstile("status", "--config", str(used.roles["operator"]), "--json")
+    assert done.code == 0
+    assert [line["problem"] for line in done.lines] == [None] * PARTITIONS
+    refused = turnstile(
+        "status",
+        "--config",
+        str(used.roles["operator"]),
+        environment={"TURNSTILE_REDIS_PASSWORD": "hunter2"},
+    )
+    assert refused.code == 69
+    assert "check redis_username and redis_password" in refused.said
+    for said in (done.out, done.said, refused.out, refused.said):
+        assert "hunter2" not in said
+        assert used.secrets.passwords["operator"] not in said
+
+
+def test_a_portal_needs_nothing_but_the_odometer(used: SecureStack) -> None:
+    done = turnstile("odometer", "--config", str(used.roles["portal"]), "--user", "3", "--json")
+    assert done.code == 0
+    assert {line["user"] for line in done.lines} == {3}
+    refused = turnstile("halts", "--config", str(used.roles["portal"]))
+    assert refused.code == 69
+    assert "`turnstile acl` shows the rights of each role" in refused.said
+
+
+def test_rights_are_given_by_the_admin_to_whom_it_names(used: SecureStack) -> None:
+    config = str(used.roles["admin"])
+    given = turnstile(
+        *("acl", "--apply", "--json", "--config", config),
+        *("--principal", "auditor=User:somebody"),
+    )
+    assert (given.code, given.lines[0]["principals"]) == (0, ["User:somebody"])
+    admin = new_admin(used.config_of("admin"))
+    try:
+        everything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+        asked = ACLFilter(
+            "User:somebody", None, ACLOperation.ANY, ACLPermissionType.ANY, everything
+        )
+        found, _ = admin.describe_acls(asked)
+    finally:
+        admin.close()
+    shown = turnstile("acl", "--json", "--principal", "auditor=User:somebody").lines
+    expected = {(line["name"], operation) for line in shown for operation in line["operations"]}
+    assert {
+        (acl.resource_pattern.resource_name, _kafka_name(acl.operation.name)) for acl in found
+    } == expected
+    assert len(found) == given.lines[0]["rights"]
+
+
+def _kafka_name(operation: str) -> str:
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
+    used: SecureStack,
+) -> None:
+    """The password of a worker was stolen, not its key."""
+    worker = used.workers[0]
+    worker.stop()
+    try:
+        thief = replace(used.config_of("worker"), signing_key="")
+        trainer = replace(used.config_of("trainer"), timeout=3.0)
+        producer = new_producer(thief)
+        copied: list[Any] = []
+        reader = new_reader(used.config_of("auditor"))
+        places = [TopicPartition(thief.topic("halts"), p) for p in range(PARTITIONS)]
+        reader.assign(places)
+        reader.seek_to_beginning()
+        ends = reader.end_offsets(places)
+        while any(reader.position(place) < end for place, end in ends.items()):
+            copied += [one for found in reader.poll(200).values() for one in found]
+        reader.close()
+        for record in copied:  # everything that was ever said, once more, unsigned
+            producer.send(
+                record.topic, value=record.value, key=record.key, partition=record.partition
+            ).get(timeout=20)
+        producer.close()
+        with Turnstile(config=trainer) as client:
+            halts = list(client.halts("d", follow=False))
+            assert sorted(halt.user for halt in halts) == USERS
+            with pytest.raises(DecisionTimeout):
+                client.run("d", "r")
+    finally:
+        worker.start()

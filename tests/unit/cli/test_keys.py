@@ -1,0 +1,35 @@
+"""Keys are made in pairs, and the private one is shown or overwritten by no mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+from streams.wire.signatures import Signer
+
+
+def test_a_pair_is_made_and_its_private_key_is_for_its_owner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "signing.key"
+    assert main(["keys", "new", "--json", "--out", str(path)]) == 0
+    said = capsys.readouterr()
+    pair = json.loads(said.out)
+    private = path.read_text().strip()
+    assert Signer(private).public == pair["trusted_keys"]
+    assert path.stat().st_mode & 0o077 == 0
+    assert private not in said.out + said.err
+    assert main(["keys", "new", "--out", str(path)]) == 2
+    assert path.read_text().strip() == private
+
+
+def test_without_a_file_both_are_printed_whatever_the_settings_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_SIGNING_KEY_FILE", "/absent")  # that is what keys are made for
+    assert main(["keys", "new", "--json"]) == 0
+    pair = json.loads(capsys.readouterr().out)
+    assert Signer(pair["signing_key"]).public == pair["trusted_keys"]

@@ -1,0 +1,131 @@
+"""The manifests, held against the schemas of Kubernetes and against this repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from streams.config import Config
+from streams.topics.topics import SETTINGS
+from tests.readme import TOP
+
+FOLDER = TOP / "deploy" / "kubernetes"
+KUSTOMIZED = "kustomization.yaml"
+needs_kubectl = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl is not installed, which builds overlays"
+)
+
+
+def manifests(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob("*.yaml")):
+        if path.name != KUSTOMIZED:
+            yield from yaml.safe_load_all(path.read_text())
+
+
+BASE = {manifest["kind"]: manifest for manifest in manifests(FOLDER / "base")}
+POD: dict[str, Any] = BASE["Deployment"]["spec"]["template"]["spec"]
+(WORKER,) = POD["containers"]
+
+
+@pytest.mark.parametrize("kind", BASE)
+def test_manifests_are_valid_for_kubernetes(kind: str) -> None:
+    kubernetes_validate.validate(
+        _with_selector(BASE[kind]), kubernetes_validate.latest_version(), strict=True
+    )
+
+
+def _with_selector(manifest: dict[str, Any]) -> dict[str, Any]:
+    """As kustomize leaves it: a deployment needs a selector, which its labels make."""
+    labels = yaml.safe_load((FOLDER / "base" / KUSTOMIZED).read_text())["labels"][0]["pairs"]
+    if manifest["kind"] != "Deployment":
+        return manifest
+    template = manifest["spec"]["template"]
+    metadata = {**template["metadata"], "labels": labels}
+    spec = {
+        **manifest["spec"],
+        "selector": {"matchLabels": labels},
+        "template": {**template, "metadata": metadata},
+    }
+    return {**manifest, "spec": spec}
+
+
+@pytest.mark.process
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["base", "overlays/example", "strimzi"])
+def test_kustomize_builds(folder: str) -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(FOLDER / folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for manifest in yaml.safe_load_all(done.stdout):
+        if "strimzi" not in manifest["apiVersion"]:
+            kubernetes_validate.validate(
+                manifest, kubernetes_validate.latest_version(), strict=True
+            )
+
+
+def test_settings_are_those_that_a_worker_reads() -> None:
+    known = {f"TURNSTILE_{setting.name.upper()}" for setting in fields(Config)}
+    for folder in ("base", "overlays/example"):
+        config = yaml.safe_load((FOLDER / folder / KUSTOMIZED).read_text())
+        (generated,) = config["configMapGenerator"]
+        named = {literal.partition("=")[0] for literal in generated["literals"]}
+        assert named <= known
+    assert {variable["name"] for variable in WORKER["env"]} <= known
+
+
+def test_a_redis_with_its_password_comes_from_a_secret() -> None:
+    (redis,) = (v for v in WORKER["env"] if v["name"] == "TURNSTILE_REDIS")
+    assert "secretKeyRef" in redis["valueFrom"]
+    assert "redis://" not in "".join(path.read_text() for path in (FOLDER / "base").iterdir())
+
+
+def test_probes_ask_where_the_worker_answers() -> None:
+    config = yaml.safe_load((FOLDER / "base" / KUSTOMIZED).read_text())
+    literals = config["configMapGenerator"][0]["literals"]
+    (health,) = (text for text in literals if text.startswith("TURNSTILE_HEALTH="))
+    port = int(health.rpartition(":")[2])
+    assert WORKER["ports"] == [{"name": "health", "containerPort": port}]
+    probes = {name: WORKER[name]["httpGet"] for name in WORKER if name.endswith("Probe")}
+    assert {probe["port"] for probe in probes.values()} == {"health"}
+    # A stopped partition is no reason to start the worker again.
+    assert probes["livenessProbe"]["path"] == probes["startupProbe"]["path"] == "/livez"
+    assert probes["readinessProbe"]["path"] == "/readyz"
+    annotations = BASE["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(port)
+    (allowed,) = BASE["NetworkPolicy"]["spec"]["ingress"]
+    assert allowed["ports"] == [{"port": port, "protocol": "TCP"}]
+
+
+def test_a_worker_has_no_rights_and_writes_nowhere() -> None:
+    assert POD["automountServiceAccountToken"] is False
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert WORKER["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    dockerfile = (TOP / "deploy" / "Dockerfile").read_text()
+    user = f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"
+    assert f"USER {user}" in dockerfile
+
+
+def test_topics_have_the_settings_that_workers_compare() -> None:
+    found = {topic["metadata"]["name"]: topic["spec"] for topic in manifests(FOLDER / "strimzi")}
+    assert found.keys() == {f"turnstile.{name}" for name in SETTINGS}
+    for name, settings in SETTINGS.items():
+        spec = found[f"turnstile.{name}"]
+        assert spec["config"] == {**settings, "min.insync.replicas": "2"}
+        assert (spec["partitions"], spec["replicas"]) == (64, 3)

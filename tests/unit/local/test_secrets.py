@@ -1,0 +1,66 @@
+"""The secrets of an installation are made once, are of use to each role, and to nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography import x509
+
+from streams.config import Config
+from streams.local.certificates import Authority
+from streams.local.secrets import Secrets
+from streams.topics.access import ROLES
+from streams.topics.authentic import inspector_of, seal_of
+
+
+def written(directory: Path, kafka: str = "127.0.0.1:1") -> Secrets:
+    secrets = Secrets(directory)
+    Authority(directory).issue("turnstile-admin", directory / "admin.pem")
+    secrets.write_settings(kafka, "127.0.0.1:2", "redis://127.0.0.1:3/0", "mine.")
+    return secrets
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_second_start_finds_what_the_first_has_made(tmp_path: Path) -> None:
+    folder = tmp_path / "secure"
+    passwords, before = written(folder).passwords, contents(folder)
+    assert len(set(passwords.values())) == len(ROLES)
+    assert written(folder, "127.0.0.1:9").passwords == passwords
+    changed = {name for name, content in contents(folder).items() if content != before[name]}
+    assert changed == {"admin.pem", *(f"{role}.toml" for role in ROLES)}  # ports, certificates
+
+
+def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
+    secrets = written(tmp_path / "secure")
+    configs = {role: secrets.config_of(role) for role in (*ROLES, "admin")}
+    for role, config in configs.items():
+        assert config.prefix == "mine."
+        assert inspector_of(config, b"log") is not None
+        assert config.kafka_password == secrets.passwords.get(role, "")
+        assert bool(config.signing_key) is (role == "worker")
+        looks = role in ROLES and ROLES[role].redis is not None
+        assert (config.redis != Config.redis) is looks
+    assert seal_of(configs["worker"], b"log") is not None
+
+
+def test_keys_that_were_added_to_the_ring_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "secure"
+    ring = written(folder).directory / "trusted.keys"
+    ring.write_text(ring.read_text() + "# another\n")
+    written(folder)
+    assert ring.read_text().endswith("# another\n")
+
+
+def test_a_certificate_is_for_this_machine_and_by_this_authority(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("somebody", tmp_path / "one.pem")
+    made = x509.load_pem_x509_certificate((tmp_path / "one.pem").read_bytes())
+    made.verify_directly_issued_by(
+        x509.load_pem_x509_certificate(authority.certificate.read_bytes())
+    )
+    hosts = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {str(host.value) for host in hosts} == {"127.0.0.1", "localhost"}
+    assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -1,0 +1,19 @@
+"""Commands that read a service, on one in this process."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from tests.integration.command import Done, turnstile
+from tests.unit.offline.service import Archived
+
+
+def command_on(archived: Archived, *arguments: str) -> Done:
+    """Run a command; what it reads of Kafka and Redis is this service."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("verify", "explain", "report"):
+            patch.setattr(f"streams.cli.{module}.KafkaArchive", lambda config: archived)
+        patch.setattr("streams.cli.verify.RedisStates", lambda config: nullcontext(archived))
+        return turnstile(*arguments)

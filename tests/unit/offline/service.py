@@ -1,0 +1,167 @@
+"""A service in this process that keeps what Kafka and Redis would have, to be tampered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streams import Turnstile
+from streams.ledger.ledger import Ledger, Output
+from streams.offline.archive import Extent, Stored
+from streams.schemas import encode
+from streams.sdk.memory_connection import MemoryConnection
+from streams.store.layout import chain_fields, fields_of_nothing, pack_change
+from streams.store.snapshot import Snapshot, verified
+from streams.worker.outbox import parcels_of
+
+TOPIC = b"topic of a test!"
+Topics = dict[tuple[str, int], list[Stored]]
+
+
+@dataclass
+class Kept:
+    """What Redis has of one partition."""
+
+    changes: list[bytes] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+    next: int = 0
+    outbox: list[tuple[int, list[Output]]] = field(default_factory=list)
+
+
+class Archived(MemoryConnection):
+    """Every record with what came of it; ``archive`` and ``states`` of ``verify``."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        super().__init__(partitions, 30.0)
+        self.topic = TOPIC
+        self.ledgers = [Ledger(p, partitions, TOPIC) for p in range(partitions)]
+        self.topics: Topics = {}
+        self.starts: dict[tuple[str, int], int] = {}
+        self.kept = [Kept() for _ in range(partitions)]
+        self.publishing = True
+        for partition, kept in enumerate(self.kept):
+            kept.fields = fields_of_nothing(TOPIC, partition, partitions)
+        self.clock = 1_700_000_000.0
+
+    def _apply(self, partition: int, request: bytes | None) -> Sequence[Output]:
+        kept, ledger = self.kept[partition], self.ledgers[partition]
+        self.clock += 1.0
+        offset = self.append("norms", partition, request, None)
+        outputs = ledger.apply(offset, request)
+        packed = pack_change(offset, offset + 1, encode(ledger.take_changes()))
+        kept.changes += packed
+        kept.next = offset + 1
+        kept.fields |= {
+            **chain_fields(ledger.chain),
+            "owner": "test",
+            "version": str(offset + 1),
+            "next": str(offset + 1),
+        }
+        if self.publishing:
+            for output in outputs:
+                self.append(output.channel.value, partition, output.value, output.key)
+        else:
+            kept.outbox.append((offset, list(outputs)))
+        return outputs
+
+    def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None) -> int:
+        records = self.topics.setdefault((topic, partition), [])
+        offset = records[-1].offset + 1 if records else self.starts.get((topic, partition), 0)
+        records.append(Stored(offset, key, value, self.clock))
+        return offset
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        """Let a topic begin later, as retention does."""
+        records = self.topics[topic, partition]
+        self.topics[topic, partition] = [r for r in records if r.offset >= before]
+        self.starts[topic, partition] = before
+
+    # --- what is read ---
+
+    def extent(self, topic: str, partition: int) -> Extent:
+        records = self.topics.get((topic, partition), [])
+        start = self.starts.get((topic, partition), 0)
+        return Extent(start, records[-1].offset + 1 if records else start)
+
+    def read(self, *place: Any) -> Any:
+        if len(place) == 2:  # those who follow halts and odometers
+            return super().read(*place)
+        topic, partition, extent = place
+        return self._stored(topic, partition, extent)
+
+    def load(self, partition: int) -> Snapshot | None:
+        kept = self.kept[partition]
+        parcels = {
+            parcel.name: parcel.packed
+            for first, outputs in kept.outbox
+            for parcel in parcels_of(first, 0, outputs)
+        }
+        counts = {"changes": str(len(kept.changes)), "outbox": str(len(parcels))}
+        return verified({**kept.fields, **counts}, {}, kept.changes, parcels)
+
+    def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+        for record in list(self.topics.get((topic, partition), [])):
+            if extent.start <= record.offset < extent.end:
+                yield record
+
+    # --- tampering ---
+
+    def change(
+        self, topic: str, kind: str, partition: int = 0, **fields: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Give the last record of a kind other fields; what it was, and what it is."""
+        records = self.topics[topic, partition]
+        for number in reversed(range(len(records))):
+            record = records[number]
+            content = msgspec.msgpack.decode(record.value or b"")
+            if content["type"] == kind:
+                changed = {**content, **fields}
+                records[number] = record._replace(value=msgspec.msgpack.encode(changed))
+                return content, changed
+        raise AssertionError(f"no {kind} in {topic} {partition}")
+
+    def drop(self, topic: str, kind: str, partition: int = 0) -> None:
+        records = self.topics[topic, partition]
+        kinds = [msgspec.msgpack.decode(record.value)["type"] for record in records]
+        del records[len(kinds) - 1 - kinds[::-1].index(kind)]
+
+
+def new_service(partitions: int = 2) -> tuple[Archived, Turnstile]:
+    archived = Archived(partitions)
+    return archived, Turnstile(connection=archived)
+
+
+def used(partitions: int = 2) -> Archived:
+    """A service that has done a bit of everything: charges, HALTs, rosters, nesting, rejects."""
+    archived, turnstile = new_service(partitions)
+    turnstile.create_dataset("d", budget=1.0, odometer_step=0.1)
+    run = turnstile.run("d", "r")
+    users = np.arange(40)
+    for _ in range(4):
+        run.charge(users, np.linspace(0.1, 4.0, 40), noise_stddev=4.0)
+    turnstile.create_dataset("faces", measure="renyi", epsilon=1.0, delta=1e-5)
+    sampled = turnstile.run("faces", "s").enrol(users, clip_norm=1.0, levels=10)
+    for step in range(6):
+        sampled.charge(noise_stddev=1.1, sampling_rate=0.05 if step % 2 else 0.1)
+        sampled.observe([step, step + 1], [0.15 * step, 0.05])
+    turnstile.create_dataset("inner", measure="gdp", budget=0.5, within="d")
+    nested = turnstile.run("inner", "n").enrol(users, clip_norm=1.0, levels=4)
+    for _ in range(5):
+        nested.charge(noise_stddev=3.0)
+    apart = turnstile.run("d", "apart", min_separation=3)
+    for _ in range(4):
+        apart.charge(users[::2], np.full(20, 0.2), noise_stddev=4.0)
+    names = turnstile.run("d", "names")
+    names.charge(users[:5], np.ones(5), noise_stddev=1.0)
+    names.close()
+    for partition in range(partitions):
+        archived._apply(partition, b"garbage")
+        archived._apply(partition, None)
+    return archived
+
+
+Tamper = Callable[[Archived], object]

@@ -1,0 +1,201 @@
+"""A user is told everything that happened to that user, and nothing of anybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting.exact.units import from_units
+from streams.offline.explanation import CutOff, Event, explain
+from streams.schemas import User
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service, used
+
+
+def told(archived: Archived, user: User, **options: Any) -> list[Event]:
+    return list(explain(archived, user, **{"delta": 1e-5, **options}))
+
+
+@pytest.fixture(scope="module")
+def archived() -> Archived:
+    return used()
+
+
+@pytest.mark.parametrize("user", range(0, 40, 3))
+def test_what_is_told_adds_up_to_what_was_spent(archived: Archived, user: int) -> None:
+    events = told(archived, user)
+    for name in ("d", "faces", "inner"):
+        ledger = next(
+            ledger for ledger in archived.ledgers if user in ledger.datasets[name].spent_units()[0]
+        )
+        users, units = ledger.datasets[name].spent_units()
+        spent = units.reshape(len(users), -1)[list(users).index(user)]
+        shares = [s for event in events for s in event.budgets if s.dataset == name]
+        power = 2 if name == "inner" else 1
+        assert shares[-1].spent == ledger.datasets[name].rule._measure.stated(spent).tolist()
+        added = sum(share.cost[0] ** power for share in shares)
+        assert added == pytest.approx(float(from_units(spent)[0]), rel=1e-12)
+
+
+def test_who_was_refused_is_told_so_at_every_step(archived: Archived) -> None:
+    events = told(archived, 39)
+    refused = [(event.run, event.step) for event in events if event.what == "refused"]
+    admitted = [(event.run, event.step) for event in events if event.what == "charged"]
+    assert refused == [("r", 2), ("r", 3), *(("s", step) for step in range(6)), *TOO_MUCH]
+    assert admitted == [("r", 0), ("r", 1)]
+    by = {event.run: event.refused_by for event in events if event.what == "refused"}
+    assert by == {"r": "d", "s": "faces", "n": "d"}
+    for event in events:
+        if event.what == "refused":
+            share = next(s for s in event.budgets if s.dataset == event.refused_by)
+            assert share.asked[share.tightest] > share.left[share.tightest]
+            assert not any(number for one in event.budgets for number in one.cost)
+
+
+TOO_MUCH = [("n", step) for step in range(5)]
+"""By the budget around it: 0.95 of 1 was spent there, and a step costs 1 / 18."""
+
+
+def test_what_a_budget_around_a_dataset_paid_is_told_with_both(archived: Archived) -> None:
+    events = told(archived, 0, dataset="d")
+    nested = [event for event in events if event.run == "n"]
+    assert [event.what for event in nested] == ["enrolled", *["charged"] * 2, *["refused"] * 3]
+    assert {tuple(s.dataset for s in event.budgets) for event in nested} == {("inner", "d")}
+    assert {event.refused_by for event in nested[3:]} == {"inner"}
+    assert all(event.run != "s" for event in events)
+
+
+def test_levels_are_told_as_the_norms_that_were_charged(archived: Archived) -> None:
+    levels = [event.level for event in told(archived, 1, dataset="faces")]
+    assert levels == [10, 10, 1, 2, 2, 2, 2]
+    norms = [event.norm for event in told(archived, 1, dataset="faces")]
+    assert norms == [1.0, 1.0, 0.1, 0.2, 0.2, 0.2, 0.2]
+
+
+def test_a_norm_that_was_clipped_is_told_with_what_was_granted() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("c", budget=0.5, on_exhaustion="clip")
+    run = turnstile.run("c", "r")
+    for _ in range(3):
+        run.charge([7], [3.0], noise_stddev=4.0)
+    charged, clipped, refused = told(archived, 7)
+    assert (charged.what, clipped.what, refused.what) == ("charged", "clipped", "refused")
+    assert 0 < clipped.granted < clipped.norm == 3.0
+    assert clipped.exhausted
+    assert clipped.budgets[0].left == [0.0]
+
+
+def test_who_came_too_soon_is_told_so() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("person", budget=0.1)
+    turnstile.create_dataset("d", budget=0.5, within="person")
+    run = turnstile.run("d", "r", min_separation=3)
+    for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
+        run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
+    events = told(archived, 7)
+    assert [event.what for event in events] == [
+        *("charged", "refused", "refused", "refused", "charged", "charged", "refused"),
+    ]
+    assert [event.too_soon for event in events] == [False, True, True, False, False, False, True]
+    assert [event.refused_by for event in events if event.refused_by] == ["person"]
+    assert "too soon after" in command_on(archived, "explain", "--user", "7").out
+
+
+def test_a_step_that_was_asked_for_again_is_told_once() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=0.5)
+    run = turnstile.run("d", "r")
+    run.charge([7], [1.0], noise_stddev=4.0)
+    again = turnstile.run("d", "r", released=-1)
+    again.charge([7], [1.0], noise_stddev=4.0)
+    assert [event.step for event in told(archived, 7)] == [0]
+
+
+def mixed(others: list[User], norms: list[float]) -> Archived:
+    """Steps of user 7 among others."""
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=0.2, user_ids="mixed")
+    run = turnstile.run("d", "r")
+    for _ in range(4):
+        run.charge([*others, 7], [*norms, 1.5], noise_stddev=4.0)
+    roster = turnstile.run("d", "s").enrol([7, *others], clip_norm=1.0, levels=4)
+    for step in range(4):
+        roster.charge(noise_stddev=8.0)
+        roster.set_norms([norms[0] / 4], positions=[1 + step % 2])
+    return archived
+
+
+def test_nothing_of_anybody_else_is_told() -> None:
+    """With other people, of other norms, of whom others are halted, it is the same to the byte."""
+    outputs = []
+    for others, norms in (([1, 2, 3], [0.1, 0.2, 0.3]), ([400, "anna", -5], [3.0, 2.9, 2.8])):
+        archived = mixed(others, norms)
+        done = [command_on(archived, "explain", "--user", "7", *form) for form in FORMS]
+        assert [one.code for one in done] == [0, 0, 0]
+        outputs.append([one.out for one in done])
+        assert "anna" not in "".join(outputs[-1])
+    assert outputs[0] == outputs[1]
+
+
+FORMS = ((), ("--json",), ("--csv",))
+
+
+def test_whoever_is_not_there_gets_the_same_answer_as_anybody_else() -> None:
+    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
+    asked = (
+        ("--user", "99"),
+        ("--user", "nobody"),
+        ("--user", "99", "--dataset", "d"),
+        ("--user", "7", "--dataset", "unknown"),
+        ("--user", "99999999999999999999999"),
+    )
+    for form in FORMS:
+        answers = {
+            (done.code, done.out, done.said)
+            for one in asked
+            for done in [command_on(archived, "explain", *one, *form)]
+        }
+        assert answers == {(0, "", "Nothing was ever charged to this user.\n")}
+
+
+def test_digits_are_the_integer_and_the_string() -> None:
+    archived = mixed(["7", "x"], [0.1, 0.2])
+    lines = command_on(archived, "explain", "--user", "7", "--json").lines
+    assert [line["user"] for line in lines if line["run"] == "r"] == ["7"] * 4 + [7] * 4
+    shown = command_on(archived, "explain", "--user", "7").out
+    assert "User 7 (a string)" in shown
+    assert "User 7 (an integer)" in shown
+
+
+def test_a_log_without_its_beginning_tells_nothing() -> None:
+    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
+    archived.trim("norms", 0, 3)
+    with pytest.raises(CutOff, match="begins at offset 3"):
+        told(archived, 7)
+    assert command_on(archived, "explain", "--user", "7").code == 69
+
+
+def test_a_record_of_a_clock_that_was_wrong_is_told_without_a_time() -> None:
+    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
+    place = "norms", 0
+    archived.topics[place] = [record._replace(written=-1e30) for record in archived.topics[place]]
+    assert command_on(archived, "explain", "--user", "7", "--json").lines[0]["time"] is None
+    assert command_on(archived, "explain", "--user", "7").code == 0
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "nan", "x"])
+def test_a_delta_that_is_none_is_refused(delta: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command_on(new_service(1)[0], "explain", "--user", "7", "--delta", delta)
+    assert end.value.code == 2
+
+
+def test_an_epsilon_is_told_at_the_delta_that_was_asked_for() -> None:
+    archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
+    epsilons = [
+        np.array([event.budgets[0].epsilon for event in told(archived, 7, delta=delta)])
+        for delta in (1e-3, 1e-9)
+    ]
+    assert (epsilons[0] < epsilons[1]).all()

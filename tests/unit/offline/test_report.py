@@ -1,0 +1,281 @@
+"""What is reported of a user is what that user's history implies; where it may not be, nothing."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NormGrid,
+    PoissonGaussian,
+    PureDP,
+    ReportAccountant,
+)
+from streams.offline.explanation import Event, explain
+from streams.offline.report import Losses, ReportRefused, report
+from streams.schemas import User
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service, used
+
+DELTA = 1e-5
+
+
+def reported(archived: Archived, **options: Any) -> dict[tuple[str, User], dict[str, Any]]:
+    """(dataset, user) -> row."""
+    return {
+        (part.dataset, user): {
+            name: getattr(part, name)[row]
+            for name in ("steps", "spent", "remaining", "order", "epsilon")
+        }
+        for part in losses(archived, **options)
+        for row, user in enumerate(part.users)
+    }
+
+
+def losses(archived: Archived, **options: Any) -> list[Losses]:
+    return report(archived, **{"delta": DELTA, **options})
+
+
+def mechanism_of(event: Event) -> Mechanism:
+    assert event.scale is not None or event.mechanism == "pure-dp"
+    match event.mechanism:
+        case "laplace":
+            return Laplace(event.scale or 0.0)
+        case "pure-dp":
+            return PureDP()
+        case "poisson-gaussian":
+            return PoissonGaussian(event.scale or 0.0, event.sampling_rate or 0.0)
+    return Gaussian(event.scale or 0.0)
+
+
+def epsilon_step_by_step(archived: Archived, dataset: str, user: User, method: Any) -> float:
+    """Of what a user is told by `explain`, one column for each step."""
+    steps = [
+        (mechanism_of(event), event.granted)
+        for event in explain(archived, user, delta=DELTA, dataset=dataset)
+        if event.granted > 0
+    ]
+    if not steps:
+        return 0.0
+    accountant = ReportAccountant([m for m, _ in steps], [NormGrid(norm, 1) for _, norm in steps])
+    return float(accountant.epsilon(np.ones(len(steps), dtype=np.int64), DELTA, method=method))
+
+
+@pytest.fixture(scope="module")
+def archived() -> Archived:
+    return used()
+
+
+@pytest.mark.parametrize("dataset", ["d", "inner", "faces"])
+def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
+    archived: Archived, dataset: str
+) -> None:
+    rows = reported(archived, dataset=dataset, method="renyi", levels_public=True)
+    assert len(rows) == 40
+    for user in range(0, 40, 5):
+        exact = epsilon_step_by_step(archived, dataset, user, "renyi")
+        assert exact <= rows[dataset, user]["epsilon"] * (1 + 1e-12)
+        assert rows[dataset, user]["epsilon"] <= exact * 1.001 + 1e-9
+
+
+def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> None:
+    rows = reported(archived, method="renyi", levels_public=True)
+    for dataset in ("d", "inner", "faces"):
+        for user in (0, 1, 2, 17, 39):
+            events = list(explain(archived, user, delta=DELTA, dataset=dataset))
+            share = next(s for s in events[-1].budgets if s.dataset == dataset)
+            row = rows[dataset, user]
+            assert row["steps"] == sum(event.granted > 0 for event in events)
+            assert row["spent"] == share.spent[share.tightest]
+            assert row["remaining"] == (share.left or [row["remaining"]])[share.tightest]
+
+
+def test_noise_of_any_scale_and_norms_of_their_own_are_counted_together() -> None:
+    archived, turnstile = new_service()
+    turnstile.create_dataset("e", budget=50.0)
+    run = turnstile.run("e", "r")
+    users = np.arange(4)
+    for step in range(12):
+        scale = 1.0 + step / 7
+        norms = np.linspace(0.0, 1.3, 4)
+        if step % 3 == 0:
+            run.charge(users, norms, mechanism=Laplace(scale))
+        elif step % 3 == 1:
+            run.charge(users, norms / 5, mechanism=PureDP())
+        else:
+            run.charge(users, norms, noise_stddev=scale, clip_norm=2.0)
+    rows = reported(archived, method="renyi")
+    for user in users.tolist():
+        exact = epsilon_step_by_step(archived, "e", user, "renyi")
+        assert exact * (1 - 1e-9) <= rows["e", user]["epsilon"] <= exact * 1.2 + 0.02
+    assert rows["e", 0]["epsilon"] == 0.0
+    assert rows["e", 0]["steps"] == 0
+
+
+def test_rosters_that_grow_change_their_noise_and_close_are_counted() -> None:
+    archived, turnstile = new_service()
+    turnstile.create_dataset("f", measure="renyi", epsilon=6.0, delta=1e-5)
+    run = turnstile.run("f", "s")
+    roster = run.enrol(np.arange(20), clip_norm=1.0, levels=8)
+    for noise in (2.0, 2.0, 3.0):
+        roster.charge(noise_stddev=noise, sampling_rate=0.2)
+    roster = run.enrol(np.arange(30), clip_norm=1.0, levels=8)
+    for rate in (0.2, 1.0, 0.2):
+        roster.charge(noise_stddev=3.0, sampling_rate=rate)
+    run.close()
+    rows = reported(archived, method="renyi")
+    assert {rows["f", user]["steps"] for user in range(20)} == {6}
+    assert {rows["f", user]["steps"] for user in range(20, 30)} == {3}
+    for user in (0, 25):
+        exact = epsilon_step_by_step(archived, "f", user, "renyi")
+        assert exact <= rows["f", user]["epsilon"] * (1 + 1e-12) <= exact * 1.001
+
+
+@pytest.mark.parametrize("method", ["tightest", "pld", "renyi", "saddlepoint"])
+def test_every_method_gives_upper_bounds_within_what_the_budget_allows(method: str) -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("f", measure="renyi", epsilon=2.0, delta=DELTA)
+    roster = turnstile.run("f", "s").enrol([1, 2, 3], clip_norm=1.0, levels=4)
+    for _ in range(12):
+        roster.charge(noise_stddev=1.0, sampling_rate=0.1)
+    (part,) = losses(archived, method=method)
+    assert len(set(part.epsilon.tolist())) == 1
+    lower = epsilon_step_by_step(archived, "f", 1, "pld") * 0.98
+    assert lower <= part.epsilon[0] <= 2.0
+
+
+# --- where no report would hold ---
+
+
+def sampled(archived_and_turnstile: Any, move: Any) -> Archived:
+    archived, turnstile = archived_and_turnstile
+    turnstile.create_dataset("person", epsilon=9.0, delta=DELTA)
+    turnstile.create_dataset("f", measure="renyi", epsilon=8.0, delta=DELTA)
+    turnstile.create_dataset("other", budget=1.0)
+    run = turnstile.run("f", "s")
+    roster = run.enrol([1, 2, 3], clip_norm=1.0, levels=4)
+    roster.set_norms([0.3, 0.6, 0.9])  # no coin has fallen yet
+    roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    move(turnstile, roster)
+    roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    return archived
+
+
+MOVES = {
+    "levels that were observed": (
+        lambda turnstile, roster: roster.observe([0], [0.1]),
+        "levels of a roster moved in step 1 of run 's' of 'f'",
+    ),
+    "norms of those who were drawn": (
+        lambda turnstile, roster: turnstile.run("f", "r").charge([2], [0.5], noise_stddev=4.0),
+        "users were charged that the step itself names in step 0 of run 'r' of 'f'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("move", "said"), MOVES.values(), ids=MOVES)
+def test_levels_that_may_have_followed_coins_are_refused_unless_somebody_vouches(
+    move: Any, said: str
+) -> None:
+    archived = sampled(new_service(1), move)
+    with pytest.raises(ReportRefused, match=said):
+        losses(archived)
+    (part,) = losses(archived, dataset="f", levels_public=True)
+    assert (part.epsilon > 0).all()
+    assert not losses(archived, dataset="other")[0].users  # nothing of it is in doubt
+    done = command_on(archived, "report")
+    assert (done.code, done.out) == (1, "")
+    assert "--levels-public" in done.said
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda turnstile, roster: None,
+        lambda turnstile, roster: turnstile.run("other", "r").charge([2], [0.5], noise_stddev=4.0),
+    ],
+    ids=["nothing moved", "a dataset with nothing in common"],
+)
+def test_levels_that_cannot_have_followed_coins_are_reported(move: Any) -> None:
+    archived = sampled(new_service(1), move)
+    rows = reported(archived, dataset="f")
+    assert [rows["f", user]["steps"] for user in (1, 2, 3)] == [2, 2, 2]
+    assert rows["f", 1]["epsilon"] < rows["f", 2]["epsilon"] < rows["f", 3]["epsilon"]
+
+
+def test_what_a_budget_around_it_shares_with_coins_is_refused() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("person", epsilon=9.0, delta=DELTA, measure="renyi")
+    turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", within="person")
+    turnstile.create_dataset("b", budget=1.0, within="person")
+    roster = turnstile.run("a", "s").enrol([1, 2], clip_norm=1.0, levels=4)
+    roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    turnstile.run("b", "r").charge([2], [0.5], noise_stddev=4.0)
+    for name in ("person", "b"):
+        with pytest.raises(ReportRefused, match=f"no report of dataset '{name}'"):
+            losses(archived, dataset=name)
+    assert (losses(archived, dataset="a")[0].epsilon > 0).all()
+
+
+def test_a_log_without_its_beginning_is_refused() -> None:
+    archived = used()
+    archived.trim("norms", 1, 4)
+    with pytest.raises(ReportRefused, match="partition 1 begins at offset 4"):
+        losses(archived, levels_public=True)
+
+
+# --- files ---
+
+
+@pytest.fixture
+def mixed() -> Archived:
+    archived, turnstile = new_service()
+    turnstile.create_dataset("m", budget=1.0, user_ids="mixed")
+    turnstile.run("m", "r").charge([7, "7", 'a,"b"'], [1.0, 0.5, 0.2], noise_stddev=4.0)
+    return archived
+
+
+def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
+    mixed: Archived, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.csv"
+    done = command_on(mixed, "report", "--output", str(path), "--json")
+    assert done.code == 0
+    assert done.lines == [{"dataset": "m", "users": 3, "file": str(path)}]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with path.open(newline="") as file:
+        rows = {(row["id_kind"], row["user"]): row for row in csv.DictReader(file)}
+    assert rows.keys() == {("integer", "7"), ("string", "7"), ("string", 'a,"b"')}
+    row = rows["integer", "7"]
+    assert (row["dataset"], row["steps"], row["delta"], row["order"]) == ("m", "1", "1e-05", "")
+    assert float(row["spent"]) + float(row["remaining"]) == pytest.approx(1.0)
+    assert [one.name for one in tmp_path.iterdir()] == ["report.csv"]
+
+
+def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "report.parquet"
+    assert command_on(mixed, "report", "--output", str(path)).code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    lines = command_on(mixed, "report", "--json").lines
+    found = parquet.read_table(path).to_pylist()
+    assert found == [{**line, "user": str(line["user"])} for line in lines]
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("report.txt", "ends with .csv or .parquet"), ("gone/report.csv", "there is no folder")],
+)
+def test_a_file_that_cannot_be_written_is_refused_first(
+    mixed: Archived, tmp_path: Path, name: str, said: str
+) -> None:
+    done = command_on(mixed, "report", "--output", str(tmp_path / name))
+    assert (done.code, said in done.said) == (2, True), done.said

@@ -1,0 +1,412 @@
+"""What does not follow from the log is found, and what does is not complained about."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from accounting import Gaussian, PoissonGaussian
+from streams.ledger.accounts import AccountsChanges
+from streams.ledger.columns import RowChanges
+from streams.ledger.ledger import Changes, Ledger
+from streams.offline.findings import Check, Finding
+from streams.offline.fold import Beginning
+from streams.offline.verification import Progress, Verified, verify
+from streams.schemas import ChargeRoster, decode_request, encode
+from streams.sdk.pricing import price
+from streams.store.layout import pack_change
+from tests.recorded.record import HERE, Recording
+from tests.unit.offline.service import TOPIC, Archived, new_service, used
+
+
+@pytest.fixture(scope="module")
+def _used() -> Archived:
+    return used()
+
+
+@pytest.fixture
+def archived(_used: Archived) -> Archived:
+    """A service that has been used, whose topics and state a test may tamper with."""
+    fresh = copy.copy(_used)
+    fresh.topics = {place: list(records) for place, records in _used.topics.items()}
+    fresh.starts, fresh.kept = {}, copy.deepcopy(_used.kept)
+    return fresh
+
+
+def verified(archived: Archived, **options: Any) -> Verified:
+    return verify(archived, archived, **options)
+
+
+def only(archived: Archived, **options: Any) -> Finding:
+    (finding,) = verified(archived, **options).findings
+    return finding
+
+
+def test_what_a_service_keeps_and_publishes_is_what_its_log_gives(archived: Archived) -> None:
+    told: list[Progress] = []
+    result = verified(archived, progress=told.append)
+    assert result.fits
+    assert not result.findings
+    assert all(part.state_at == part.next for part in result.partitions)
+    assert sum(part.users for part in result.partitions) == 3 * 40
+    assert all(part.halts and part.rejects and part.checkpoints for part in result.partitions)
+    assert {part.priced for part in result.partitions} == {6 + 5}
+    assert [(p.next, p.end) for p in told] == [(part.next, part.next) for part in result.partitions]
+
+
+@dataclass(frozen=True)
+class Forgery:
+    check: Check
+    tamper: Callable[[Archived], object]
+    problem: str
+    about: dict[str, Any]
+
+
+def forged(check: str, tamper: Callable[[Archived], object], problem: str, **about: Any) -> Forgery:
+    return Forgery(Check(check), tamper, problem, about)
+
+
+FORGERIES = {
+    "a decision that admits somebody else": forged(
+        "halts",
+        lambda a: a.change("halts", "decision", admitted=b"\xff" * 3),
+        "contradicts",
+        run="names",
+        step=0,
+    ),
+    "a second decision beside the first": forged(
+        "halts",
+        lambda a: a.append(
+            "halts",
+            0,
+            msgspec.msgpack.encode(
+                {**a.change("halts", "roster-decision")[0], "regranted": bytes(5)}
+            ),
+            b"n",
+        ),
+        "contradicts",
+        run="n",
+    ),
+    "a decision lost": forged(
+        "halts", lambda a: a.drop("halts", "roster-decision"), "neither", run="n", step=4
+    ),
+    "a HALT lost": forged("halts", lambda a: a.drop("halts", "halted"), "neither", run="n"),
+    "a decision under another key": forged(
+        "halts",
+        lambda a: a.topics["halts", 0].__setitem__(
+            -3, a.topics["halts", 0][-3]._replace(key=b"elsewhere")
+        ),
+        "contradicts",
+        run="names",
+    ),
+    "a decision of a run that never was": forged(
+        "halts",
+        lambda a: a.append(
+            "halts",
+            0,
+            msgspec.msgpack.encode({**a.change("halts", "decision")[0], "run": "forged"}),
+            b"forged",
+        ),
+        "somebody else",
+        run="forged",
+    ),
+    "what no worker can have written": forged(
+        "halts", lambda a: a.append("halts", 0, b"\xc1", b"r"), "somebody else"
+    ),
+    "a reject for another reason": forged(
+        "rejects", lambda a: a.change("rejects", "rejected", reason="too-large"), "contradicts"
+    ),
+    "a reject lost": forged("rejects", lambda a: a.drop("rejects", "rejected"), "neither"),
+    "an odometer that was lowered": forged(
+        "odometer", lambda a: a.change("odometer", "odometer", bound=[0.0]), "somebody else"
+    ),
+    "a policy that Redis has changed": forged(
+        "state", lambda a: change_state(a, {"policy:d": policy_of(a)}), "policies", dataset="d"
+    ),
+    "a run that Redis has set back": forged(
+        "state", lambda a: change_state(a, {"run:d/r": b"\xc0"}), "runs", dataset="d", run="r"
+    ),
+    "a unit less spent": forged("state", lambda a: spend(a, -1), "numbers of a user", dataset="d"),
+    "a unit more spent": forged("state", lambda a: spend(a, 1), "numbers of a user", dataset="d"),
+    "another head of the chain": forged(
+        "state", lambda a: a.kept[0].fields.update(head="00" * 32), "chain"
+    ),
+    "a state of another topic": forged(
+        "state", lambda a: a.kept[0].fields.update(topic="00" * 16), "id of norms"
+    ),
+    "a change that is gone": forged("state", lambda a: a.kept[0].changes.pop(1), "not whole"),
+    "a state beyond the log": forged(
+        "state",
+        lambda a: a.topics["norms", 0].pop(),
+        "beyond the end",
+    ),
+}
+
+
+def change_state(archived: Archived, entries: dict[str, bytes], *rows: AccountsChanges) -> None:
+    """Set entries of what Redis has of partition 0, as a change that came with its last batch."""
+    kept = archived.kept[0]
+    last = kept.next - 1
+    raw = {name: msgspec.Raw(packed) for name, packed in entries.items()}
+    kept.changes[-1:] = pack_change(last, kept.next, encode(Changes(raw, list(rows))))
+
+
+def policy_of(archived: Archived) -> bytes:
+    policy = archived.ledgers[0].policies["d",]
+    return encode(msgspec.structs.replace(policy, budget=[2 * policy.budget[0]]))
+
+
+def spend(archived: Archived, units: int) -> None:
+    accounts = archived.ledgers[0].datasets["d"]
+    spent = accounts.spent_units()[1][:1] + units
+    row = RowChanges(bytes(4), {"spent": spent.astype("<i8").tobytes()})
+    change_state(archived, {}, AccountsChanges("d", b"", len(accounts), [row]))
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+def test_what_the_log_does_not_give_is_found_and_named(
+    archived: Archived, forgery: Forgery
+) -> None:
+    forgery.tamper(archived)
+    result = verified(archived)
+    assert not result.fits
+    found = [
+        finding
+        for finding in result.findings
+        if finding.check is forgery.check
+        and forgery.problem in finding.problem
+        and forgery.about.items() <= finding.about.items()
+    ]
+    assert found, result.findings
+    assert {finding.partition for finding in result.findings} == {0}
+
+
+def test_a_decision_that_was_changed_is_shown_beside_what_the_log_gives(archived: Archived) -> None:
+    before, after = archived.change("halts", "decision", exhausted=b"\xff", partition=1)
+    finding = only(archived)
+    assert (finding.partition, finding.offset) == (1, before["offset"])
+    assert finding.expected == {"exhausted": before["exhausted"]}
+    assert finding.found == {"exhausted": after["exhausted"]}
+
+
+def test_an_older_checkpoint_behind_the_newest_one_is_below_the_truth(archived: Archived) -> None:
+    """As compaction leaves it when a worker that was paused has written last."""
+    records = archived.topics["odometer", 0]
+    keys = [record.key for record in records]
+    key = next(key for key in reversed(keys) if keys.count(key) > 1)
+    *_, older, newest = (number for number, other in enumerate(keys) if other == key)
+    dataset, user = msgspec.json.decode(key)
+    del records[newest]
+    finding = only(archived)
+    assert (finding.check, finding.about) == (Check.ODOMETER, {"dataset": dataset, "user": user})
+    assert finding.found == {"offset": msgspec.msgpack.decode(records[older].value)["offset"]}
+    assert finding.expected["offset"] > finding.found["offset"]
+
+
+def test_only_the_last_checkpoint_of_a_user_has_to_be_there(archived: Archived) -> None:
+    for partition in range(2):
+        records = archived.topics["odometer", partition]
+        newest = {record.key: record for record in records}
+        archived.topics["odometer", partition] = sorted(newest.values(), key=lambda r: r.offset)
+        assert len(newest) < len(records)
+    assert verified(archived).fits
+
+
+def test_a_checkpoint_that_no_topic_has_any_more_is_named(archived: Archived) -> None:
+    records = archived.topics["odometer", 0]
+    key = records[0].key
+    archived.topics["odometer", 0] = [record for record in records if record.key != key]
+    finding = only(archived)
+    dataset, user = msgspec.json.decode(key)
+    assert finding.about == {"dataset": dataset, "user": user}
+    assert finding.found is None
+
+
+def test_records_that_are_published_again_do_no_harm(archived: Archived) -> None:
+    for (topic, partition), records in list(archived.topics.items()):
+        if topic != "norms":
+            for record in records[-7:]:
+                archived.append(topic, partition, record.value, record.key)
+    assert verified(archived).fits
+
+
+def test_the_words_of_a_reject_may_be_those_of_another_library(archived: Archived) -> None:
+    archived.change("rejects", "rejected", detail="as another version says it")
+    assert verified(archived).fits
+
+
+def test_answers_that_were_kept_for_a_while_only_may_be_gone(archived: Archived) -> None:
+    archived.trim("halts", 0, 12)
+    archived.trim("rejects", 0, 1)
+    result = verified(archived)
+    assert result.fits
+    assert result.partitions[0].expired == 12 + 1
+    # But not from the middle.
+    del archived.topics["halts", 0][5]
+    assert [finding.check for finding in verified(archived).findings] == [Check.HALTS]
+
+
+def test_what_the_outbox_still_has_may_be_missing_and_nothing_else(archived: Archived) -> None:
+    archived.publishing = False
+    archived._apply(0, b"not published yet")
+    result = verified(archived)
+    assert result.fits
+    assert result.partitions[0].awaited == 1
+    archived.kept[0].outbox.clear()
+    assert [finding.check for finding in verified(archived).findings] == [Check.REJECTS]
+
+
+def test_a_service_at_work_is_compared_where_its_state_stood(archived: Archived) -> None:
+    """The state was read, then came more records, of which some were answered before the ends."""
+    stood = copy.deepcopy(archived.kept)
+    archived._apply(0, b"later, and answered")
+    archived.publishing = False
+    archived._apply(0, b"later, and not answered yet")
+    archived.kept = stood
+    result = verified(archived)
+    assert result.fits
+    assert [part.state_at for part in result.partitions] == [kept.next for kept in stood]
+    assert result.partitions[0].next == stood[0].next + 2
+
+
+def test_a_partition_without_state_is_not_called_fitting(archived: Archived) -> None:
+    archived.kept[1].fields = {}
+    archived.load = lambda p: Archived.load(archived, p) if p == 0 else None  # type: ignore[method-assign]
+    result = verified(archived)
+    assert not result.fits
+    assert not result.wrong
+    assert "none of this partition" in result.partitions[1].impossible[0]
+
+
+def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived) -> None:
+    archived.trim("norms", 0, 5)
+    result = verified(archived)
+    finding, *others = result.findings
+    assert (finding.check, finding.offset) == (Check.LOG, 5)
+    assert not others
+    assert "tariffs" in result.partitions[0].impossible[0]
+    # Whether Redis goes on in it is still said.
+    last = archived.topics["norms", 0][-1]
+    archived.topics["norms", 0][-1] = last._replace(value=b"another record")
+    assert [f.check for f in verified(archived).findings] == [Check.LOG, Check.STATE]
+
+
+def test_a_trimmed_log_is_applied_from_a_state_to_begin_with(archived: Archived) -> None:
+    cut = 9
+    states = [Ledger(partition, 2, TOPIC) for partition in range(2)]
+    for partition, ledger in enumerate(states):
+        for record in archived.topics["norms", partition][:cut]:
+            ledger.apply(record.offset, record.value)
+        first = next(
+            number
+            for number, record in enumerate(archived.topics["halts", partition])
+            if msgspec.msgpack.decode(record.value)["offset"] >= cut
+        )
+        archived.trim("norms", partition, cut)
+        archived.trim("halts", partition, first)
+        records = archived.topics["odometer", partition]
+        archived.topics["odometer", partition] = [
+            record for record in records if msgspec.msgpack.decode(record.value)["offset"] >= cut
+        ]
+    result = verified(archived, beginnings=lambda p: Beginning(states[p], cut))
+    assert result.fits, result.findings
+    assert [part.state_at for part in result.partitions] == [kept.next for kept in archived.kept]
+
+
+def test_a_log_of_other_partitions_is_not_applied() -> None:
+    archived, turnstile = new_service(partitions=1)
+    turnstile.create_dataset("d", budget=1.0)
+    (record,) = archived.topics["norms", 0]
+    content = msgspec.msgpack.decode(record.value)
+    content["policy"]["partitions"] = 3
+    archived.topics["norms", 0] = [record._replace(value=msgspec.msgpack.encode(content))]
+    result = verified(archived)
+    assert result.findings[0].check is Check.LOG
+    assert "written for 3 partitions" in result.findings[0].problem
+    assert not result.fits
+
+
+# --- tariffs ---
+
+
+def charged(archived: Archived, charged_as: Any, **fields: Any) -> None:
+    """A step of run `s` with one mechanism in its fields, and the prices of another one."""
+    last = next(
+        request
+        for record in reversed(archived.topics["norms", 0])
+        if isinstance(request := readable(record.value), ChargeRoster) and request.run == "s"
+    )
+    policies = [archived.ledgers[0].policies["faces",]]
+    priced = price(charged_as, policies, 1.0, 10)
+    step = msgspec.structs.replace(
+        last,
+        step=last.step + 1,
+        units=priced.units,
+        tariff=priced.digest,
+        positions=b"",
+        levels=b"",
+        **fields,
+    )
+    archived._apply(0, encode(step))
+
+
+def readable(value: bytes | None) -> object:
+    try:
+        return decode_request(value)
+    except Exception:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("charged_as", "said", "problem"),
+    [
+        (PoissonGaussian(1.1, 0.1), {"scale": 0.9}, "less than"),
+        (PoissonGaussian(1.1, 0.05), {"sampling_rate": 0.1}, "less than"),
+        (Gaussian(4.0), {"mechanism": "gaussian", "sampling_rate": 1.0, "scale": 2.0}, "less than"),
+        (PoissonGaussian(1.1, 0.2), {"sampling_rate": 0.1}, "more than"),
+    ],
+)
+def test_a_step_that_is_charged_as_another_one_is_found(
+    charged_as: Any, said: dict[str, Any], problem: str
+) -> None:
+    archived = used()
+    charged(archived, charged_as, **said)
+    finding = only(archived)
+    assert finding.check is Check.TARIFFS
+    assert problem in finding.problem
+    assert finding.about["run"] == "s"
+    assert finding.about["step"] == 6
+    assert (finding.found < finding.expected) == (problem == "less than")
+
+
+def test_the_tariff_of_the_step_before_is_no_excuse() -> None:
+    """A step that brings no units charges those of the step before, whatever mechanism it names."""
+    archived = used()
+    charged(archived, PoissonGaussian(1.1, 0.1), sampling_rate=0.1)
+    assert verified(archived).fits
+    last = decode_request(archived.topics["norms", 0][-1].value)
+    assert isinstance(last, ChargeRoster)
+    cheaper = msgspec.structs.replace(last, step=last.step + 1, units=b"", scale=0.5)
+    archived._apply(0, encode(cheaper))
+    finding = only(archived)
+    assert (finding.check, finding.about["step"]) == (Check.TARIFFS, last.step + 1)
+
+
+# --- looking changes nothing ---
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*-[01].msgpack")), ids=lambda path: path.stem)
+def test_a_state_that_is_looked_at_goes_on_as_if_nobody_had(path: Any) -> None:
+    recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
+    ledgers = [Ledger(recording.partition, recording.partitions) for _ in range(2)]
+    for offset, value in enumerate(recording.records):
+        outputs = [ledger.apply(offset, value) for ledger in ledgers]
+        assert outputs[0] == outputs[1]
+        for accounts in ledgers[0].datasets.values():
+            accounts.numbers(np.arange(len(accounts)))

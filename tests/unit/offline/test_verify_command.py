@@ -1,0 +1,101 @@
+"""`turnstile verify` as scripts and people see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service
+from tests.unit.offline.test_receipts import keys
+
+
+@pytest.fixture
+def archived() -> Archived:
+    archived, turnstile = new_service()
+    turnstile.create_dataset("d", budget=1.0, odometer_step=0.01)
+    run = turnstile.run("d", "r")
+    for _ in range(3):
+        run.charge(list(range(8)), [1.0] * 8, noise_stddev=4.0)
+    return archived
+
+
+def test_what_fits_ends_with_0_and_says_how_much_was_compared(archived: Archived) -> None:
+    done = command_on(archived, "verify")
+    assert done.code == 0
+    assert "Everything fits: 10 records, 8 users" in done.out
+    *partitions, summary = command_on(archived, "verify", "--json").lines
+    assert [part["partition"] for part in partitions] == [0, 1]
+    assert [part["head"] for part in partitions] == [
+        ledger.chain.head.hex() for ledger in archived.ledgers
+    ]
+    assert (summary["fits"], summary["findings"], summary["users"]) == (True, 0, 8)
+
+
+def test_what_does_not_fit_ends_with_1_and_is_named(archived: Archived, tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt"
+    archived.change("halts", "decision", admitted=b"\xff")
+    done = command_on(archived, "verify", "--receipt", str(receipt))
+    assert done.code == 1
+    assert "HALTS     partition 0, offset 4: the log gives another record" in done.out
+    assert "dataset d, run r, step 2" in done.out
+    assert "It does not fit: 1 finding in" in done.out
+    assert "no receipt was written" in done.said
+    assert not receipt.exists()
+    finding = command_on(archived, "verify", "--json").lines[0]["finding"]
+    assert (finding["check"], finding["partition"], finding["offset"]) == ("halts", 0, 4)
+    assert finding["about"] == {"dataset": "d", "run": "r", "step": 2, "at": "halts 4"}
+
+
+def test_a_receipt_is_written_signed_and_continued(archived: Archived, tmp_path: Path) -> None:
+    private, public = keys(tmp_path)
+    receipt = str(tmp_path / "receipt")
+    assert command_on(archived, "verify", "--receipt", receipt, "--key", str(private)).code == 0
+    archived._apply(0, b"one more record")
+    done = command_on(archived, "verify", "--against", receipt, "--public-key", str(public))
+    assert done.code == 0
+    assert "The log continues that of the receipt of" in done.out
+    unchecked = command_on(archived, "verify", "--against", receipt)
+    assert unchecked.code == 0
+    assert "who signed it is not checked" in unchecked.said
+    other = keys(tmp_path, "other")[1]
+    refused = command_on(archived, "verify", "--against", receipt, "--public-key", str(other))
+    assert refused.code == 2
+    assert "not signed with the key" in refused.said
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"prefix": "other."}, "its prefix is 'other.'"),
+        ({"topic": "00" * 16}, "its topic id is"),
+        ({"partitions": 3}, "its number of partitions is 3"),
+        ({"heads": []}, "says nothing of partitions [0, 1]"),
+    ],
+)
+def test_a_receipt_of_another_log_is_refused(
+    archived: Archived, tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    receipt = tmp_path / "receipt"
+    command_on(archived, "verify", "--receipt", str(receipt))
+    content = {**msgspec.json.decode(receipt.read_bytes()), **changed}
+    receipt.write_bytes(msgspec.json.encode(content))
+    done = command_on(archived, "verify", "--against", str(receipt))
+    assert (done.code, said in done.said) == (2, True), done.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--key", "key.pem"), "give --receipt FILE as well"),
+        (("--public-key", "key.pem"), "give --against RECEIPT as well"),
+        (("--against", "gone"), "cannot read gone"),
+    ],
+)
+def test_keys_without_a_receipt_are_refused(
+    archived: Archived, arguments: tuple[str, ...], said: str
+) -> None:
+    done = command_on(archived, "verify", *arguments)
+    assert (done.code, said in done.said) == (2, True), done.said

@@ -1,0 +1,88 @@
+"""What README.md and docs/dp-ftrl.md say of correlated noise, as it stands there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import banded_step, banded_steps
+from streams import Halt, Turnstile
+from streams.sdk.run import Run
+from streams.sdk.steps import StepDecision
+from tests.readme import TOP, blocks, blocks_of_correlated_noise
+
+(WHOLE,) = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    """What is there after the training, with all decisions and the users they are of."""
+    heard: list[tuple[np.ndarray, StepDecision]] = []
+    charge = Run.charge
+
+    def listening(self: Run, users: Any, norms: Any, **options: Any) -> StepDecision:
+        decision = charge(self, users, norms, **options)
+        heard.append((users, decision))
+        return decision
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "charge", listening)
+        names: dict[str, Any] = {}
+        exec(WHOLE, names)
+    return {**names, "heard": heard}
+
+
+def test_the_training_of_the_document_learns(trained: dict[str, Any]) -> None:
+    error = np.linalg.norm(trained["model"] - trained["truth"])
+    assert error < 0.6
+    assert len(trained["heard"]) == trained["STEPS"]
+
+
+def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
+    trained: dict[str, Any],
+) -> None:
+    taken = defaultdict(list)
+    for users, decision in trained["heard"]:
+        for user in users[decision.granted > 0]:
+            taken[int(user)].append(decision.step)
+    assert max(map(len, taken.values())) > 3
+    assert all((np.diff(steps) >= trained["BANDS"]).all() for steps in taken.values())
+    halts: list[Halt] = trained["halts"]
+    assert 0 < trained["too_soon"] < len(halts)
+    assert trained["too_soon"] == sum(d.too_soon.sum() for _, d in trained["heard"])
+    assert len(halts) == sum(d.halted.sum() for _, d in trained["heard"])
+
+
+def test_the_noise_of_the_document_is_the_inverse_of_the_matrix_times_that_of_its_rows() -> None:
+    """Forward substitution, run as it stands there on rows that are known."""
+    lines = WHOLE.splitlines()
+    (start,) = (i for i, line in enumerate(lines) if "for back, earlier" in line)
+    substitution = "\n".join(line[8:] for line in lines[start : start + 3])
+    rows = np.random.default_rng(3).normal(size=(9, 2))
+    names: dict[str, Any] = {"COLUMN": np.array([2.0, 1.0, 0.5, 0.25])}
+    exec("from collections import deque\ncorrelated = deque(maxlen=3)", names)
+    found = []
+    for row in rows:
+        exec(substitution, names | {"row": row.copy()})
+        found.append(names["correlated"][-1])
+    matrix = sum(np.diag(np.full(9 - k, entry), -k) for k, entry in enumerate(names["COLUMN"]))
+    np.testing.assert_allclose(matrix @ np.array(found), rows)
+
+
+def test_the_lines_in_the_readme_charge_by_the_column() -> None:
+    (example,) = blocks_of_correlated_noise()
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("phones", measure="zcdp", budget=1.0, odometer_step=2.0**-44)
+        names = {"t": turnstile, "steps": 9, "banded_steps": banded_steps}
+        names |= {"users": [1, 2], "norms": np.array([1.0, 0.5])}
+        exec(example, names)
+        exec(example, names)  # the run is resumed, and everybody has to wait
+        assert names["d"].too_soon.all()
+        whole = banded_step([1.0, 0.5, 0.375, 0.3125], 6.0)
+        assert names["prices"][0] == whole
+        bounds = {c.user: c.bound[0] for c in turnstile.odometer("phones", follow=False)}
+        price = 1.0 / (2.0 * whole.noise_stddev**2)
+        assert bounds == {1: pytest.approx(price), 2: pytest.approx(price / 4)}

@@ -1,0 +1,161 @@
+"""Pseudonyms: ids never reach the log, and nobody is somebody else under another key."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from streams.schemas import Charge, Enrol, decode_request
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import InvalidRequest, PolicyChanged, RequestRejected
+from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.pseudonyms import Pseudonyms
+from streams.wire.packing import unpack_users
+
+KEY, OTHER_KEY = "0123456789abcdef", b"another key, of which nobody knows"
+NAMES = ["ada", "grace", "mary", "emmy", "sofia"]
+
+
+class Recorded(MemoryConnection):
+    """A connection that keeps what is sent."""
+
+    def __init__(self):
+        super().__init__(3, 5.0)
+        self.sent = []
+
+    def _publish(self, waiting):
+        self.sent += waiting.requests.values()
+        super()._publish(waiting)
+
+
+def opened(connection, key=KEY, dataset="d", run="r", **policy):
+    turnstile = Turnstile(connection=connection, pseudonym_key=key)
+    turnstile.create_dataset(dataset, **({"budget": 1.0} | policy))
+    return turnstile, turnstile.run(dataset, run)
+
+
+def test_a_pseudonym_is_the_first_bytes_of_a_keyed_hash_of_the_id_as_text():
+    made = Pseudonyms(KEY).of(["ada", "42"])
+    for user, pseudonym in zip(["ada", "42"], made.tolist(), strict=True):
+        digest = hashlib.blake2b(
+            user.encode(), digest_size=8, key=KEY.encode(), person=b"dp-turnstile 1"
+        ).digest()
+        assert pseudonym == int.from_bytes(digest, "big", signed=True)
+
+
+@pytest.mark.parametrize("same", [(1, "1"), (-7, "-7"), ("\u00e9", "e\u0301"), (np.int64(3), "3")])
+def test_ids_that_a_person_may_be_written_as_are_one_user(same):
+    one, other = (Pseudonyms(KEY).of([user]) for user in same)
+    assert one.tolist() == other.tolist()
+
+
+def test_pseudonyms_of_another_key_have_nothing_in_common():
+    ids = list(map(str, range(10_000)))
+    one, other = Pseudonyms(KEY).of(ids), Pseudonyms(OTHER_KEY).of(ids)
+    assert len({*one.tolist(), *other.tolist()}) == 20_000
+
+
+def test_no_id_reaches_the_log_and_answers_come_in_the_order_of_the_ids():
+    connection = Recorded()
+    turnstile, run = opened(connection)
+    decision = run.charge(NAMES, [0.1, 0.1, 9.0, 0.1, 9.0], noise_stddev=1.0)
+    assert decision.halted.tolist() == [False, False, True, False, True]
+    log = b"".join(connection.sent)
+    assert not any(name.encode() in log for name in NAMES)
+    charged = [decode_request(record) for record in connection.sent]
+    users = [
+        user
+        for charge in charged
+        if isinstance(charge, Charge)
+        for user in unpack_users(charge.users).tolist()
+    ]
+    assert sorted(users) == sorted(Pseudonyms(KEY).of(NAMES).tolist())
+    assert [halt.user for halt in turnstile.halts(follow=False)] in (
+        ["mary", "sofia"],
+        ["sofia", "mary"],
+    )
+    assert {c.user for c in turnstile.odometer(follow=False)} <= set(NAMES)
+
+
+def test_a_roster_has_pseudonyms_too():
+    connection = Recorded()
+    turnstile, run = opened(connection, measure="renyi", epsilon=2.0, delta=1e-6, budget=None)
+    roster = run.enrol(NAMES, clip_norm=1.0)
+    roster.charge(noise_stddev=1.0, sampling_rate=0.5)
+    enrolled = [r for r in map(decode_request, connection.sent) if isinstance(r, Enrol)]
+    users = [user for record in enrolled for user in unpack_users(record.users).tolist()]
+    assert sorted(users) == sorted(Pseudonyms(KEY).of(NAMES).tolist())
+    for user in NAMES:
+        for checkpoint in turnstile.odometer(user=user, follow=False):
+            assert checkpoint.user == user
+
+
+def test_who_was_not_seen_by_a_client_has_a_pseudonym_there():
+    connection = Recorded()
+    _, run = opened(connection)
+    run.charge(NAMES, np.full(5, 9.0), noise_stddev=1.0)
+    other = Turnstile(connection=connection, pseudonym_key=KEY)
+    known = Pseudonyms(KEY)
+    known.of(NAMES)
+    told = [halt.user for halt in other.halts(follow=False)]
+    assert sorted(map(known.user_of, told)) == sorted(NAMES)
+    assert all(isinstance(user, int) for user in told)
+
+
+@pytest.mark.parametrize("key", [None, OTHER_KEY])
+def test_a_dataset_is_not_charged_under_another_key_or_none(key):
+    connection = Recorded()
+    opened(connection)
+    turnstile = Turnstile(connection=connection, pseudonym_key=key)
+    with pytest.raises(InvalidRequest, match="somebody else, with nothing spent"):
+        turnstile.run("d", "r")
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset("d", budget=1.0)
+
+
+def test_a_dataset_without_pseudonyms_is_not_charged_with_a_key():
+    connection = Recorded()
+    opened(connection, key=None)
+    with pytest.raises(InvalidRequest, match="leave the key out"):
+        Turnstile(connection=connection, pseudonym_key=KEY).run("d", "r")
+
+
+def test_a_budget_over_several_datasets_has_one_key():
+    connection = Recorded()
+    opened(connection, dataset="person")
+    inner, run = opened(connection, dataset="inner", within="person")
+    run.charge(NAMES, np.ones(5), noise_stddev=2.0)
+    assert inner.run("inner", "r").outer[0].pseudonyms == Pseudonyms(KEY).fingerprint
+    other = Turnstile(connection=connection, pseudonym_key=OTHER_KEY)
+    with pytest.raises(RequestRejected, match="another key"):
+        other.create_dataset("elsewhere", budget=1.0, within="person")
+
+
+def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):
+    _, run = opened(Recorded())
+    with pytest.raises(InvalidRequest, match="user '1' appears twice"):
+        run.charge([1, "2", "1"], [1.0, 1.0, 1.0], noise_stddev=1.0)
+    monkeypatch.setattr(Pseudonyms, "_digest", lambda self, user: bytes(8))
+    with pytest.raises(InvalidRequest, match="'ada' and 'grace' have one pseudonym"):
+        run.charge(["ada", "grace"], [1.0, 1.0], noise_stddev=1.0)
+
+
+@pytest.mark.parametrize("key", ["short", "x" * 65])
+def test_a_key_that_can_be_guessed_or_is_too_long_is_refused(key):
+    with pytest.raises(InvalidRequest, match="it must have 16 to 64"):
+        Turnstile.in_memory(pseudonym_key=key)
+
+
+def test_with_a_key_a_dataset_has_integers():
+    turnstile = Turnstile.in_memory(pseudonym_key=KEY)
+    with pytest.raises(InvalidRequest, match="all users are integers to the log"):
+        turnstile.create_dataset("d", budget=1.0, user_ids="string")
+
+
+def test_many_users_are_known_again_however_often_they_come():
+    pseudonyms = Pseudonyms(KEY)
+    made = [pseudonyms.of(list(map(str, range(start, start + 50_000)))) for start in (0, 25_000, 0)]
+    assert pseudonyms.user_of(int(made[1][-1])) == "74999"
+    assert [pseudonyms.user_of(int(p)) for p in made[0][:3]] == ["0", "1", "2"]
+    assert pseudonyms.user_of(12345) == 12345
+    assert pseudonyms.user_of("a name") == "a name"

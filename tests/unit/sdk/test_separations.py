@@ -1,0 +1,180 @@
+"""Runs that keep participations apart, as a trainer and a follower of HALTs see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streams.schemas import MAX_SEPARATION, Answer, SeparatedDecision
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    InvalidRequest,
+    PartitionsDisagree,
+    SeparationChanged,
+)
+from streams.sdk.followers import Halt, is_whole
+from tests.unit.sdk.partitions import Partitions
+
+USERS = list(range(8))
+
+
+@pytest.fixture
+def service() -> Partitions:
+    service = Partitions()
+    service.create(budget=0.1)
+    return service
+
+
+def test_a_trainer_is_told_who_came_too_soon_in_the_order_of_its_users(service: Partitions) -> None:
+    run = service.open(min_separation=3)
+    assert run.min_separation == 3
+    first = run.charge(USERS[::2], np.ones(4), noise_stddev=4.0)
+    assert first.admitted.all()
+    assert not first.too_soon.any()
+    second = run.charge(USERS[::-1], np.ones(8), noise_stddev=4.0)
+    assert second.too_soon.tolist() == [user % 2 == 0 for user in USERS[::-1]]
+    assert (second.halted == second.too_soon).all()
+    assert (second.granted == np.where(second.too_soon, 0.0, 1.0)).all()
+    assert not second.exhausted.any()
+
+
+def test_in_other_runs_nobody_comes_too_soon(service: Partitions) -> None:
+    run = service.open()
+    assert run.min_separation is None
+    decisions = [run.charge(USERS, np.ones(8), noise_stddev=4.0) for _ in range(4)]
+    assert decisions[-1].halted.all()
+    assert not decisions[-1].too_soon.any()
+
+
+def test_a_halt_says_whether_the_budget_or_the_separation_is_why(service: Partitions) -> None:
+    run = service.open(min_separation=2)
+    for norms in ([1.0, 1.0], [1.0, 9.0], [1.0, 1.5]):
+        run.charge([1, 2], norms, noise_stddev=4.0)
+    halts = [
+        (halt.step, halt.user, halt.reason, halt.refused_by)
+        for halt in service.turnstile.halts("d", follow=False)
+    ]
+    assert sorted(halts) == [
+        (1, 1, "too-soon", None),
+        (1, 2, "too-soon", None),
+        (2, 2, "budget", "d"),
+    ]
+
+
+def test_a_halt_is_for_the_budget_unless_it_says_otherwise() -> None:
+    halt = Halt("d", "r", 1, 0, "u", True, 0, 7, "d")
+    assert halt.reason == "budget"
+
+
+def test_it_is_kept_by_every_attempt_whether_it_says_so_or_not(service: Partitions) -> None:
+    service.open(min_separation=5).charge(USERS, np.ones(8), noise_stddev=4.0)
+    for asked in (None, 5):
+        run = service.open(min_separation=asked)
+        assert run.min_separation == 5
+        assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
+
+
+@pytest.mark.parametrize("asked", [2, 6])
+def test_another_one_is_refused_with_what_to_do_and_fences_nobody(
+    service: Partitions, asked: int
+) -> None:
+    run = service.open(min_separation=5)
+    run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    with pytest.raises(
+        SeparationChanged, match=r"keeps them 5 steps apart.*without min_separation"
+    ):
+        service.open(min_separation=asked)
+    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
+
+
+def test_a_run_that_was_charged_without_is_refused(service: Partitions) -> None:
+    service.open().charge(USERS, np.ones(8), noise_stddev=4.0)
+    with pytest.raises(SeparationChanged, match="keeps no participations apart"):
+        service.open(min_separation=2)
+
+
+def test_a_run_that_was_only_looked_for_can_be_given_one(service: Partitions) -> None:
+    assert not service.close_run("r")  # which opens it, to see whether it is there
+    assert service.open(min_separation=4).min_separation == 4
+
+
+@pytest.mark.parametrize("first", [None, 3])
+def test_an_opening_that_came_half_way_is_completed(service: Partitions, first: int | None) -> None:
+    service.deaf = {1, 2}
+    with pytest.raises(TimeoutError):
+        service.open(min_separation=first)
+    service.deaf = set()
+    assert service.open(min_separation=4).min_separation == 4
+
+
+def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
+    service.deaf = {1, 2}
+    with pytest.raises(TimeoutError):
+        service.open(min_separation=3)
+    service.deaf = set()
+    with pytest.raises(PartitionsDisagree, match=r"min_separation \{0: 3, 1: None, 2: None\}"):
+        service.open()
+    assert service.open(min_separation=3).min_separation == 3
+
+
+@pytest.mark.parametrize("wrong", [1, 0, -3, 2.0, True, "3", MAX_SEPARATION + 1])
+def test_what_is_no_separation_is_refused_before_anything_is_published(
+    service: Partitions, wrong: Any
+) -> None:
+    sent = [len(log) for log in service.logs]
+    with pytest.raises(InvalidRequest, match="min_separation"):
+        service.open(min_separation=wrong)
+    assert [len(log) for log in service.logs] == sent
+
+
+def test_it_has_no_roster(service: Partitions) -> None:
+    run = service.open(min_separation=2)
+    with pytest.raises(InvalidRequest, match=r"keeps participations 2 steps apart.*Run\.charge"):
+        run.enrol(USERS, clip_norm=1.0)
+    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).admitted.all()
+
+
+def test_a_step_that_was_handed_back_is_completed_as_it_was_decided(service: Partitions) -> None:
+    run = service.open(min_separation=2)
+    run.charge(USERS[:4], np.ones(4), noise_stddev=4.0)
+    lost = run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    run = service.open(released=0)
+    assert run.interrupted
+    back = run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    assert (back.too_soon == lost.too_soon).all()
+    after = run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    assert (after.too_soon == ~lost.too_soon).all()
+
+
+def test_who_was_charged_for_a_step_that_is_given_up_has_taken_part(service: Partitions) -> None:
+    run = service.open(min_separation=2)
+    run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    run = service.open(released=-1)
+    run.abandon()
+    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
+
+
+def forged(decision: SeparatedDecision) -> list[SeparatedDecision]:
+    return [
+        replace(decision, too_soon=b""),
+        replace(decision, too_soon=decision.too_soon + b"\0"),
+        replace(decision, too_soon=decision.admitted),
+    ]
+
+
+def test_a_decision_that_admits_who_came_too_soon_was_made_by_no_worker(
+    service: Partitions,
+) -> None:
+    run = service.open(min_separation=2)
+    heard: list[Answer] = []
+    service.heard = lambda decision: [heard.append(decision), decision][1:]
+    run.charge(USERS, np.ones(8), noise_stddev=4.0)
+    (decision, *_) = (d for d in heard if isinstance(d, SeparatedDecision) and d.users)
+    assert is_whole(decision)
+    assert not any(map(is_whole, forged(decision)))
+    service.heard = lambda decision: [replace(decision, too_soon=decision.admitted)]
+    with pytest.raises(ConflictingDecisions):
+        run.charge(USERS, np.zeros(8), noise_stddev=4.0)

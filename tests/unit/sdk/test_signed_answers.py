@@ -1,0 +1,165 @@
+"""A trainer with a key ring hears the workers alone: others neither release, refuse nor end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streams import ConflictingDecisions, DecisionTimeout, Turnstile
+from streams.ledger.outputs import Channel, Output
+from streams.schemas import (
+    Decision,
+    Reason,
+    Rejected,
+    RosterDecision,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from streams.sdk.connection import Waiting
+from streams.sdk.memory_connection import MemoryConnection
+from streams.topics.authentic import Inspector, Seal
+from streams.wire.packing import pack_bits
+from streams.wire.signatures import Content, KeyRing, Signer, new_keys
+
+PRIVATE, PUBLIC = new_keys()
+LOG = b"log of 16 bytes."
+USERS = list(range(12))
+Forge = Callable[[int, bytes, Output], Output | None]
+
+
+class SignedConnection(MemoryConnection):
+    """The service in memory, over topics to which somebody else writes, too.
+
+    Attributes:
+        forge: makes of a request and its answer what somebody else writes before that answer.
+        silent: whether the workers' own answers are lost.
+    """
+
+    def __init__(self, ring: KeyRing | None) -> None:
+        super().__init__(2, timeout=0.05)
+        self.seal = Seal(Signer(PRIVATE), LOG)
+        self.inspector = Inspector(ring, LOG) if ring else None
+        self.forge: Forge | None = None
+        self.silent = False
+        self._requests: dict[int, bytes] = {}
+
+    def _publish(self, waiting: Waiting) -> None:
+        self._requests = dict(waiting.requests)
+        super()._publish(waiting)
+
+    def _answer(self, partition: int, outputs: list[Output]) -> None:  # type: ignore[override]
+        for output in outputs:
+            if self.forge and (forged := self.forge(partition, self._requests[partition], output)):
+                self._arrive(partition, forged, [])
+            if not self.silent and output.channel is not Channel.ODOMETER:
+                content = Content(output.key, output.value)
+                (headers,) = self.seal.headers(output.channel.value, partition, [content])
+                self._arrive(partition, output, headers)
+
+    def _arrive(self, partition: int, output: Output, headers: list[tuple[str, bytes]]) -> None:
+        content = output.key, output.value
+        if self.inspector is None or self.inspector.admits(
+            output.channel.value, partition, content, headers
+        ):
+            self._hear(output.channel, partition, output.value)
+
+    def _why_silent(self) -> str:
+        return self.inspector.why_silent() if self.inspector else ""
+
+
+def admission(partition: int, request: bytes, answer: Output) -> Output | None:
+    """A decision that admits everybody."""
+    decision = decode_answer(answer.value) if answer.channel is Channel.HALTS else None
+    if isinstance(decision, RosterDecision):
+        forged = replace(decision, halted=b"")
+        return answer if forged == decision else Output(answer.channel, b"k", encode(forged))
+    if not isinstance(decision, Decision):
+        return None
+    everybody = pack_bits(np.ones(decision.users, dtype=bool))
+    forged_decision = replace(decision, admitted=everybody, halted=b"", exhausted=bytes(1))
+    return Output(answer.channel, b"k", encode(forged_decision))
+
+
+def refusal(partition: int, request: bytes, answer: Output) -> Output | None:
+    """A refusal of exactly what was asked."""
+    sent = decode_request(request)
+    rejected = Rejected(
+        partition=partition,
+        offset=0,
+        reason=Reason.OLDER_ATTEMPT,
+        detail="forged",
+        record=request,
+        dataset=getattr(sent, "dataset", None),
+        run=getattr(sent, "run", None),
+        attempt=getattr(sent, "attempt", None),
+        step=getattr(sent, "step", None),
+        request=getattr(sent, "request", None),
+    )
+    return Output(Channel.REJECTS, b"k", encode(rejected))
+
+
+def exhausted(connection: SignedConnection) -> Turnstile:
+    """A service in which the users of dataset d have spent everything in step 0 of run r."""
+    turnstile = Turnstile(connection=connection)
+    turnstile.create_dataset("d", budget=0.5)
+    assert turnstile.run("d", "r").charge(USERS, np.ones(12), noise_stddev=1.0).exhausted.all()
+    return turnstile
+
+
+def test_without_a_ring_a_forged_decision_is_believed() -> None:
+    """What the ring is for; the contradiction is noticed, too late."""
+    connection = SignedConnection(None)
+    run = exhausted(connection).run("d", "r")
+    connection.forge, connection.silent = admission, True
+    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
+
+
+@pytest.mark.parametrize("forge", [admission, refusal])
+def test_with_a_ring_what_is_forged_changes_nothing(forge: Forge) -> None:
+    connection = SignedConnection(KeyRing(PUBLIC))
+    turnstile = exhausted(connection)
+    connection.forge = forge
+    run = turnstile.run("d", "r")
+    for _ in range(3):
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+    assert connection.inspector is not None
+    assert "it has no signature" in connection.inspector.why_silent()
+
+
+def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -> None:
+    connection = SignedConnection(KeyRing(PUBLIC))
+    turnstile = exhausted(connection)
+    run = turnstile.run("d", "r")
+    connection.forge, connection.silent = admission, True
+    with pytest.raises(DecisionTimeout, match="trusted_keys vouches for none"):
+        run.charge(USERS, np.ones(12), noise_stddev=1.0)
+    # The half-published step is sent again, and the stored decision comes.
+    connection.silent = False
+    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+
+
+def test_who_trusts_another_key_waits_and_is_told_why() -> None:
+    connection = SignedConnection(KeyRing(new_keys()[1]))
+    with pytest.raises(DecisionTimeout, match="sign with another key or with none"):
+        Turnstile(connection=connection).create_dataset("d", budget=1.0)
+
+
+def test_two_decisions_that_are_signed_still_contradict_each_other() -> None:
+    """A worker whose key was stolen is noticed as without signatures."""
+    connection = SignedConnection(KeyRing(PUBLIC))
+    turnstile = exhausted(connection)
+    run = turnstile.run("d", "r")
+    run.charge(USERS, np.ones(12), noise_stddev=1.0)
+    kept = connection._kept[Channel.HALTS]
+    last = list(kept._records.values())[-1]
+    forged = admission(last.partition, b"", Output(Channel.HALTS, b"k", last.value))
+    assert forged is not None
+    content = Content(forged.key, forged.value)
+    (headers,) = connection.seal.headers("halts", last.partition, [content])
+    connection._arrive(last.partition, forged, headers)
+    with pytest.raises(ConflictingDecisions):
+        run.charge(USERS, np.ones(12), noise_stddev=1.0)

@@ -1,0 +1,75 @@
+"""What no worker has signed is passed over and told of, in a log that it does not drown."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from streams.config import Config, ConfigurationError
+from streams.topics.authentic import Inspector, header, inspector_of, seal_of
+from streams.wire.signatures import Content, KeyRing, new_keys
+
+PRIVATE, PUBLIC = new_keys()
+OTHER_PRIVATE, OTHER_PUBLIC = new_keys()
+LOG = b"log of 16 bytes."
+
+
+def config(**settings: str) -> Config:
+    return Config.load(None, {}, **settings)
+
+
+def test_who_has_the_ring_believes_what_the_worker_sealed() -> None:
+    seal = seal_of(config(signing_key=PRIVATE, trusted_keys=PUBLIC), LOG)
+    inspector = inspector_of(config(trusted_keys=PUBLIC), LOG)
+    assert seal is not None
+    assert inspector is not None
+    plain, with_origin = Content(b"k", b"v"), Content(b"k", b"v", b"origin")
+    first, second = seal.headers("t.halts", 0, [plain, with_origin])
+    assert header(second, "norms") == b"origin"
+    assert inspector.admits("t.halts", 0, (b"k", b"v"), first)
+    assert inspector.admits("t.halts", 0, (b"k", b"v"), second)
+    assert inspector.why_silent() == ""
+    assert not inspector.admits("t.halts", 1, (b"k", b"v"), first)
+    # A header that is put in front of the true one is the one that counts, for everybody.
+    assert not inspector.admits("t.halts", 0, (b"k", b"v"), [("norms", b"other"), *second])
+    assert not inspector.admits("t.halts", 0, (b"k", b"v"), [])
+    assert "3 records were passed over" in inspector.why_silent()
+    assert "it has no signature" in inspector.why_silent()
+
+
+def test_a_flood_of_forged_records_is_no_flood_of_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inspector = Inspector(KeyRing(PUBLIC), LOG)
+    with caplog.at_level(logging.WARNING, "turnstile.signatures"):
+        for _ in range(1500):
+            inspector.admits("t.halts", 0, (None, b"forged"), [])
+    assert [record.args[-1] for record in caplog.records] == [1, 10, 100, 1000]  # type: ignore[index]
+
+
+def test_nothing_is_signed_or_looked_at_where_no_key_is_set() -> None:
+    assert seal_of(Config(), LOG) is None
+    assert inspector_of(Config(), LOG) is None
+    assert seal_of(config(signing_key=PRIVATE), LOG) is not None
+
+
+UNUSABLE = {
+    "a ring without a key to sign": ({"trusted_keys": PUBLIC}, "signing_key is not"),
+    "a key that the ring has not": (
+        {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC},
+        OTHER_PUBLIC,
+    ),
+    "no private key": ({"signing_key": PUBLIC}, "no private key"),
+    "no public key": ({"signing_key": PRIVATE, "trusted_keys": PRIVATE}, "no public key"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_worker_that_nobody_would_believe_does_not_start(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        seal_of(config(**settings), LOG)
+    assert PRIVATE not in str(caught.value)
+    assert OTHER_PRIVATE not in str(caught.value)

@@ -1,0 +1,173 @@
+"""What a worker answers over HTTP, and what its metrics say: never anything about people."""
+
+import asyncio
+from dataclasses import replace
+
+import aiohttp
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streams.ledger.ledger import Channel, Output
+from streams.local.ports import free_ports
+from streams.schemas import Reason, Rejected, encode
+from streams.worker.health import STALLED_AFTER, HealthServer, problem_of
+from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector
+from streams.worker.partitions import PartitionView
+from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
+
+RUNNING = PartitionView(0, "running", next=7, end=9, waiting=0.0, changes=1, changes_bytes=20)
+
+
+class Served:
+    """A worker in memory, and what it answers."""
+
+    def __init__(self, cluster):
+        self.worker = Worker(cluster, "me")
+        self.metrics = Metrics()
+        owned = self.worker.partitions
+        self.metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self._server = HealthServer(self.address, self.metrics, owned)
+
+    async def __aenter__(self):
+        await self._server.start()
+        self._session = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(self, *_):
+        await self._session.close()
+        await self._server.stop()
+        await self.worker.leave()
+
+    async def get(self, path):
+        async with self._session.get(f"http://{self.address}{path}") as answer:
+            return answer.status, await answer.read()
+
+    async def health(self):
+        status, body = await self.get("/healthz")
+        return status, msgspec.json.decode(body)
+
+    async def samples(self):
+        return read((await self.get("/metrics"))[1])
+
+
+def read(exposition):
+    """What Prometheus reads: (name, labels) -> value."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition.decode())
+        for sample in family.samples
+    }
+
+
+def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitions():
+    async def scenario():
+        async with Served(Cluster()) as served:
+            assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 503]
+            await served.worker.claim()
+            assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 200]
+            assert await served.health() == (
+                200,
+                {"healthy": True, "partitions": [0, 1], "problems": {}},
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_could_not_be_claimed_is_not_healthy_and_says_why():
+    async def scenario():
+        cluster = Cluster()
+        first = Worker(cluster, "first")
+        await first.claim()
+        await first.decide()
+        await first.leave()
+        cluster.store.lose(1, "pages" if cluster.store.contents(1).pages else "changes")
+        async with Served(cluster) as served:
+            assert set(await served.worker.claim()) == {0}
+            status, said = await served.health()
+            assert (status, said["healthy"], list(said["problems"])) == (503, False, ["1"])
+            assert "the state in Redis is not whole" in said["problems"]["1"]
+            samples = await served.samples()
+            state = ("partition", "1"), ("state", "stopped")
+            assert samples["turnstile_partition_state", *state] == 1.0
+            await served.worker.leave()
+            assert (await served.health())[0] == 200  # it has none, and somebody else has to have
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("view", "problem"),
+    [
+        (RUNNING, None),
+        (replace(RUNNING, waiting=STALLED_AFTER), None),
+        (replace(RUNNING, waiting=STALLED_AFTER + 1), "records wait"),
+        (PartitionView(0, "stopped", "the log ends early. Restore it"), "the log ends early"),
+        (replace(RUNNING, state="suspended"), None),
+    ],
+)
+def test_a_partition_has_a_problem_if_it_stopped_or_records_wait_too_long(view, problem):
+    found = problem_of(view)
+    assert (found is None) if problem is None else (problem in found)
+
+
+def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
+    class Owned:
+        count = 2
+
+        def views(self):
+            return [RUNNING, PartitionView(1, "stopped", "other log")]
+
+    metrics = Metrics()
+    metrics.register(PartitionsCollector("t.norms", "t.worker", Owned()))
+    samples = read(metrics.exposition())
+    place = ("consumergroup", "t.worker"), ("partition", "0"), ("topic", "t.norms")
+    lags = {name: value for name, value in samples.items() if "lag" in name[0]}
+    assert lags == {("kafka_consumergroup_lag", *place): 2.0}
+    assert samples["turnstile_next_offset", ("partition", "0")] == 7.0
+    assert samples["turnstile_partitions",] == 2.0
+
+
+def test_what_is_published_is_counted_by_topic_and_refusals_by_reason():
+    class Nowhere:
+        async def publish(self, partition, outputs):
+            return []
+
+    rejected = Rejected(partition=3, offset=1, reason=Reason.MALFORMED, detail="no", record=b"")
+    outputs = [
+        Output(Channel.HALTS, None, b"a decision"),
+        Output(Channel.REJECTS, None, encode(rejected)),
+        Output(Channel.REJECTS, None, b"not of this release"),
+    ]
+    metrics = Metrics()
+    asyncio.run(CountingPublisher(Nowhere(), metrics).publish(3, outputs))
+    samples = read(metrics.exposition())
+    in_3 = ("partition", "3")
+    assert samples["turnstile_published_total", in_3, ("topic", "halts")] == 1.0
+    assert samples["turnstile_published_total", in_3, ("topic", "rejects")] == 2.0
+    assert samples["turnstile_rejects_total", ("reason", Reason.MALFORMED.value)] == 1.0
+    assert samples["turnstile_rejects_total", ("reason", "unknown")] == 1.0
+
+
+def test_times_of_records_whose_clock_is_ahead_are_none():
+    metrics = Metrics()
+    metrics.applied(0, -3600.0)
+    samples = read(metrics.exposition())
+    assert samples["turnstile_records_total", ("partition", "0")] == 1.0
+    assert samples["turnstile_decision_seconds_sum",] == 0.0
+
+
+def test_no_label_names_a_user_a_dataset_or_a_run():
+    async def scenario():
+        cluster = Cluster()
+        async with Served(cluster) as served:
+            await served.worker.claim()
+            await served.worker.decide()
+            labels = {label for name in await served.samples() for label, _ in name[1:]}
+            assert labels <= {
+                *("partition", "state", "topic", "reason", "consumergroup", "le", "version"),
+            }
+            assert len(served.worker.partitions.views()) == PARTITIONS
+
+    asyncio.run(scenario())
