@@ -1,4 +1,4 @@
-"""Signatures: who wrote a record of halts, odometer or rejects, and for which place.
+"""Signatures: who wrote a record of a topic, and for which place.
 
 A worker signs with its private key, and whoever reads has public keys: so who can check a decision
 cannot forge one. A signature is the header ``turnstile-signature`` of a record. It covers the id of
