@@ -274,7 +274,10 @@ def _add_offline(verbs: Any) -> None:
         "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
     )
     verified.add_argument(
-        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+        "--key",
+        type=_path,
+        metavar="FILE",
+        help="a key of `turnstile keys new` to sign it with",
     )
     verified.add_argument(
         "--against",
@@ -286,7 +289,7 @@ def _add_offline(verbs: Any) -> None:
         "--public-key",
         type=_path,
         metavar="FILE",
-        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+        help="the public key of whoever signed that receipt",
     )
     explained = _verb(
         verbs,

@@ -68,7 +68,7 @@ def local_stack(
         data=data,
         progress=note,
     ) as stack:
-        here = _observed_by(stack) or replace(config, kafka=stack.kafka, redis=stack.redis)
+        here = replace(_observed_by(stack, config), partitions=config.partitions)
         before = read_owners(here, config.partitions)  # of an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
@@ -120,10 +120,11 @@ def _secure_stack() -> type[LocalStack]:
     return SecureStack
 
 
-def _observed_by(stack: LocalStack) -> Config | None:
+def _observed_by(stack: LocalStack, config: Config) -> Config:
     """The settings of whoever may look at the state, where not everybody may."""
-    roles = getattr(stack, "roles", None)
-    return Config.load(roles["operator"], {}) if roles else None
+    if roles := getattr(stack, "roles", None):
+        return Config.load(roles["operator"], {})
+    return replace(config, kafka=stack.kafka, redis=stack.redis)
 
 
 def _roles(stack: LocalStack) -> dict[str, str]:

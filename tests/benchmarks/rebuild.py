@@ -115,7 +115,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
         wait_until(lambda: _covered(partition, running) is not None, _WITHIN, running.check)
         written = _covered(partition, running)
     began = time.perf_counter()
-    image = read_image(partition.config, 0)
+    image = read_image(partition.config, 0, None)
     read = time.perf_counter() - began
     if image is None or written is None:
         raise AssertionError("there is no checkpoint")

@@ -158,6 +158,7 @@ def new_service(partitions: int = 2) -> tuple[Archived, Turnstile]:
 def used(partitions: int = 2) -> Archived:
     """A service that has done a bit of everything: charges, HALTs, rosters, nesting, rejects."""
     archived, turnstile = new_service(partitions)
+    turnstile.create_dataset("empty", budget=1.0)
     turnstile.create_dataset("d", budget=1.0, odometer_step=0.1)
     run = turnstile.run("d", "r")
     users = np.arange(40)

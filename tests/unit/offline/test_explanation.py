@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from accounting.exact.units import from_units
+from streams import Turnstile
 from streams.offline.explanation import CutOff, Event, explain
 from streams.schemas import User
 from tests.unit.offline.cli import command_on
@@ -209,6 +210,18 @@ def test_a_delta_that_is_none_is_refused(delta: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as end:
         command_on(new_service(1)[0], "explain", "--user", "7", "--delta", delta)
     assert end.value.code == 2
+
+
+def test_a_user_whom_the_log_knows_by_a_pseudonym_is_told_under_the_own_name() -> None:
+    key = "a key that nobody guesses"
+    archived = Archived(2)
+    turnstile = Turnstile(connection=archived, pseudonym_key=key)
+    turnstile.create_dataset("p", budget=1.0)
+    turnstile.run("p", "r").charge(["anna", "bert"], [1.0, 0.5], noise_stddev=4.0)
+    asked = ("explain", "--user", "anna", "--json")
+    (line,) = command_on(archived, *asked, TURNSTILE_PSEUDONYM_KEY=key).lines
+    assert (line["user"], line["norm"]) == ("anna", 1.0)
+    assert command_on(archived, *asked).said == "Nothing was ever charged to this user.\n"
 
 
 def test_an_epsilon_is_told_at_the_delta_that_was_asked_for() -> None:
