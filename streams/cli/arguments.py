@@ -23,7 +23,8 @@ _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
 TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHECKPOINT_SECONDS,
 then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
-the file: other users of this machine can read options.
+the file: other users of this machine can read options. The settings of TLS, logins and signatures
+are variables and entries of the file alone: docs/security.md.
 
 exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
 Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
