@@ -132,5 +132,5 @@ class RedisStates(States):
 
     async def _load(self, partition: int) -> Snapshot | None:
         if self._store is None:
-            self._store = RedisStore(self._config.redis, self._config.prefix)
+            self._store = RedisStore.of(self._config)
         return await self._store.load(partition)
