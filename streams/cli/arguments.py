@@ -48,6 +48,7 @@ SETTINGS: Final = tuple(_SETTINGS)
 _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
+_MOST_BROKERS: Final = 9
 _MOST_SEEDS: Final = 1000
 _DELTA: Final = 1e-5
 _METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
@@ -102,6 +103,13 @@ def _add_local(verbs: Any) -> None:
         "--secure",
         action="store_true",
         help="with TLS, logins, rights and signed decisions; prints the settings of each role",
+    )
+    up.add_argument(
+        "--brokers",
+        type=_whole(1, _MOST_BROKERS),
+        default=1,
+        metavar="N",
+        help="(default 1); with 3, one may be lost",
     )
     up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
 
@@ -265,7 +273,10 @@ def _add_offline(verbs: Any) -> None:
         "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
     )
     verified.add_argument(
-        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+        "--key",
+        type=_path,
+        metavar="FILE",
+        help="a key of `turnstile keys new` to sign it with",
     )
     verified.add_argument(
         "--against",
@@ -277,7 +288,7 @@ def _add_offline(verbs: Any) -> None:
         "--public-key",
         type=_path,
         metavar="FILE",
-        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+        help="the public key of whoever signed that receipt",
     )
     explained = _verb(
         verbs,

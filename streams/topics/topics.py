@@ -73,6 +73,7 @@ _WISHES = {
     (HALTS, "retention.ms"),
     (REJECTS, "retention.ms"),
     (CHECKPOINTS, "segment.bytes"),
+    (CHECKPOINTS, "unclean.leader.election.enable"),
     (CHECKPOINTS, "max.message.bytes"),
 }
 """Without these, requests are refused or answers are gone early, and nothing is lost in silence."""

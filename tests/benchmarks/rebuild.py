@@ -76,11 +76,9 @@ class Slowdown:
 class Partition:
     """A partition with a log, and workers that are started for it."""
 
-    def __init__(self, stack: LocalStack, name: str, users: int) -> None:
-        self.workload = Workload(users, seed=users)
-        self.config = Config(
-            kafka=stack.kafka, redis=stack.redis, partitions=1, prefix=f"{name}{users}."
-        )
+    def __init__(self, stack: LocalStack, name: str, workload: Workload) -> None:
+        self.workload = workload
+        self.config = Config(kafka=stack.kafka, redis=stack.redis, partitions=1, prefix=f"{name}.")
         self.redis = redis.Redis.from_url(stack.redis, decode_responses=True)
         create_topics(self.config)
 
@@ -109,7 +107,7 @@ class Partition:
 
 def measure(stack: LocalStack, users: int) -> Rebuild:
     """One population, once."""
-    partition = Partition(stack, "rebuild", users)
+    partition = Partition(stack, f"rebuild{users}", Workload(users, seed=users))
     partition.produce(partition.workload.enrolment(of_budget=0.1))  # no odometer rises
     with partition.worker(_NEVER) as running:
         partition.work_off(running)
@@ -117,7 +115,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
         wait_until(lambda: _covered(partition, running) is not None, _WITHIN, running.check)
         written = _covered(partition, running)
     began = time.perf_counter()
-    image = read_image(partition.config, 0)
+    image = read_image(partition.config, 0, None)
     read = time.perf_counter() - began
     if image is None or written is None:
         raise AssertionError("there is no checkpoint")
@@ -135,25 +133,24 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
 
 def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -> Slowdown:
     """Rounds of decisions with and without checkpoints, in turns, after one that is not counted."""
+    workload, result = Workload(users, seed=users), Slowdown(users)
     contests = {
-        every: Partition(stack, name, users) for name, every in (("on", _OFTEN), ("off", _NEVER))
+        every: Partition(stack, name, workload) for name, every in (("on", _OFTEN), ("off", _NEVER))
     }
-    result = Slowdown(users)
+    applied = workload.enrolment()
     for number in range(rounds + 1):
+        applied += workload.steps(records)
         for every, partition in contests.items():
-            if not number:
-                partition.produce(partition.workload.enrolment())
-            applied = partition.workload.steps(records)
             partition.produce(applied)
             halts = end_offset(partition.config, HALTS)
             with partition.worker(every) as running:
                 partition.work_off(running)
                 checkpoints = len(_WRITTEN.findall(_log(running)))
-            decided = read_halts(partition.config, halts, len(applied)) if number else []
-            if decided:
+            if number:
                 rates = result.often if every else result.never
-                rates.append(rate_of(decided, applied))
+                rates.append(rate_of(read_halts(partition.config, halts, records), applied))
                 result.checkpoints += checkpoints
+        applied = []
     return result
 
 

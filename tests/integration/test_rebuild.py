@@ -59,7 +59,9 @@ class Lossy:
         reached = {p: kept.next for p, kept in self.service.settle().items()}
 
         def covered() -> bool:
-            images = (read_image(self.service.config, p, with_contents=False) for p in reached)
+            images = (
+                read_image(self.service.config, p, None, with_contents=False) for p in reached
+            )
             return all(
                 image is not None and image.manifest.next == reached[p]
                 for p, image in enumerate(images)

@@ -369,6 +369,17 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
         assert used.secrets.passwords["operator"] not in said
 
 
+def test_an_auditor_verifies_all_of_it(used: SecureStack) -> None:
+    """Other tests wrote what no worker did: it is found, and the rest is as it was decided."""
+    done = turnstile("verify", "--config", str(used.roles["auditor"]))
+    assert done.code in (0, 1)
+    explained = turnstile("explain", "--config", str(used.roles["auditor"]), "--user", "3")
+    assert explained.code == 0
+    assert "d" in explained.out
+    refused = turnstile("verify", "--config", str(used.roles["operator"]))
+    assert refused.code == 69
+
+
 def test_a_portal_needs_nothing_but_the_odometer(used: SecureStack) -> None:
     done = turnstile("odometer", "--config", str(used.roles["portal"]), "--user", "3", "--json")
     assert done.code == 0

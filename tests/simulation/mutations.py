@@ -419,18 +419,6 @@ def images_not_fenced() -> Patches:
 
 
 @mutation
-def answers_left_out_of_images() -> Patches:
-    """An image has no outbox: what was not published when it was made never is."""
-    real = image.Draft.finish
-
-    def finish(self: Any, moment: Any, partition: int) -> Any:
-        meta = replace(moment.meta, outbox=0)
-        return real(self, replace(moment, meta=meta, outbox={}), partition)
-
-    yield _set(image.Draft, "finish", finish)
-
-
-@mutation
 def holes_passed_over() -> Patches:
     """Records that the log has lost are taken for control records."""
     real = gaps.Gaps.__init__

@@ -14,7 +14,7 @@ from streams.topics.topics import CHECKPOINTS
 from streams.wire.signatures import Content
 from streams.worker.checkpoints import STOP_WITHIN
 from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
-from streams.worker.ports import LogUnavailable
+from streams.worker.ports import LogUnavailable, NotSent
 
 
 class KafkaImageTopic(Transactions):
@@ -37,6 +37,7 @@ class KafkaImageTopic(Transactions):
         super().__init__(config, CHECKPOINTS, partition)
         self._seal = seal
         self._inspector = inspector
+        self._closed = asyncio.Event()
 
     async def read(self, with_contents: bool) -> Image | None:
         """The last image that is out; it is read and verified in another thread."""
@@ -52,10 +53,27 @@ class KafkaImageTopic(Transactions):
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stop(), STOP_WITHIN)
         self._failed = False
+        self._closed = asyncio.Event()
         await super().start()
 
     async def send(self, records: Sequence[Record]) -> None:
         """Send records in one transaction; returns when the broker has them."""
         contents = [Content(key, value) for key, value in records]
         place = self._topic, self._partition
-        await self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._seal))
+        sending = asyncio.create_task(
+            self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._seal))
+        )
+        closing = asyncio.create_task(self._closed.wait())
+        try:
+            await asyncio.wait((sending, closing), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise NotSent(f"partition {self._partition} of {self._topic}: it was let go")
+            await sending
+        finally:
+            sending.cancel()
+            closing.cancel()
+
+    async def stop(self) -> None:
+        """Disconnect; a transaction under way is left to the next epoch, which aborts it."""
+        self._closed.set()
+        await super().stop()

@@ -1,5 +1,8 @@
 """Images of a partition: the last one that is out is read, whoever writes, dies or comes late."""
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 
 from streams.store.image import MANIFEST, PART_BYTES, UnusableImage
@@ -93,6 +96,27 @@ def test_an_image_with_a_part_that_is_missing_says_which_it_is(run):
         await topic.send([(MANIFEST, b"no manifest")])
         with pytest.raises(UnusableImage, match="manifest"):
             await topic.read(with_contents=False)
+        await topic.stop()
+
+    run(scenario)
+
+
+def test_who_is_stopped_while_it_sends_hears_of_it(run):
+    async def scenario(bench):
+        topic = bench.images_of(P)
+        await topic.start()
+        first = await write(topic, Kept(next=10))
+        await topic.stop()
+        await topic.start()  # which ends what is under way, if anything is
+        many = {f"page:d/{n}": b"%d" % n * PART_BYTES for n in range(3)}
+        sending = asyncio.create_task(topic.send(written(Kept(next=20, pages=many), first)))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await topic.stop()
+            with suppress(NotSent):
+                await sending
+        await topic.start()
+        assert (await topic.read(with_contents=True)).manifest.next in (10, 20)
         await topic.stop()
 
     run(scenario)

@@ -30,6 +30,8 @@ class Kept:
     pages: Mapping[str, bytes] = field(default_factory=lambda: {"page:d/0": b"zero" * 99})
     since: int = 8
     outbox: Mapping[str, bytes] = field(default_factory=lambda: {"9/0": b"an answer"})
+    topic: bytes = TOPIC
+    partitions: int = PARTITIONS
 
     @property
     def packed(self) -> dict[str, bytes]:
@@ -46,12 +48,12 @@ class Kept:
             for offset in range(self.since, self.next)
             for entry in pack_change(offset, offset + 1, b"changed by %d" % offset)
         ]
-        chain = genesis(TOPIC, P, PARTITIONS)
+        chain = genesis(self.topic, P, self.partitions)
         for offset in range(self.next):
             chain = chain.then(offset, b"record %d" % offset)
         counts = {"changes": changes, "pages": self.pages, "outbox": self.outbox}
         fields = {
-            **fields_of_nothing(TOPIC, P, PARTITIONS),
+            **fields_of_nothing(self.topic, P, self.partitions),
             **chain_fields(chain),
             **{name: str(len(kept)) for name, kept in counts.items()},
             "next": str(self.next),

@@ -11,7 +11,16 @@ import pytest
 
 from streams.config import Config
 from streams.topics.seen import TopicsSeen
-from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, TOPICS, Topics
+from streams.topics.topics import (
+    CHECKPOINTS,
+    HALTS,
+    NORMS,
+    ODOMETER,
+    REJECTS,
+    SETTINGS,
+    TOPICS,
+    Topics,
+)
 
 CONFIG = Config(kafka="broker:9092", prefix="t.", partitions=2)
 TOPIC_ID = UUID(int=7)
@@ -40,6 +49,10 @@ class Admin:
             }
         }
 
+    def create_topics(self, wanted: dict[str, Any], **_: Any) -> None:
+        for name, options in wanted.items():
+            self.partitions[name.removeprefix(CONFIG.prefix)] = options["num_partitions"]
+
     def close(self) -> None:
         pass
 
@@ -66,6 +79,7 @@ LOSING = [
     (ODOMETER, "max.message.bytes", "1000"),
     (REJECTS, "cleanup.policy", "compact"),
     (REJECTS, "max.message.bytes", "100000"),
+    (CHECKPOINTS, "cleanup.policy", "delete"),
 ]
 
 
@@ -149,3 +163,15 @@ def test_a_log_that_is_gone_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     admin = Admin({})
     del admin.partitions[NORMS]
     assert "there is no topic t.norms" in (seen(admin, monkeypatch).problem or "")
+
+
+def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = Admin({})
+    admin.partitions = dict.fromkeys(TOPICS, 7)
+    del admin.partitions[CHECKPOINTS]
+    monkeypatch.setattr("streams.topics.topics.new_admin", lambda *_, **__: admin)
+    with Topics(CONFIG) as topics:
+        assert topics.ensure().problem is None
+    assert admin.partitions[CHECKPOINTS] == 7

@@ -210,6 +210,22 @@ def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
     asyncio.run(scenario())
 
 
+def test_an_image_of_another_layout_stops_the_partition(monkeypatch):
+    async def scenario():
+        cluster = await Past().happen()
+        cluster.flush()
+        monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 3)
+        after = Worker(cluster, "after")
+        assert 0 not in await after.claim()
+        stopped = cluster.store.contents(0).stopped
+        assert stopped["reason"] == StopReason.OTHER_LAYOUT
+        assert stopped["problem"].startswith("The checkpoint holds state of layout 2")
+        assert "delete the topic t.checkpoints" in stopped["remedy"]
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
 def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
     monkeypatch.setattr("streams.worker.rebuild.STAGE_BYTES", 1)
 

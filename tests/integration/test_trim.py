@@ -1,0 +1,127 @@
+"""``turnstile trim`` deletes what a whole checkpoint of this log covers, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaProducer
+
+from streams.config import Config
+from streams.local import LocalStack
+from streams.operations.trimming import plan_trims
+from streams.store.image import Record
+from streams.topics.topics import NORMS, Topics
+from streams.worker.kafka.images import KafkaImageTopic
+from tests.integration.command import Done, turnstile
+from tests.unit.store.images import PARTITIONS, Kept, P, drawn, written
+
+RECORDS = 12
+
+
+class Trimmed:
+    """Topics without workers: a log of some records, and what somebody wrote as checkpoints."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.config = Config(
+            kafka=stack.kafka, prefix=f"t{uuid4().hex[:8]}.", partitions=PARTITIONS
+        )
+        with Topics(self.config) as topics:
+            self.kept = Kept(next=10, topic=topics.ensure().topic)
+        producer = KafkaProducer(bootstrap_servers=stack.kafka, acks="all")
+        for number in range(RECORDS):
+            value = b"record %d" % number
+            producer.send(self.config.topic(NORMS), value, partition=P)
+        producer.close()
+
+    def write(self, records: Sequence[Record]) -> None:
+        async def send() -> None:
+            topic = KafkaImageTopic(self.config, P)
+            await topic.start()
+            await topic.send(records)
+            await topic.stop()
+
+        asyncio.run(send())
+
+    def trim(self, *options: str) -> Done:
+        settings = ["--kafka", self.config.kafka, "--prefix", self.config.prefix]
+        return turnstile("trim", *settings, "--json", *options)
+
+    def log_start(self) -> int:
+        return plan_trims(self.config)[P].start
+
+
+@pytest.fixture
+def trimmed(servers: LocalStack) -> Trimmed:
+    return Trimmed(servers)
+
+
+def test_what_a_whole_checkpoint_covers_is_deleted_but_its_last_record(trimmed: Trimmed) -> None:
+    trimmed.write(written(trimmed.kept))
+    dry = trimmed.trim("--dry-run")
+    assert dry.lines[P]["would_delete"] == 9
+    assert trimmed.log_start() == 0
+    done = trimmed.trim()
+    assert (done.code, dry.code) == (0, 0)
+    line = done.lines[P]
+    assert (line["log"], line["checkpoint"], line["deleted"]) == ("0 to 12", 10, 9)
+    assert line["log_begins_at"] == trimmed.log_start() == 9
+    assert "9 is the last record that the checkpoint covers" in line["why_not_more"]
+    again = trimmed.trim().lines[P]
+    assert (again["deleted"], again["why_not_more"]) == (
+        0,
+        "the log begins where the checkpoint ends",
+    )
+
+
+def test_a_partition_without_a_checkpoint_keeps_its_log_and_nothing_is_wrong(
+    trimmed: Trimmed,
+) -> None:
+    parts, _, _ = drawn(trimmed.kept)
+    trimmed.write(parts)  # of one that was never finished
+    done = trimmed.trim()
+    assert (done.code, trimmed.log_start()) == (0, 0)
+    assert "there is no checkpoint in" in done.lines[P]["why_not_more"]
+
+
+WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
+    "a part is missing": (lambda kept: written(kept)[1:], "is not whole: 1 of 1 parts of page:d/0"),
+    "a part is another": (
+        lambda kept: [(written(kept)[0][0], b"another"), *written(kept)[1:]],
+        "is not whole: page:d/0 is not what was written",
+    ),
+    "another topic": (
+        lambda kept: written(replace(kept, topic=b"another topic!!!")),
+        "the checkpoint is of the topic with id",
+    ),
+    "another P": (lambda kept: written(replace(kept, partitions=5)), "is of 5 partitions"),
+    "beyond the end": (lambda kept: written(replace(kept, next=13)), "beyond the end of the log"),
+    "another record": (
+        lambda kept: written(Forked(next=10, topic=kept.topic)),
+        "record 9, the last one that the checkpoint covers, is another one",
+    ),
+}
+
+
+class Forked(Kept):
+    """What comes of a log whose last record is another one."""
+
+    @property
+    def moment(self):  # type: ignore[no-untyped-def]
+        moment = super().moment
+        chain = moment.meta.chain
+        forked = chain._replace(head=bytes(32))
+        return replace(moment, meta=replace(moment.meta, chain=forked))
+
+
+@pytest.mark.parametrize(("records", "why"), WRONG.values(), ids=WRONG.keys())
+def test_a_checkpoint_that_is_not_whole_or_of_another_log_deletes_nothing(
+    trimmed: Trimmed, records: Callable[[Kept], list[Record]], why: str
+) -> None:
+    trimmed.write(records(trimmed.kept))
+    done = trimmed.trim()
+    assert (done.code, done.lines[P]["deleted"], trimmed.log_start()) == (1, 0, 0)
+    assert why in done.lines[P]["why_not_more"]
