@@ -135,11 +135,6 @@ class Published:
         self._lost_count = 0
         self._outbox: set[bytes] = set()
 
-    @property
-    def records(self) -> int:
-        """How many different ones the topic has."""
-        return len(self._known)
-
     def keep(self, outbox: Sequence[Output]) -> None:
         """These are still in the outbox: they may be missing."""
         self._outbox |= {self._digest(output.key, output.value) for output in outbox}
