@@ -1,4 +1,4 @@
-"""Moves state changes into pages, in the background, page by page.
+"""Moves state changes into pages, in the background, some at a time.
 
 What always holds:
 
@@ -11,6 +11,7 @@ What always holds:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -25,6 +26,10 @@ COMPACT_RATIO = 2
 BYTES_PER_USER = 16
 COMPACT_ENTRIES = 4096
 """Or when there are this many, however small: each is read when the partition is claimed."""
+
+WRITE_BYTES = 1024 * 1024
+"""A write takes no further page from this size on. Decisions wait for it; and under load it waits
+for them, a second or more, so that one page at a time would take minutes for a million users."""
 
 Quiet = Callable[[], AbstractAsyncContextManager[bool]]
 """Enters when memory and Redis agree, and keeps it so; false: nothing may be written any more."""
@@ -58,12 +63,23 @@ class Compaction:
                 return
             covered, reached = self._holding.backlog, position()
             names = self._ledger.uncompacted()
-        for name in names:
+        behind = deque(names)
+        while behind:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
-                page = {name: self._ledger.take_page(name)}
-                self._expect_ok(await self._holding.compact(position(), page), "compaction")
+                pages = self._take_pages(behind)
+                self._expect_ok(await self._holding.compact(position(), pages), "compaction")
         async with self._quiet() as may_write:
             if may_write:
                 self._expect_ok(await self._holding.drop(covered, reached), "trim")
+
+    def _take_pages(self, behind: deque[str]) -> dict[str, bytes | None]:
+        """Some of these pages as they are now."""
+        pages: dict[str, bytes | None] = {}
+        size = 0
+        while behind and size < WRITE_BYTES:
+            name = behind.popleft()
+            pages[name] = page = self._ledger.take_page(name)
+            size += len(name) + len(page or b"")
+        return pages

@@ -71,7 +71,7 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
             _say("Measuring checkpoints")
             rebuilds = [rebuild.measure(stack, users) for users in options.rebuilt]
             slowdown = rebuild.measure_slowdown(
-                stack, options.users[-1], options.records, options.rounds
+                stack, options.users[-1], 3 * options.records, options.rounds
             )
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)

@@ -20,6 +20,7 @@ from streams.config import Config
 from streams.local import LocalStack
 from streams.operations.images import read_image
 from streams.operations.trimming import plan_trims, trim
+from streams.schemas import Charge
 from streams.topics.topics import HALTS, NORMS
 from tests.benchmarks.servers import (
     create_topics,
@@ -31,7 +32,7 @@ from tests.benchmarks.servers import (
     wait_until,
 )
 from tests.benchmarks.throughput import rate_of
-from tests.benchmarks.workload import Applied, Workload, produce
+from tests.benchmarks.workload import CLIP_NORM, USERS_PER_STEP, Applied, Workload, produce
 
 _WITHIN = 600.0
 _WRITTEN = re.compile(r"checkpoint at offset (\d+) is written: .* in ([0-9.]+) s")
@@ -71,6 +72,16 @@ class Slowdown:
     def share(self) -> float:
         """By which decisions are slower, by medians."""
         return 1.0 - median(self.often) / median(self.never)
+
+
+class Neighbours(Workload):
+    """Steps of users who were enrolled together: long logs of them are made in little time."""
+
+    def _random_step(self) -> Charge:
+        size = min(USERS_PER_STEP, len(self._ids))
+        first = self._random.integers(0, len(self._ids) - size + 1)
+        norms = self._random.uniform(0, CLIP_NORM, size)
+        return self._charge(self._ids[first : first + size], norms, CLIP_NORM)
 
 
 class Partition:
@@ -133,7 +144,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
 
 def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -> Slowdown:
     """Rounds of decisions with and without checkpoints, in turns, after one that is not counted."""
-    workload, result = Workload(users, seed=users), Slowdown(users)
+    workload, result = Neighbours(users, seed=users), Slowdown(users)
     contests = {
         every: Partition(stack, name, workload) for name, every in (("on", _OFTEN), ("off", _NEVER))
     }

@@ -50,6 +50,7 @@ class Temper:
     overlap_records: int
     compact_entries: int
     compact_every: float
+    compact_bytes: int  # that are written at once
     page_bits: int
     fine: bool  # odometers rise with almost every charge
     image_every: float  # seconds from one image of a partition to the next; 0: none
@@ -95,6 +96,7 @@ class Temper:
             overlap_records=rng.choice((1, 2, 32)),
             compact_entries=rng.choice((0, 1, 3, 8, 4096)),
             compact_every=rng.choice((0.1, 0.3, 1.0)),
+            compact_bytes=rng.choice((1, 1, 200, 1024 * 1024)),
             page_bits=rng.choice((0, 1, 2, 12)),
             fine=rng.random() < 0.5,
             image_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
@@ -136,6 +138,7 @@ class Temper:
                 (processor, "BATCH_RECORDS", self.batch_records),
                 (processor, "OVERLAP_RECORDS", self.overlap_records),
                 (compaction, "COMPACT_ENTRIES", self.compact_entries),
+                (compaction, "WRITE_BYTES", self.compact_bytes),
                 (partitions, "_COMPACT_EVERY", self.compact_every),
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),

@@ -348,7 +348,9 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
     run(scenario)
 
 
-def test_a_compaction_drops_only_changes_that_were_there_when_it_began():
+def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypatch):
+    monkeypatch.setattr("streams.worker.compaction.WRITE_BYTES", 1)
+
     class Dirty(Ledger):
         def uncompacted(self):
             return ["run:d/a", "policy:gone"]
@@ -374,6 +376,25 @@ def test_a_compaction_drops_only_changes_that_were_there_when_it_began():
         assert (list(run.pages), list(gone.pages)) == (["run:d/a"], [])
         assert (dropped.dropped, dropped.since) == (covered.entries, 2)
 
+    run(scenario)
+
+
+def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
+    class Dirty(Ledger):
+        def uncompacted(self):
+            return [f"run:d/{name}" for name in "abcde"]
+
+        def take_page(self, name):
+            return bytes(100)
+
+    async def scenario():
+        made = bench(Dirty(0, 1))
+        made.processor.start()
+        await made.processor.compact()
+        written = [len(exchange.pages) for exchange in made.store.exchanges]
+        assert written == [2, 2, 1, 0]
+
+    monkeypatch.setattr("streams.worker.compaction.WRITE_BYTES", 200)
     run(scenario)
 
 
