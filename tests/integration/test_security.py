@@ -30,8 +30,12 @@ from streams import DecisionTimeout, ServiceUnavailable, Turnstile
 from streams.config import Config
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
+from streams.operations.images import read_image
+from streams.store.image import MANIFEST, UnusableImage
+from streams.topics.authentic import inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
 from streams.topics.security import security
+from streams.topics.topics import Topics
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, eventually
 
@@ -446,5 +450,25 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
             assert sorted(halt.user for halt in halts) == USERS
             with pytest.raises(DecisionTimeout):
                 client.run("d", "r")
+    finally:
+        worker.start()
+
+
+def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) -> None:
+    config = used.config_of("auditor")
+    with Topics(config) as topics:
+        inspector = inspector_of(config, topics.look().topic)
+    assert inspector is not None
+    image = eventually(lambda: read_image(config, 0, inspector))
+    worker = used.workers[0]
+    worker.stop()  # so that no true one takes the place of the forged one
+    try:
+        forger = new_producer(replace(used.config_of("worker"), signing_key="", trusted_keys=""))
+        forged = forger.send(config.topic("checkpoints"), b"forged", MANIFEST, partition=0)
+        forged.get(20)
+        forger.close()
+        assert read_image(config, 0, inspector).manifest.next >= image.manifest.next
+        with pytest.raises(UnusableImage):
+            read_image(config, 0, None)
     finally:
         worker.start()
