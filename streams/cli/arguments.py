@@ -23,7 +23,8 @@ _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
 TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHECKPOINT_SECONDS,
 then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
-the file: other users of this machine can read options.
+the file: other users of this machine can read options. The settings of TLS, logins and signatures
+are variables and entries of the file alone: docs/security.md.
 
 exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
 Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
@@ -48,6 +49,7 @@ SETTINGS: Final = tuple(_SETTINGS)
 _CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 _OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 _MOST_WORKERS: Final = 100
+_MOST_BROKERS: Final = 9
 _MOST_SEEDS: Final = 1000
 _DELTA: Final = 1e-5
 _METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
@@ -102,6 +104,13 @@ def _add_local(verbs: Any) -> None:
         "--secure",
         action="store_true",
         help="with TLS, logins, rights and signed decisions; prints the settings of each role",
+    )
+    up.add_argument(
+        "--brokers",
+        type=_whole(1, _MOST_BROKERS),
+        default=1,
+        metavar="N",
+        help="(default 1); with 3, one may be lost",
     )
     up.add_argument("--data", type=_path, metavar="DIR", help="keep the data here between runs")
 
@@ -265,7 +274,10 @@ def _add_offline(verbs: Any) -> None:
         "--receipt", type=_path, metavar="FILE", help="write a receipt of the log if all of it fits"
     )
     verified.add_argument(
-        "--key", type=_path, metavar="FILE", help="an Ed25519 private key (PEM) to sign it with"
+        "--key",
+        type=_path,
+        metavar="FILE",
+        help="a key of `turnstile keys new` to sign it with",
     )
     verified.add_argument(
         "--against",
@@ -277,7 +289,7 @@ def _add_offline(verbs: Any) -> None:
         "--public-key",
         type=_path,
         metavar="FILE",
-        help="the Ed25519 public key (PEM) of whoever signed that receipt",
+        help="the public key of whoever signed that receipt",
     )
     explained = _verb(
         verbs,

@@ -45,6 +45,7 @@ def up(options: argparse.Namespace, config: Config) -> int:
         data=options.data,
         on_ready=on_ready,
         secure=options.secure,
+        brokers=options.brokers,
     )
 
 

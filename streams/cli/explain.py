@@ -101,7 +101,7 @@ def _as_table(user: User, events: list[Event], delta: float) -> bool:
     rows = [
         [
             (row["time"] or "-")[:19].replace("T", " "),
-            f"{row['dataset']}/{row['run']}",
+            f"{row['dataset']}/{row['run']}" if row["run"] else row["dataset"],
             row["step"],
             event.what,
             _norm(event),
@@ -127,6 +127,8 @@ def _why(event: Event, budget: str) -> str:
             return "nothing left"
         asked, left = share.asked[share.tightest], share.left[share.tightest]
         return f"{plain(asked)} asked for, {plain(left)} left"
+    if event.what == "earlier":
+        return f"before offset {event.offset}, from which on the log is there"
     if event.too_soon:
         return "too soon after the last participation"
     return "nothing left after it" if event.exhausted and event.what != "refused" else ""

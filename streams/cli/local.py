@@ -56,7 +56,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def local_stack(
-    config: Config, workers: int, data: Path | None, secure: bool = False
+    config: Config, workers: int, data: Path | None, secure: bool = False, brokers: int = 1
 ) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
     kind = _secure_stack() if secure else LocalStack
@@ -64,10 +64,11 @@ def local_stack(
         workers=0,
         partitions=config.partitions,
         prefix=config.prefix,
+        brokers=brokers,
         data=data,
         progress=note,
     ) as stack:
-        here = _observed_by(stack) or replace(config, kafka=stack.kafka, redis=stack.redis)
+        here = replace(_observed_by(stack, config), partitions=config.partitions)
         before = read_owners(here, config.partitions)  # of an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
@@ -83,10 +84,11 @@ def run_until_stopped(
     data: Path | None,
     on_ready: Callable[[Mapping[str, Any]], None],
     secure: bool = False,
+    brokers: int = 1,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
-        with stopped_by_signals(), local_stack(config, workers, data, secure) as stack:
+        with stopped_by_signals(), local_stack(config, workers, data, secure, brokers) as stack:
             on_ready(
                 {
                     "kafka": stack.kafka,
@@ -118,10 +120,11 @@ def _secure_stack() -> type[LocalStack]:
     return SecureStack
 
 
-def _observed_by(stack: LocalStack) -> Config | None:
+def _observed_by(stack: LocalStack, config: Config) -> Config:
     """The settings of whoever may look at the state, where not everybody may."""
-    roles = getattr(stack, "roles", None)
-    return Config.load(roles["operator"], {}) if roles else None
+    if roles := getattr(stack, "roles", None):
+        return Config.load(roles["operator"], {})
+    return replace(config, kafka=stack.kafka, redis=stack.redis)
 
 
 def _roles(stack: LocalStack) -> dict[str, str]:

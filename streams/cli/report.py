@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +48,10 @@ def report(options: argparse.Namespace, config: Config) -> int:
             method=options.method,
             dataset=options.dataset,
             levels_public=options.levels_public,
+            progress=_show_progress if sys.stderr.isatty() else lambda *_: None,
         )
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
@@ -62,6 +66,11 @@ def report(options: argparse.Namespace, config: Config) -> int:
         raise UnusableInput(f"cannot write {output}: {error}") from error
     _summarise(losses, output, options.json)
     return Exit.OK
+
+
+def _show_progress(partition: int, records: int) -> None:
+    sys.stderr.write(f"\rpartition {partition}: {records:,} records\x1b[K")
+    sys.stderr.flush()
 
 
 def _rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,14 +21,15 @@ from streams.offline.receipts import (
     signed,
     write,
 )
+from streams.offline.results import PartitionVerified, Progress, Verified
 from streams.offline.service import KafkaArchive, RedisStates
-from streams.offline.verification import PartitionVerified, Progress, Verified
 from streams.offline.verification import verify as compare
 
 _COLUMNS = {
     "partition": "partition",
     "to": "log to",
     "state_at": "state at",
+    "checkpoint_at": "checkpoint at",
     "users": "users",
     "answers": "answers",
     "rejects": "rejects",
@@ -127,15 +128,16 @@ def _show_finding(finding: Finding, as_json: bool) -> None:
 def _show_partition(part: PartitionVerified) -> dict[str, Any]:
     return {
         "partition": part.partition,
-        "from": part.start,
+        "from": part.began,
         "to": part.next,
         "head": part.head.hex(),
         "records": part.records,
         "state_at": part.state_at,
+        "checkpoint_at": part.checkpoint_at,
         "users": part.users,
         "answers": part.halts,
         "rejects": part.rejects,
-        "odometers": part.checkpoints,
+        "odometers": part.odometers,
         "priced": part.priced,
         "in_outbox": part.awaited,
         "expired": part.expired,
@@ -163,6 +165,11 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
     rows = [[_show_partition(part)[name] for name in _COLUMNS] for part in parts]
     show_table(tuple(_COLUMNS.values()), rows)
     for part in parts:
+        if part.began:
+            say(
+                f"partition {part.partition}: applied from the checkpoint at {part.began} on, "
+                "which is taken as it is: what came before is deleted"
+            )
         for what in part.impossible:
             say(f"partition {part.partition}: not compared: {plain(what)}")
     say(_in_words(verified, against))

@@ -112,11 +112,11 @@ def separation_of(
     is_new = known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
     if asked is UNSET or asked == separation or is_new:
         return separation if asked is UNSET else asked
-    kept = "no participations" if separation is UNSET else f"them {separation} steps"
+    kept = "no participations" if separation is UNSET else f"participations {separation} steps"
     detail = (
         f"min_separation is {asked}, but run {request.run!r} keeps {kept} apart, which does not "
-        "change once it has been charged or has a roster: open it without min_separation, or a run "
-        "of another name"
+        "change once it has been charged or has a roster: open it without min_separation, as it "
+        "is, or open a run of another name"
     )
     raise Rejection(Reason.SEPARATION_CHANGED, detail)
 

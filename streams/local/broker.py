@@ -88,6 +88,7 @@ class KafkaBroker(Server):
         heap: str = "512m",
         jvm_options: Sequence[str] = JVM_OPTIONS,
         settings: Mapping[str, str] | None = None,
+        cluster: str | None = None,
         java: Path | None = None,
         progress: Progress | None = None,
         hold: Sequence[int] = (),
@@ -100,6 +101,7 @@ class KafkaBroker(Server):
             heap: largest heap, as in ``-Xmx``.
             jvm_options: further options of the virtual machine.
             settings: broker settings on top of the defaults.
+            cluster: the id of the cluster that it is made for; one of its own by default.
             java: the ``java`` to run; ``find_java()`` by default.
             progress: called with a line of text while the jars are downloaded.
             hold: descriptors that stay open until the broker has ended.
@@ -109,6 +111,7 @@ class KafkaBroker(Server):
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
         self._settings = dict(settings or {})
+        self._cluster = cluster
         self._java = java
         self._progress = progress
         self._classpath: list[Path] | None = None
@@ -149,7 +152,7 @@ class KafkaBroker(Server):
         """Prepare the storage, once. Interrupted, it is done again with the same cluster id."""
         draft = self._data / "cluster.id.new"
         if not draft.exists():
-            draft.write_text(_new_cluster_id())
+            draft.write_text(self._cluster or new_cluster_id())
         tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted")
         cluster = draft.read_text()
         child = self._run(*tool, "-t", cluster, "-c", str(properties), heap="64m")
@@ -220,7 +223,7 @@ def _cluster_of_metadata(answer: bytes) -> str | None:
     return cluster.decode() if brokers > 0 else None
 
 
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
     """A random Kafka UUID; not one that a command line would take for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streams.config import Config
+from streams.local.cluster import count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.secrets import Secrets
@@ -43,10 +44,17 @@ class SecureStack(LocalStack):
 
         Args:
             options: of ``LocalStack``. A broker or a Redis that is there already cannot be given:
-                its users and rights are its operator's.
+                its users and rights are its operator's. There is one broker.
         """
         if options.get("kafka") or options.get("redis"):
             raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
+        if options.get("brokers", 1) != 1:
+            raise LocalStackError(
+                f"A secure stack has one broker, and {options['brokers']} are asked for: leave out "
+                "one of the two."
+            )
+        if options.get("brokers", 1) != 1:
+            raise LocalStackError("A secure stack has one broker: leave brokers out.")
         super().__init__(**options)
         self._secrets: Secrets | None = None
 
@@ -67,6 +75,11 @@ class SecureStack(LocalStack):
         return self.secrets.config_of(role)
 
     def _start_servers(self, directory: DataDirectory) -> None:
+        if (kept := count_of_brokers(directory.path)) > 1:
+            raise LocalStackError(
+                f"{directory.path} has the data of {kept} brokers, and a secure stack has one: use "
+                "another data directory."
+            )
         for folder in _PRIVATE_FOLDERS:  # what is in them is encrypted nowhere
             (directory.path / folder).mkdir(mode=0o700, exist_ok=True)
             (directory.path / folder).chmod(0o700)

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from streams.config import PREFIX
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
+from streams.local.cluster import REPLICAS, KafkaCluster, count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
@@ -22,7 +23,7 @@ from streams.local.workers import Worker
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
 
 
-_Part = TypeVar("_Part", KafkaBroker, RedisServer)
+_Part = TypeVar("_Part", KafkaBroker, KafkaCluster, RedisServer)
 
 
 class LocalStack:
@@ -43,6 +44,7 @@ class LocalStack:
         workers: int = 1,
         partitions: int = 4,
         prefix: str = PREFIX,
+        brokers: int = 1,
         kafka: str | None = None,
         redis: str | None = None,
         data: Path | str | None = None,
@@ -59,6 +61,7 @@ class LocalStack:
             workers: how many to run.
             partitions: of topics that do not exist yet (TURNSTILE_PARTITIONS of the workers).
             prefix: of topics and Redis keys (TURNSTILE_PREFIX of the workers).
+            brokers: how many to run; with 3 or more, one may be lost.
             kafka: bootstrap servers of an existing broker; by default one is started.
             redis: URL of an existing Redis; by default one is started.
             data: directory to keep; by default a temporary one, removed at the end.
@@ -74,6 +77,7 @@ class LocalStack:
         self.prefix = prefix
         self.partitions = partitions
         self._count = workers
+        self._count_of_brokers = brokers
         self._given_kafka = kafka
         self._given_redis = redis
         self._data = data
@@ -84,14 +88,14 @@ class LocalStack:
         self._say: Progress = progress or (lambda _: None)
         self._wait_ready = wait_ready
         self._directory: DataDirectory | None = None
-        self._broker: KafkaBroker | None = None
+        self._broker: KafkaBroker | KafkaCluster | None = None
         self._redis: RedisServer | None = None
         self._workers: list[Worker] = []
 
     @property
     def kafka(self) -> str:
         """Bootstrap servers, as ``host:port``."""
-        return self._given_kafka or self.broker.address
+        return self._given_kafka or self._brokers_here.address
 
     @property
     def redis(self) -> str:
@@ -100,8 +104,13 @@ class LocalStack:
 
     @property
     def broker(self) -> KafkaBroker:
-        """The broker that this stack started."""
-        return _own(self._broker, "broker")
+        """The broker that this stack started, if it is one."""
+        return _own(self._broker if isinstance(self._broker, KafkaBroker) else None, "broker")
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """The brokers that this stack started, if they are several."""
+        return _own(self._broker if isinstance(self._broker, KafkaCluster) else None, "cluster")
 
     @property
     def redis_server(self) -> RedisServer:
@@ -154,6 +163,7 @@ class LocalStack:
             "TURNSTILE_REDIS": self.redis,
             "TURNSTILE_PREFIX": self.prefix,
             "TURNSTILE_PARTITIONS": str(self.partitions),
+            **self._replication,
         }
         index = len(self._workers)
         worker = Worker(
@@ -186,7 +196,7 @@ class LocalStack:
 
     def restart_kafka(self, *, kill: bool = False) -> None:
         """Stop the broker, or kill it, and start it again on the same port and data."""
-        self._restart(self.broker, kill)
+        self._restart(self._brokers_here, kill)
 
     def check(self) -> None:
         """Raise if a server has ended by itself or a worker keeps exiting.
@@ -199,6 +209,16 @@ class LocalStack:
                 part.check()
 
     @property
+    def _brokers_here(self) -> KafkaBroker | KafkaCluster:
+        return self.broker if self._count_of_brokers == 1 else self.cluster
+
+    @property
+    def _replication(self) -> dict[str, str]:
+        if self._count_of_brokers == 1:
+            return {}
+        return {"TURNSTILE_REPLICATION": str(min(self._count_of_brokers, REPLICAS))}
+
+    @property
     def _hold(self) -> tuple[int, ...]:
         return () if self._directory is None else (self._directory.lock,)
 
@@ -207,22 +227,36 @@ class LocalStack:
             self._redis = RedisServer(directory.path, hold=self._hold)
             self._announced_start(self._redis)
         if self._given_kafka is None:
-            self._broker = KafkaBroker(
-                directory.path,
-                heap=self._heap,
-                jvm_options=self._jvm_options,
-                progress=self._say,
-                hold=self._hold,
-            )
+            self._broker = self._new_broker(directory.path)
             self._announced_start(self._broker)
 
-    def _announced_start(self, server: KafkaBroker | RedisServer) -> None:
+    def _new_broker(self, directory: Path) -> KafkaBroker | KafkaCluster:
+        heap, options, say, hold = self._heap, self._jvm_options, self._say, self._hold
+        kept = count_of_brokers(directory)
+        if kept not in (0, self._count_of_brokers):
+            raise LocalStackError(
+                f"{directory} has the data of {kept} broker{'s' if kept > 1 else ''}, and "
+                f"{self._count_of_brokers} are asked for: run as many, or use another data "
+                "directory."
+            )
+        if self._count_of_brokers == 1:
+            return KafkaBroker(directory, heap=heap, jvm_options=options, progress=say, hold=hold)
+        return KafkaCluster(
+            directory,
+            self._count_of_brokers,
+            heap=heap,
+            jvm_options=options,
+            progress=say,
+            hold=hold,
+        )
+
+    def _announced_start(self, server: KafkaBroker | KafkaCluster | RedisServer) -> None:
         self._say(f"Starting {server.name}")
         began = time.monotonic()
         server.start()
         self._say(f"{server.name} is ready on {server.address} ({time.monotonic() - began:.1f} s)")
 
-    def _restart(self, server: KafkaBroker | RedisServer, kill: bool) -> None:
+    def _restart(self, server: KafkaBroker | KafkaCluster | RedisServer, kill: bool) -> None:
         if kill:
             server.kill()
         else:

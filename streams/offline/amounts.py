@@ -32,11 +32,6 @@ class Amounts:
         self._budget = np.array(policy.budget, dtype=np.int64)
         self._orders = np.array(policy.orders)
 
-    @property
-    def unit(self) -> str:
-        """What a number is of."""
-        return self._measure.unit
-
     def at(self, numbers: Units, order: int | None) -> Units:
         """Of numbers at every order those that count for a user.
 

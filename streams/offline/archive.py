@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from streams.store.image import Image
 from streams.store.snapshot import Snapshot
 
 
@@ -44,6 +45,13 @@ class Archive(Protocol):
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
         """The records of an extent, in their order; offsets without one are passed over."""
+
+    def image(self, partition: int) -> Image | None:
+        """The last checkpoint of the state of a partition; None if there never was one.
+
+        Raises:
+            UnusableImage: it is not whole.
+        """
 
 
 class States(Protocol):

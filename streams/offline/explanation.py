@@ -6,6 +6,7 @@ others. Whoever is not there gets the answer of whoever was never charged, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
 from streams.offline.amounts import Amounts, Units
 from streams.offline.archive import Archive, Unreadable
-from streams.offline.fold import Applied, Beginnings, Fold, from_nothing
+from streams.offline.fold import Applied, Fold
 from streams.schemas import (
     Charge,
     ChargeRoster,
@@ -37,11 +38,11 @@ from streams.topics.topics import NORMS
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
-What = Literal["enrolled", "charged", "clipped", "refused"]
+What = Literal["earlier", "enrolled", "charged", "clipped", "refused"]
 
 
 class CutOff(Unreadable):
-    """The log begins later than what is known: what happened before cannot be told."""
+    """The log was trimmed, and no checkpoint says what came before."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Event:
     """One thing that happened.
 
     Attributes:
-        time: seconds since 1970, by the clock of whoever wrote the record.
+        what: "earlier" is all that a checkpoint knows of records that are deleted from the log.
+        time: seconds since 1970, by the clock of whoever wrote the record; NaN of what is earlier.
         norm: asked for; when enrolled, that of the highest level.
         granted: the norm that was admitted; 0 if none was.
         level: of the grid of a roster, if it is one.
@@ -109,7 +111,6 @@ def explain(
     *,
     delta: float,
     dataset: str | None = None,
-    beginnings: Beginnings | None = None,
 ) -> Iterator[Event]:
     """What happened to a user.
 
@@ -118,21 +119,18 @@ def explain(
         user: the id.
         delta: at which an epsilon is told.
         dataset: only what counts against the budget of this one.
-        beginnings: from where the log is applied; from nothing, at offset 0, if not given.
 
     Raises:
-        CutOff: the log begins later than that.
+        CutOff: the log was trimmed, and no checkpoint says what came before.
         Unreadable: Kafka does not answer.
     """
     partition = int(partitions_of([user], archive.partitions)[0])
-    begin = beginnings or from_nothing(archive)
-    fold = Fold(archive, begin(partition), archive.extent(NORMS, partition))
-    if fold.is_cut_off:
-        raise CutOff(
-            f"the log begins at offset {fold.extent.start}, and what is known at {fold.next}: what "
-            "happened before that is gone, and nothing can be told"
-        )
+    fold = Fold(archive, partition, archive.extent(NORMS, partition))
+    if fold.cut_off:
+        raise CutOff(fold.cut_off)
     told = _Told(fold.ledger, user, delta)
+    if fold.began:
+        yield from (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
     for applied in fold.steps():
         event = told.event_of(applied)
         if event is None:
@@ -159,6 +157,30 @@ class _Told:
         self._known: dict[str, _Known] = {}
         self._positions: dict[Address, int] = {}
         self._refused_by: dict[Address, str] = {}
+
+    def earlier(self, partition: int, offset: int) -> Iterator[Event]:
+        """What the state that the log is applied from has of the user, by dataset."""
+        ledger = self._ledger
+        ledger.wake()
+        for name in ledger.datasets:
+            if self._slot(name) is not None:
+                own, *_ = self._shares(ledger.policies.budgets(name), None)
+                yield Event(
+                    time=math.nan,
+                    partition=partition,
+                    offset=offset,
+                    dataset=name,
+                    run="",
+                    step=None,
+                    what="earlier",
+                    norm=0.0,
+                    granted=0.0,
+                    budgets=(own,),
+                )
+        for address, members in ledger.rosters.members.items():
+            there = np.flatnonzero(members.slots == self._slot(address[0]))
+            if len(there):
+                self._positions[address] = int(there[0])
 
     def event_of(self, applied: Applied) -> Event | None:
         """What a record has done to the user, if anything."""

@@ -1,19 +1,20 @@
 """The log of one partition, applied once more, by the ledger that workers apply it with.
 
-Where it begins is a seam: ``Beginning`` is a state and the offset to go on from, and whoever has
-one (a checkpoint of state, for example) hands in how to find it. Without one it is nothing, at
-offset 0, so that a log which begins later cannot be applied.
+A log that begins at 0 is applied from nothing. Of one that was trimmed the last checkpoint says
+what came before (``streams.store.image``): it is whole, or it is not used, and what it says of the
+records that are gone is taken as it is. Without one, such a log cannot be applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from streams.ledger.ledger import Ledger, Output
+from streams.ledger.ledger import LayoutMismatch, Ledger, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, Extent, Stored
 from streams.schemas import Rejection, Request, decode_request
+from streams.store.layout import Damaged
 from streams.topics.topics import NORMS
 
 
@@ -22,10 +23,7 @@ class Beginning(NamedTuple):
 
     ledger: Ledger
     next: int  # the offset to apply next
-
-
-Beginnings: TypeAlias = Callable[[int], Beginning]
-"""Of each partition."""
+    lacking: str = "there is no checkpoint"  # why it is not further on, if the log begins later
 
 
 class Applied(NamedTuple):
@@ -51,13 +49,31 @@ class Applied(NamedTuple):
             return None
 
 
-def from_nothing(archive: Archive) -> Beginnings:
-    """Every partition from its first record."""
+def beginning(archive: Archive, partition: int) -> Beginning:
+    """Nothing, or the last checkpoint if the log was trimmed.
 
-    def begin(partition: int) -> Beginning:
-        return Beginning(Ledger(partition, archive.partitions, archive.topic), 0)
-
-    return begin
+    Raises:
+        Unreadable: Kafka does not answer.
+    """
+    topic, partitions = archive.topic, archive.partitions
+    nothing = Beginning(Ledger(partition, partitions, topic), 0)
+    start = archive.extent(NORMS, partition).start
+    if start == 0:
+        return nothing
+    try:
+        image = archive.image(partition)
+        if image is None:
+            return nothing
+        manifest = image.manifest
+        if (manifest.topic, manifest.partitions) != (topic.hex(), partitions):
+            return nothing._replace(lacking="the last checkpoint is of another log")
+        if manifest.next < start:
+            lacking = f"the last checkpoint goes on at {manifest.next}, before that"
+            return nothing._replace(lacking=lacking)
+        ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain)
+    except (Damaged, LayoutMismatch, UnknownState) as error:
+        return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
+    return Beginning(ledger, manifest.next)
 
 
 class Fold:
@@ -65,20 +81,29 @@ class Fold:
 
     Attributes:
         ledger: the state by now.
+        began: where it began: 0, or where a checkpoint ends.
         next: the offset to apply next.
         records: how many were applied.
     """
 
-    def __init__(self, archive: Archive, beginning: Beginning, extent: Extent) -> None:
-        self.ledger, self.next = beginning
+    def __init__(self, archive: Archive, partition: int, extent: Extent) -> None:
+        begun = beginning(archive, partition)
+        self.ledger, self.next = begun.ledger, begun.next
+        self.began = begun.next
         self.extent = extent
         self.records = 0
         self._archive = archive
+        self._lacking = begun.lacking
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether records are gone from the log that would have to be applied."""
-        return self.extent.start > self.next
+    def cut_off(self) -> str | None:
+        """Why the log cannot be applied, if records of it are gone that would have to be."""
+        if self.extent.start <= self.next:
+            return None
+        return (
+            f"the log begins at offset {self.extent.start}, and {self._lacking}: what came before "
+            "is gone, so that nothing can be applied"
+        )
 
     def steps(self, before: Callable[[int], None] | None = None) -> Iterator[Applied]:
         """Apply all records, one after the other.

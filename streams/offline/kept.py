@@ -1,13 +1,14 @@
-"""What Redis keeps of a partition, held against the state that the log leads to."""
+"""What is kept of a partition, in Redis or as a checkpoint, held against what the log leads to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
 from streams.ledger.ledger import LayoutMismatch, Ledger, Output, UnknownState, ledger_of
-from streams.offline.archive import Archive, Extent, States
+from streams.offline.archive import Archive, Extent
 from streams.offline.findings import Check, Findings
 from streams.offline.states import differences
 from streams.store.layout import LAYOUT, Damaged
@@ -20,28 +21,48 @@ _NO_STATE = (LayoutMismatch, UnknownState, ValueError, LookupError, msgspec.Deco
 
 
 class Kept:
-    """One partition, as Redis had it at one moment.
+    """One partition, as it was at one moment.
 
     Attributes:
-        snapshot: what is kept, proven to be whole; None if there is none that could be compared.
+        snapshot: what is kept, proven to be whole; None if there is none that could be compared, or
+            none any more.
+        next: the offset at which it goes on.
         outbox: the outputs in it that are still to be published.
         lacking: why there is none, if so.
+        at: the offset at which it was compared; None if it was not.
     """
 
-    def __init__(self, states: States, partition: int, findings: Findings) -> None:
+    def __init__(
+        self,
+        check: Check,
+        load: Callable[[], Snapshot | None],
+        findings: Findings,
+    ) -> None:
+        """Load it.
+
+        Args:
+            check: STATE, of Redis, or CHECKPOINT.
+            load: what gives it, and raises ``Damaged`` if it is not whole.
+            findings: of the partition.
+        """
         self.snapshot: Snapshot | None = None
         self.outbox: list[Output] = []
         self.lacking: str | None = None
+        self.next: int | None = None
+        self.at: int | None = None
+        self._check = check
+        self._who = "Redis" if check is Check.STATE else "the checkpoint"
         self._findings = findings
         try:
-            self.snapshot = states.load(partition)
+            self.snapshot = load()
         except Damaged as damaged:
-            findings.add(Check.STATE, f"what Redis keeps is not whole: {damaged}")
-            self.lacking = "the state of Redis: it is not whole"
+            findings.add(check, f"what {self._who} keeps is not whole: {damaged}")
+            self.lacking = f"what {self._who} keeps: it is not whole"
             return
         if self.snapshot is None:
-            self.lacking = "the state of Redis: it has none of this partition"
+            self.lacking = f"what {self._who} keeps: there is nothing of this partition"
             return
+        self.next = self.snapshot.next
         try:
             self.outbox = [
                 output
@@ -49,21 +70,37 @@ class Kept:
                 for output in msgspec.msgpack.decode(packed, type=Packed).outputs
             ]
         except msgspec.DecodeError as error:
-            findings.add(Check.STATE, f"the outbox cannot be read: {error}")
+            findings.add(check, f"the outbox cannot be read: {error}")
 
-    def is_before(self, offset: int) -> bool:
-        """Whether what is kept stands at an offset, or before it."""
-        return self.snapshot is not None and self.snapshot.next <= offset
+    def arrive(self, ledger: Ledger, offset: int) -> None:
+        """The log has come to an offset: compare, once, if that is where this stands."""
+        if self.at is None and self.snapshot is not None and self.snapshot.next <= offset:
+            self.at = self.snapshot.next
+            self._compare(ledger, self.snapshot)
+            self.snapshot = None  # a state takes as much as the ledger
+
+    def end(self, reached: int) -> None:
+        """The log has come to its end."""
+        if self.at is None and self.snapshot is not None:
+            self._findings.add(
+                self._check,
+                f"{self._who} goes on beyond the end of the log: records that were applied are "
+                "gone",
+                offset=self.snapshot.next,
+                expected={"at most": reached},
+                found=self.snapshot.next,
+            )
 
     def has_seen(self, offset: int) -> bool:
         """Whether the record at an offset is applied in what is kept."""
-        return self.snapshot is not None and offset < self.snapshot.next
+        return self.next is not None and offset < self.next
 
-    def compare(self, ledger: Ledger) -> None:
-        """Hold it against the state where the log has come to the same offset."""
-        snapshot = self.snapshot
-        assert snapshot is not None
-        meta, add = snapshot.meta, partial(self._findings.add, Check.STATE, offset=snapshot.next)
+    def set_aside(self) -> None:
+        """Compare nothing with it."""
+        self.snapshot, self.next, self.outbox = None, None, []
+
+    def _compare(self, ledger: Ledger, snapshot: Snapshot) -> None:
+        meta, add = snapshot.meta, partial(self._findings.add, self._check, offset=snapshot.next)
         for name, ours, theirs in (
             ("layout", LAYOUT, meta.layout),
             ("id of norms", ledger.topic.hex(), meta.topic),
@@ -74,7 +111,7 @@ class Kept:
         if tuple(ledger.chain) != tuple(meta.chain):
             problem = "another head of the chain: it is not this log that was applied"
             add(problem, expected=ledger.chain.head.hex(), found=meta.chain.head.hex())
-        if meta.since > meta.next or meta.version < 1:
+        if meta.since > meta.next or meta.version < (self._check is Check.STATE):
             problem = "meta contradicts itself: changes end before they begin, or no write was made"
             add(problem, found={"since": meta.since, "version": meta.version})
         try:
@@ -91,32 +128,21 @@ class Kept:
                 expected=difference.expected,
                 found=difference.found,
             )
-            if self._findings.is_full(Check.STATE):
+            if self._findings.is_full(self._check):
                 return
 
-    def say_behind(self, reached: int) -> None:
-        """The log ended before what is kept."""
-        assert self.snapshot is not None
-        self._findings.add(
-            Check.STATE,
-            "Redis goes on beyond the end of the log: records that were applied are gone",
-            offset=self.snapshot.next,
-            expected={"at most": reached},
-            found=self.snapshot.next,
-        )
-
     def look(self, archive: Archive, extent: Extent) -> None:
-        """What can be said where the log cannot be applied: whether Redis goes on in it."""
+        """What can be said where the log is not applied up to here: whether this goes on in it."""
         if self.snapshot is None:
             return
         at, chain = self.snapshot.next, self.snapshot.meta.chain
         if not extent.start <= at <= extent.end:
             expected = {"from": extent.start, "to": extent.end}
-            problem = "Redis goes on outside of the log"
-            self._findings.add(Check.STATE, problem, offset=at, expected=expected, found=at)
+            problem = f"{self._who} goes on outside of the log"
+            self._findings.add(self._check, problem, offset=at, expected=expected, found=at)
         if chain.last >= extent.start:
             one = Extent(chain.last, chain.last + 1)
             records = list(archive.read(NORMS, self._findings.partition, one))
             if not records or not chain.ends_with(records[0].value):
                 problem = "the last record that was applied is not in the log as it was applied"
-                self._findings.add(Check.STATE, problem, offset=chain.last)
+                self._findings.add(self._check, problem, offset=chain.last)

@@ -131,7 +131,11 @@ class Odometers:
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:
     """Every user of every dataset, with the bound that the odometer says by now."""
     for name, accounts in ledger.datasets.items():
-        bounds = accounts.bounds().reshape(len(accounts), -1)
+        bounds = accounts.bounds()
         for slot in range(len(accounts)):
             (user,) = accounts.users_at(np.array([slot]))
-            yield name, user if isinstance(user, str) else int(user), bounds[slot].tolist()
+            yield (
+                name,
+                user if isinstance(user, str) else int(user),
+                np.atleast_1d(bounds[slot]).tolist(),
+            )

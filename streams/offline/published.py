@@ -135,11 +135,6 @@ class Published:
         self._lost_count = 0
         self._outbox: set[bytes] = set()
 
-    @property
-    def records(self) -> int:
-        """How many different ones the topic has."""
-        return len(self._known)
-
     def keep(self, outbox: Sequence[Output]) -> None:
         """These are still in the outbox: they may be missing."""
         self._outbox |= {self._digest(output.key, output.value) for output in outbox}
@@ -157,10 +152,14 @@ class Published:
         if len(self._pending) >= _AT_A_TIME:
             self._look_up()
 
-    def end(self) -> None:
-        """The log gives nothing more: say what does not fit."""
+    def end(self, began: int) -> None:
+        """The log gives nothing more: say what does not fit.
+
+        Args:
+            began: where the log was applied from: what records before it gave is not known.
+        """
         self._look_up()
-        strangers = [] if self._seen.all() else list(self._strangers())
+        strangers, more = ([], 0) if self._seen.all() else self._strangers(began)
         places = {_frozen(place) for _, _, place in strangers}
         lost = {_frozen(self._place_of(given)): given for given in self._lost}
         genuine = self._genuine(places - lost.keys()) if places - lost.keys() else {}
@@ -170,8 +169,7 @@ class Published:
             expected = genuine.get(here) if given is None else given.value
             self._say_stranger(record, said, place, expected)
             self._lost_count -= given is not None
-        more = int((~self._seen).sum()) - len(strangers)
-        self._findings.count(self.topic.check, max(0, more))
+        self._findings.count(self.topic.check, more)
         for given in lost.values():
             self._say_lost(given)
         self._findings.count(self.topic.check, max(0, self._lost_count - len(lost)))
@@ -218,22 +216,28 @@ class Published:
         place = int(np.searchsorted(self._known, digest))
         return bool(self._seen[place])
 
-    def _strangers(self) -> Iterator[tuple[Stored, Any, dict[str, Any]]]:
-        """Records that the log does not give, each once, as many as are shown."""
+    def _strangers(self, began: int) -> tuple[list[tuple[Stored, Any, dict[str, Any]]], int]:
+        """Records that the log does not give: those that are shown, and how many more."""
+        strangers: list[tuple[Stored, Any, dict[str, Any]]] = []
         told: set[bytes] = set()
+        more = 0
         for record in self._records():
             digest = self._digest(record.key, record.value)
             if digest in told or self._is_genuine(record):
                 continue
-            told.add(digest)
             try:
                 said = self.topic.decode(record.value or b"")
+                if said.offset < began:
+                    continue
+                place = self.topic.place(said)
             except _UNREADABLE:
-                yield record, None, {"topic offset": record.offset}
-            else:
-                yield record, said, self.topic.place(said)
-            if len(told) >= KEPT_FINDINGS:
-                return
+                said, place = None, {"topic offset": record.offset}
+            if len(told) == KEPT_FINDINGS:
+                more += 1
+                continue
+            told.add(digest)
+            strangers.append((record, said, place))
+        return strangers, more
 
     def _genuine(self, places: set[Any]) -> dict[Any, bytes]:
         """What the topic has of these places that the log gives."""

@@ -7,7 +7,8 @@ is continued, or was written anew. Signed with Ed25519, it also says who has mad
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON
                         with sorted keys and no spaces)
 
-Keys are PEM: PKCS8 for the private one, SubjectPublicKeyInfo for the public one.
+Keys are those of ``turnstile keys new``, or PEM: PKCS8 for the private one, SubjectPublicKeyInfo
+for the public one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
+
+from streams.wire.signatures import private_key_of, public_key_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -160,9 +163,14 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
 
     packed = _read_key(path)
     try:
+        if not _is_pem(packed):
+            return private_key_of(packed.decode())
         key = load_pem_private_key(packed, password=None)
     except (ValueError, TypeError) as error:
-        raise UnusableReceipt(f"{path} has no private key in PEM without a password") from error
+        raise UnusableReceipt(
+            f"{path} has no private key: it has to be one of `turnstile keys new`, or in PEM "
+            "without a password"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
     return key
@@ -175,9 +183,13 @@ def _public_key(path: Path) -> Ed25519PublicKey:
 
     packed = _read_key(path)
     try:
+        if not _is_pem(packed):
+            return public_key_of(packed.decode())
         key = load_pem_public_key(packed)
     except ValueError as error:
-        raise UnusableReceipt(f"{path} has no public key in PEM") from error
+        raise UnusableReceipt(
+            f"{path} has no public key: it has to be one of `turnstile keys new`, or in PEM"
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
     return key
@@ -188,6 +200,10 @@ def _read_key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UnusableReceipt(f"cannot read the key {path}: {error}") from error
+
+
+def _is_pem(packed: bytes) -> bool:
+    return packed.lstrip().startswith(b"-----BEGIN")
 
 
 def _need_cryptography() -> None:

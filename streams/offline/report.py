@@ -18,7 +18,7 @@ from accounting.reports.accountant import Method
 from streams.ledger.accounts import Accounts
 from streams.offline.amounts import Amounts
 from streams.offline.archive import Archive
-from streams.offline.fold import Beginnings, Fold, from_nothing
+from streams.offline.fold import Fold
 from streams.offline.histories import (
     Column,
     Counts,
@@ -67,7 +67,6 @@ def report(
     method: Method = "tightest",
     dataset: str | None = None,
     levels_public: bool = False,
-    beginnings: Beginnings | None = None,
     progress: Callable[[int, int], None] = lambda _partition, _records: None,
 ) -> list[Losses]:
     """What every user has lost.
@@ -78,7 +77,6 @@ def report(
         method: of the report.
         dataset: this one alone.
         levels_public: the caller knows that no level, and nobody's part, ever followed a coin.
-        beginnings: from where the log is applied; it has to be from nothing, where histories begin.
         progress: called with the partition and the number of its records, now and then.
 
     Raises:
@@ -86,11 +84,11 @@ def report(
             kinds than can be told apart.
         Unreadable: Kafka does not answer.
     """
-    begin, accountants = beginnings or from_nothing(archive), _Accountants(delta, method)
+    accountants = _Accountants(delta, method)
     losses: list[Losses] = []
     for partition in range(archive.partitions):
-        fold = Fold(archive, begin(partition), archive.extent(NORMS, partition))
-        if fold.extent.start > 0 or fold.next > 0:
+        fold = Fold(archive, partition, archive.extent(NORMS, partition))
+        if fold.extent.start > 0:
             raise ReportRefused(
                 f"the log of partition {partition} begins at offset {fold.extent.start}: what "
                 "users took part in before that is gone, and a report would tell too little"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from time import monotonic
 from types import TracebackType
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from streams.config import Config
 from streams.offline.archive import Archive, Extent, States, Stored, Unreadable
+from streams.operations.images import ImagesUnavailable, read_image
+from streams.store.image import Image
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
+from streams.topics.authentic import inspector_of
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -59,19 +63,41 @@ class KafkaArchive(Archive):
         with self._reader() as consumer:
             consumer.assign([place])
             consumer.seek(place, extent.start)
-            while consumer.position(place) < extent.end:
+            came = monotonic()
+            while (reached := consumer.position(place)) < extent.end:
                 for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
                     if record.offset >= extent.end:
                         return
                     written = record.timestamp / 1000
                     yield Stored(record.offset, record.key, record.value, written)
+                if consumer.position(place) > reached:
+                    came = monotonic()
+                elif monotonic() - came > self._config.timeout:
+                    raise Unreadable(
+                        f"nothing comes of partition {partition} of {place.topic} from offset "
+                        f"{reached} on, and it had {extent.end} a while ago: see `turnstile status`"
+                    )
+
+    def image(self, partition: int) -> Image | None:
+        """The last checkpoint of the state of a partition; None if there never was one."""
+        try:
+            inspector = inspector_of(self._config, self.topic)
+            return read_image(self._config, partition, inspector)
+        except ImagesUnavailable as error:
+            raise Unreadable(str(error)) from error
 
     @contextmanager
     def _reader(self) -> Iterator[KafkaConsumer]:
         config = self._config
         try:
-            with closing(new_reader(config, fetch_max_bytes=_BYTES_AT_A_TIME)) as consumer:
+            # What was deleted since it was measured is an error, and not passed over.
+            settings = {"auto_offset_reset": "none", "fetch_max_bytes": _BYTES_AT_A_TIME}
+            with closing(new_reader(config, **settings)) as consumer:
                 yield consumer
+        except OffsetOutOfRangeError as error:
+            raise Unreadable(
+                f"records were deleted while they were read; try again: {error}"
+            ) from error
         except KafkaError as error:
             raise Unreadable(f"Kafka at {config.kafka} does not answer: {error}") from error
 
@@ -106,5 +132,5 @@ class RedisStates(States):
 
     async def _load(self, partition: int) -> Snapshot | None:
         if self._store is None:
-            self._store = RedisStore(self._config.redis, self._config.prefix)
+            self._store = RedisStore.of(self._config)
         return await self._store.load(partition)

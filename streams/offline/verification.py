@@ -2,21 +2,24 @@
 
 In this order, so that a service may go on meanwhile:
 
-1. The state and the outbox are read from Redis, as of one moment: they stand at an offset N.
+1. The last checkpoint is read, then the state and the outbox from Redis, each as of one moment:
+   they stand at offsets M <= N.
 2. The ends of halts, rejects and odometer are taken, then that of the log. What led to a record
    below the first three is in the log below the fourth.
-3. The log is applied up to its end. Where it comes to N, the state is compared.
+3. The log is applied up to its end. Where it comes to M and N, what stands there is compared.
 4. What records below N gave was in the outbox at 1 or in its topic at 2. What later ones gave may
    be. Nothing else may be in a topic.
 
-Memory holds one partition: its state twice (as applied, and as Redis has it), and eight bytes for
-every record of the other topics. The log itself passes by.
+A log that was trimmed is applied from the checkpoint on, which is taken as it is: whole, and of
+this log. What came before is not compared.
+
+Memory holds one partition: its state as applied, as Redis has it and as the checkpoint does, and
+eight bytes for every record of the other topics. The log itself passes by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from time import monotonic
 
 import msgspec
@@ -24,102 +27,26 @@ import msgspec
 from streams.ledger.ledger import LayoutMismatch, Output
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, States
-from streams.offline.findings import Check, Finding, Findings
-from streams.offline.fold import Applied, Beginnings, Fold, from_nothing
+from streams.offline.findings import Check, Findings
+from streams.offline.fold import Applied, Fold
 from streams.offline.kept import Kept
 from streams.offline.odometers import Odometers
 from streams.offline.prices import Prices
 from streams.offline.published import HALTS, ODOMETER, REJECTS, Published
-from streams.offline.receipts import Head, Receipt, policies_digest
+from streams.offline.receipts import Receipt
+from streams.offline.results import PartitionVerified, Progress, Verified
 from streams.schemas import ChargeRoster
+from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS
 
 _TOLD_EVERY = 0.5
 """Seconds between two reports of progress."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a partition is."""
-
-    partition: int
-    partitions: int
-    next: int
-    end: int
-    records: int
-    seconds: float
-
-
-@dataclass
-class PartitionVerified:
-    """What was compared in one partition, and what did not fit.
-
-    Attributes:
-        next: where the log was applied to.
-        state_at: the offset at which the state of Redis was compared; None if it was not.
-        checkpoints: users with an odometer checkpoint.
-        priced: steps of rosters whose tariff was computed again.
-        awaited: outputs that are not published yet, and are in the outbox.
-        expired: answers and rejects that their topics may have deleted with time.
-        impossible: what could not be compared, and why.
-    """
-
-    partition: int
-    findings: Findings
-    start: int = 0
-    next: int = 0
-    head: bytes = b""
-    records: int = 0
-    users: int = 0
-    halts: int = 0
-    rejects: int = 0
-    checkpoints: int = 0
-    priced: int = 0
-    awaited: int = 0
-    expired: int = 0
-    state_at: int | None = None
-    seconds: float = 0.0
-    impossible: list[str] = field(default_factory=list)
-    policies: dict[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Verified:
-    """All partitions."""
-
-    topic: bytes
-    partitions: Sequence[PartitionVerified]
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Those that are told of, by partition."""
-        return [finding for part in self.partitions for finding in part.findings.kept]
-
-    @property
-    def wrong(self) -> int:
-        """How many things do not fit, told of or not."""
-        return sum(part.findings.counts.total() for part in self.partitions)
-
-    @property
-    def fits(self) -> bool:
-        """Whether all of it was compared, and nothing is wrong."""
-        return not self.wrong and not any(part.impossible for part in self.partitions)
-
-    @property
-    def heads(self) -> list[Head]:
-        """Of the log, up to where it was applied."""
-        return [Head(part.partition, part.next, part.head.hex()) for part in self.partitions]
-
-    def policies_digest(self) -> str:
-        """Of all policies, in all partitions."""
-        return policies_digest([part.policies for part in self.partitions])
-
-
 def verify(
     archive: Archive,
     states: States,
     *,
-    beginnings: Beginnings | None = None,
     against: Receipt | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Verified:
@@ -128,16 +55,15 @@ def verify(
     Args:
         archive: the topics.
         states: what Redis keeps.
-        beginnings: from where partitions are applied; from nothing, at offset 0, if not given.
         against: the receipt of an earlier log, which this one has to continue.
         progress: called now and then.
 
     Raises:
         Unreadable: Kafka or Redis does not answer.
     """
-    begin, prices = beginnings or from_nothing(archive), Prices()
+    prices = Prices()
     parts = [
-        _Partition(archive, states, partition, against, prices, progress).verify(begin)
+        _Partition(archive, states, partition, against, prices, progress).verify()
         for partition in range(archive.partitions)
     ]
     return Verified(archive.topic, parts)
@@ -161,7 +87,8 @@ class _Partition:
         self._partition = partition
         self._progress = progress
         # Step 1.
-        self._kept = Kept(states, partition, self.findings)
+        self._image = Kept(Check.CHECKPOINT, self._load_image, self.findings)
+        self._kept = Kept(Check.STATE, lambda: states.load(partition), self.findings)
         # Step 2.
         extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
         self._extent = archive.extent(NORMS, partition)
@@ -176,15 +103,17 @@ class _Partition:
         self._receipt = against.head_of(partition) if against else None
         self._began = self._told = monotonic()
 
-    def verify(self, begin: Beginnings) -> PartitionVerified:
+    def verify(self) -> PartitionVerified:
         """Compare it."""
-        fold, result = Fold(self._archive, begin(self._partition), self._extent), self.result
-        result.start = self._extent.start
+        fold, result = Fold(self._archive, self._partition, self._extent), self.result
+        result.start, result.began = self._extent.start, fold.began
         if self._kept.lacking and self._extent.end:
             result.impossible.append(self._kept.lacking)
-        if fold.is_cut_off:
-            self._say_cut_off(fold)
+        if fold.cut_off:
+            self._say_cut_off(fold.cut_off)
             return result
+        if fold.began:
+            self._begin_at(fold.began)
         try:
             # Step 3.
             for applied in fold.steps(before=lambda offset: self._arrive(fold, offset)):
@@ -215,10 +144,8 @@ class _Partition:
 
     def _arrive(self, fold: Fold, offset: int) -> None:
         """What stands at an offset that the log has come to, or passed where it holds nothing."""
-        if self.result.state_at is None and self._kept.is_before(offset):
-            assert self._kept.snapshot is not None
-            self.result.state_at = self._kept.snapshot.next
-            self._kept.compare(fold.ledger)
+        self._image.arrive(fold.ledger, offset)
+        self._kept.arrive(fold.ledger, offset)
         if self._receipt is not None and offset >= self._receipt.next:
             head = fold.ledger.chain.head.hex()
             if head != self._receipt.head:
@@ -234,12 +161,13 @@ class _Partition:
     def _end(self, fold: Fold) -> None:
         # Step 4.
         for published in self._published.values():
-            published.end()
+            published.end(fold.began)
         result = self.result
         outbox = self._outbox_of(Channel.ODOMETER)
-        result.checkpoints = self._odometers.end(outbox, fold.ledger)
-        if self._kept.snapshot is not None and result.state_at is None:
-            self._kept.say_behind(fold.next)
+        result.odometers = self._odometers.end(outbox, fold.ledger)
+        for kept in (self._image, self._kept):
+            kept.end(fold.next)
+        result.checkpoint_at, result.state_at = self._image.at, self._kept.at
         if self._receipt is not None:
             self.findings.add(
                 Check.RECEIPT,
@@ -261,14 +189,27 @@ class _Partition:
         self._tell(fold)
         result.seconds = monotonic() - self._began
 
-    def _say_cut_off(self, fold: Fold) -> None:
+    def _load_image(self) -> Snapshot | None:
+        image = self._archive.image(self._partition)
+        return None if image is None else image.snapshot()
+
+    def _begin_at(self, began: int) -> None:
+        """The log was trimmed: say what is not known of what came before."""
+        self._image.look(self._archive, self._extent)
+        self._image.set_aside()
+        at = self._kept.next
+        if at is not None and at < began:
+            what = f"what Redis keeps: it stands at {at}, before the checkpoint, {began}"
+            self.result.impossible.append(what)
+            self._kept.set_aside()
+        if self._receipt is not None and self._receipt.next < began:
+            what = f"the receipt: it is of offset {self._receipt.next}, before the checkpoint"
+            self.result.impossible.append(f"{what}, {began}")
+            self._receipt = None
+
+    def _say_cut_off(self, why: str) -> None:
         start = self._extent.start
-        self.findings.add(
-            Check.LOG,
-            f"the log begins at offset {start}, and what is known begins at {fold.next}: the "
-            "records between are gone, so that it cannot be applied",
-            offset=start,
-        )
+        self.findings.add(Check.LOG, why, offset=start)
         what = "state, answers, rejects, odometer, tariffs, receipts: they follow from what is gone"
         self.result.impossible.append(what)
         self.result.next = start

@@ -128,7 +128,7 @@ ADVICE: dict[Reason, str] = {
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
     Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",
     Reason.OLDER_ATTEMPT: "stop here, unless the other one is not meant to run",
-    Reason.SEPARATION_CHANGED: "the budgets of the dataset go on in another run",
+    Reason.SEPARATION_CHANGED: "the budgets of the dataset go on, whatever the run",
     Reason.STEP_CONTENT_CHANGED: (
         "charge exactly what was charged before, in the same order of users, or give the step up "
         "with abandon"

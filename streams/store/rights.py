@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from streams.config import ConfigurationError
 
-_CONNECTING = ("client|setinfo", "client|setname", "ping", "select")
+_CONNECTING = ("client|setname", "ping", "select")
 _LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
 _DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange", "script|load")
 _IN_SCRIPTS = (

@@ -1,4 +1,4 @@
-"""Signatures: who wrote a record of halts, odometer or rejects, and for which place.
+"""Signatures: who wrote a record of a topic, and for which place.
 
 A worker signs with its private key, and whoever reads has public keys: so who can check a decision
 cannot forge one. A signature is the header ``turnstile-signature`` of a record. It covers the id of
@@ -74,10 +74,7 @@ class Signer:
     """
 
     def __init__(self, private: str) -> None:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        seed = _key_bytes(private, _PRIVATE, "private")
-        self._key: Ed25519PrivateKey = Ed25519PrivateKey.from_private_bytes(seed)
+        self._key = private_key_of(private)
         raw = self._key.public_key().public_bytes_raw()
         self.public = _text(_PUBLIC, raw)
         self._id = _id_of(raw)
@@ -115,13 +112,10 @@ class KeyRing:
     """
 
     def __init__(self, keys: str) -> None:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
         lines = (line.partition("#")[0] for line in keys.splitlines())
         self._keys: dict[bytes, Ed25519PublicKey] = {}
         for key in " ".join(lines).replace(",", " ").split():
-            raw = _key_bytes(key, _PUBLIC, "public")
-            self._keys[_id_of(raw)] = Ed25519PublicKey.from_public_bytes(raw)
+            self._keys[_id_of(_key_bytes(key, _PUBLIC, "public"))] = public_key_of(key)
         if not self._keys:
             raise InvalidKey("a key ring without a key trusts nobody")
         self._roots: dict[bytes, None] = {}  # with their signatures, which were checked
@@ -177,6 +171,28 @@ def new_keys() -> tuple[str, str]:
 
     private = _text(_PRIVATE, Ed25519PrivateKey.generate().private_bytes_raw())
     return private, Signer(private).public
+
+
+def private_key_of(text: str) -> Ed25519PrivateKey:
+    """A private key, as ``new_keys`` writes it.
+
+    Raises:
+        InvalidKey: it is none.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(_key_bytes(text, _PRIVATE, "private"))
+
+
+def public_key_of(text: str) -> Ed25519PublicKey:
+    """A public key, as ``new_keys`` writes it.
+
+    Raises:
+        InvalidKey: it is none.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(_key_bytes(text, _PUBLIC, "public"))
 
 
 def id_of(public: str) -> str:

@@ -78,6 +78,16 @@ class Lane:
         del step["request"]
         return step
 
+    def apart(self, kind: str, **changes: Any) -> dict[str, Any]:
+        """A request about another run of the dataset, which keeps participations apart."""
+        whole = {
+            "open-run": self.about_run("open-run", v=3),
+            "charge": self.first(v=3, norms=[0.0, 0.0]),  # nobody takes part, nobody pays
+            "enrol": self.enrolment(),
+            "charge-roster": self.roster_step(),
+        }[kind]
+        return {**whole, "run": f"{self.run}-apart", **changes}
+
     def policy(self, **changes: Any) -> dict[str, Any]:
         """Creates another dataset, unless the changes spoil it."""
         policy = {
@@ -101,16 +111,20 @@ class BadInput:
         record: what is written, after the first charge of the lane.
         policy: that of the dataset that it is about.
         of_roster: the first users of the lane are enrolled before it.
+        is_apart: another run, which keeps participations apart, is opened and charged before it.
     """
 
     reason: str
     record: Callable[[Lane], bytes | None]
     policy: dict[str, Any] = field(default_factory=lambda: MIXED)
     of_roster: bool = False
+    is_apart: bool = False
 
     def before(self, lane: Lane) -> list[bytes]:
         """What is applied to a run that has been opened, before the record."""
         records = [lane.first(), *([lane.enrolment()] if self.of_roster else [])]
+        if self.is_apart:
+            records += [lane.apart("open-run", min_separation=3), lane.apart("charge")]
         return [as_msgpack(record) for record in records]
 
 
@@ -236,7 +250,40 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "open-run",
         {"attempt": 1, "request": "somebody else's"},
     ),
+    "opened with a separation in version 2": ("malformed", "open-run", {"min_separation": 3}),
+    "opened with a separation of 1": ("malformed", "open-run", {"v": 3, "min_separation": 1}),
+    "opened with a separation that is too wide": (
+        "malformed",
+        "open-run",
+        {"v": 3, "min_separation": 2**14 + 1},
+    ),
+    "opened with a separation after its first step": (
+        "separation-changed",
+        "open-run",
+        {"v": 3, "attempt": 2, "min_separation": 3},
+    ),
 }
+
+APART: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "opened with a wider one": (
+        "separation-changed",
+        "open-run",
+        {"attempt": 2, "min_separation": 4},
+    ),
+    "opened with a narrower one under the same attempt": (
+        "separation-changed",
+        "open-run",
+        {"min_separation": 2},
+    ),
+    "opened in version 2": ("unsupported-version", "open-run", {"v": 2, "attempt": 2}),
+    "opened in version 1": ("unsupported-version", "open-run", {"v": 1, "attempt": 2}),
+    "charged in version 2": ("unsupported-version", "charge", {"v": 2, "step": 1}),
+    "sent again in version 1": ("unsupported-version", "charge", {"v": 1}),
+    "sent again with other content": ("step-content-changed", "charge", {"norms": [1.0, 0.25]}),
+    "enrolled": ("no-rosters", "enrol", {}),
+    "charged by roster": ("no-rosters", "charge-roster", {}),
+}
+"""About a run that keeps participations apart, after its first step."""
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "withdrawn in version 1": ("malformed", {"v": 1}),
@@ -433,13 +480,14 @@ def _table() -> dict[str, BadInput]:
         encode: Callable[[Any], bytes] = as_msgpack,
         policy: dict[str, Any] = MIXED,
         of_roster: bool = False,
+        is_apart: bool = False,
     ) -> None:
         def written(lane: Lane) -> bytes | None:
             value = record(lane)
             return encode(value) if isinstance(value, dict) else value
 
         assert name not in table
-        table[name] = BadInput(reason, written, policy, of_roster)
+        table[name] = BadInput(reason, written, policy, of_roster, is_apart)
 
     for name, (reason, change) in CHARGES.items():
         add(name, reason, lambda lane, change=change: lane.charge(**change(lane.users)))
@@ -470,6 +518,13 @@ def _table() -> dict[str, BadInput]:
                 "malformed",
                 lambda lane, kind=kind, encode=encode: encode(lane.about_run(kind))[:-1],
             )
+    for name, (reason, kind, changes) in APART.items():
+        add(
+            f"participations apart: {name}",
+            reason,
+            lambda lane, kind=kind, changes=changes: lane.apart(kind, **changes),
+            is_apart=True,
+        )
     for name, (reason, change) in ENROLMENTS.items():
         add(
             f"enrolled: {name}",

@@ -345,3 +345,32 @@ def test_a_client_with_another_key_is_told_that_it_is_not_the_workers(signed: Se
         pytest.raises(DecisionTimeout, match="sign with another key or with none"),
     ):
         client.create_dataset("strange", budget=1.0)
+
+
+@contextmanager
+def workers_that_sign_with(service: Service, private: str, ring: str) -> Iterator[None]:
+    """Workers with another key; afterwards those that there were before."""
+    environment = service.stack._worker_environment
+    before = dict(environment)
+    for settings in ({"TURNSTILE_SIGNING_KEY": private, "TURNSTILE_TRUSTED_KEYS": ring}, before):
+        with without_workers(service):
+            environment |= settings
+        if settings is not before:
+            yield
+
+
+def test_a_key_is_exchanged_for_another_while_runs_go_on(signed: Service, name: str) -> None:
+    private, public = new_keys()
+    ring = f"{PUBLIC}, {public}"
+    with Turnstile(config=replace(signed.config, trusted_keys=ring)) as client:
+        client.create_dataset(name, budget=1.0)
+        run = client.run(name, "r")
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
+        with workers_that_sign_with(signed, private, ring):
+            assert run.charge(USERS, np.ones(12), noise_stddev=1.0).exhausted.all()
+            assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+            later = replace(signed.config, trusted_keys=public)
+            with Turnstile(config=later) as trusting_the_new_one:
+                halts = list(trusting_the_new_one.halts(name, follow=False))
+        assert {halt.user for halt in halts} == set(USERS)
+        assert {halt.step for halt in halts} == {2}

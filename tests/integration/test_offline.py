@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import threading
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 
+from streams.offline.archive import Extent, Unreadable
+from streams.offline.service import KafkaArchive
 from streams.sdk.run import Run
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service
@@ -102,6 +106,17 @@ def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
         (name, user) for name in ("d", "faces") for user in USERS.tolist()
     }
     assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
+
+
+def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service, run: Run) -> None:
+    archive = KafkaArchive(replace(shared.config, timeout=1.0))
+    extent = archive.extent("halts", 2)
+    with closing(shared.admin()) as admin:
+        admin.delete_records({TopicPartition(shared.config.topic("halts"), 2): 1})
+    with pytest.raises(Unreadable, match="deleted while"):
+        list(archive.read("halts", 2, extent))
+    with pytest.raises(Unreadable, match="nothing comes"):
+        list(archive.read("halts", 2, Extent(extent.end, extent.end + 1)))
 
 
 def test_what_somebody_else_wrote_is_found_on_the_broker(

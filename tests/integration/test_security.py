@@ -210,6 +210,23 @@ def test_a_trimmer_deletes_what_checkpoints_cover(used: SecureStack) -> None:
     assert refused.code != 0
 
 
+def test_an_auditor_verifies_the_service_and_tells_users_what_happened(used: SecureStack) -> None:
+    auditor = str(used.roles["auditor"])
+    done = turnstile("verify", "--json", "--config", auditor)
+    assert done.lines, done
+    *lines, summary = done.lines
+    assert summary["records"] > 0
+    assert all(line["state_at"] is not None for line in lines if "state_at" in line)
+    # What other tests have written where the workers write is all that does not fit.
+    findings = [line["finding"] for line in lines if "finding" in line]
+    assert all("somebody else" in finding["problem"] for finding in findings), findings
+    told = turnstile("explain", "--user", str(USERS[0]), "--json", "--config", auditor).lines
+    assert [event["what"] for event in told] == ["charged", "refused"]
+    for role in ("portal", "operator"):
+        refused = turnstile("explain", "--user", "0", "--config", str(used.roles[role]))
+        assert refused.code == 69
+
+
 def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None:
     config = used.config_of("operator")
     assert turnstile("topics", "create", environment=variables(config)).code == 0
@@ -350,6 +367,17 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
     for said in (done.out, done.said, refused.out, refused.said):
         assert "hunter2" not in said
         assert used.secrets.passwords["operator"] not in said
+
+
+def test_an_auditor_verifies_all_of_it(used: SecureStack) -> None:
+    """Other tests wrote what no worker did: it is found, and the rest is as it was decided."""
+    done = turnstile("verify", "--config", str(used.roles["auditor"]))
+    assert done.code in (0, 1)
+    explained = turnstile("explain", "--config", str(used.roles["auditor"]), "--user", "3")
+    assert explained.code == 0
+    assert "d" in explained.out
+    refused = turnstile("verify", "--config", str(used.roles["operator"]))
+    assert refused.code == 69
 
 
 def test_a_portal_needs_nothing_but_the_odometer(used: SecureStack) -> None:

@@ -59,7 +59,6 @@ REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
     ("worker", ("CONFIG", "SET", "maxmemory", "1")),
     ("worker", ("CONFIG", "GET", "maxmemory")),
     ("worker", ("ACL", "LIST")),
-    ("worker", ("DEBUG", "SLEEP", "0")),
     ("worker", ("SHUTDOWN",)),
     ("worker", ("SAVE",)),
     ("worker", ("SCRIPT", "FLUSH")),

@@ -158,7 +158,7 @@ def test_a_line_may_say_how_far_its_run_keeps_participations_apart(
     assert partitions.spent() == {**rho(1, 3), 4: 5.0, **dict.fromkeys([5, 6, 7], 2.0)}
     file.write_text(json.dumps(line(1, min_separation=3)))
     assert main(["publish", str(file)]) == Exit.REFUSED
-    assert "keeps them 2 steps apart" in capsys.readouterr().err
+    assert "keeps participations 2 steps apart" in capsys.readouterr().err
 
 
 # Sent after two lines of the run r; the run closed is closed.

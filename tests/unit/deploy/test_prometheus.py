@@ -7,8 +7,10 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -127,9 +129,9 @@ def _asked(port: int, expression: str) -> list[dict[str, Any]]:
         with urlopen(query, timeout=10) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
             return found
-    except ConnectionError:
-        return []  # it is about to start
-    except OSError as error:
-        if "refused" in str(error):
-            return []
+    except HTTPError as error:
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            return []  # it is about to start
         raise
+    except URLError:
+        return []

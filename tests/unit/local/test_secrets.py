@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cryptography import x509
 
 from streams.config import Config
+from streams.local import LocalStackError
 from streams.local.certificates import Authority
 from streams.local.secrets import Secrets
+from streams.local.secure_stack import SecureStack
 from streams.topics.access import ROLES
 from streams.topics.authentic import inspector_of, seal_of
 
@@ -52,6 +56,14 @@ def test_keys_that_were_added_to_the_ring_stay(tmp_path: Path) -> None:
     ring.write_text(ring.read_text() + "# another\n")
     written(folder)
     assert ring.read_text().endswith("# another\n")
+
+
+@pytest.mark.parametrize(
+    "options", [{"brokers": 3}, {"kafka": "127.0.0.1:1"}, {"redis": "redis://127.0.0.1:1"}]
+)
+def test_a_secure_stack_is_one_broker_and_one_redis_of_its_own(options: dict[str, Any]) -> None:
+    with pytest.raises(LocalStackError, match="secure stack"):
+        SecureStack(**options)
 
 
 def test_a_certificate_is_for_this_machine_and_by_this_authority(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from tests.integration.command import Done, turnstile
 from tests.unit.offline.service import Archived
 
 
-def command_on(archived: Archived, *arguments: str) -> Done:
+def command_on(archived: Archived, *arguments: str, **settings: str) -> Done:
     """Run a command; what it reads of Kafka and Redis is this service."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("verify", "explain", "report"):
             patch.setattr(f"streams.cli.{module}.KafkaArchive", lambda config: archived)
         patch.setattr("streams.cli.verify.RedisStates", lambda config: nullcontext(archived))
-        return turnstile(*arguments)
+        return turnstile(*arguments, environment=settings)

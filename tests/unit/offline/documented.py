@@ -36,6 +36,8 @@ def service() -> Archived:
     roster.set_norms(np.linspace(0.1, 1.0, 20))
     for _ in range(50):
         roster.charge(noise_stddev=1.1, sampling_rate=0.05)
+    for partition in range(2):
+        archived.draw(partition)
     return archived
 
 

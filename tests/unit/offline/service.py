@@ -14,6 +14,7 @@ from streams.ledger.ledger import Ledger, Output
 from streams.offline.archive import Extent, Stored
 from streams.schemas import encode
 from streams.sdk.memory_connection import MemoryConnection
+from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
 from streams.store.snapshot import Snapshot, verified
 from streams.worker.outbox import parcels_of
@@ -93,6 +94,25 @@ class Archived(MemoryConnection):
         topic, partition, extent = place
         return self._stored(topic, partition, extent)
 
+    def image(self, partition: int) -> Image | None:
+        """The last checkpoint that ``draw`` has made."""
+        search = Search(with_contents=True)
+        search.take(
+            (r.key or b"", r.value) for r in self.topics.get(("checkpoints", partition), [])
+        )
+        return search.image()
+
+    def draw(self, partition: int) -> None:
+        """Write a checkpoint of what Redis has now."""
+        kept = self.load(partition)
+        assert kept is not None
+        draft = Draft(None)
+        parts, manifest = draft.finish(
+            Moment(kept.meta, self.kept[partition].changes, {}), partition
+        )
+        for key, value in [*parts, manifest]:
+            self.append("checkpoints", partition, value, key)
+
     def load(self, partition: int) -> Snapshot | None:
         kept = self.kept[partition]
         parcels = {
@@ -138,6 +158,7 @@ def new_service(partitions: int = 2) -> tuple[Archived, Turnstile]:
 def used(partitions: int = 2) -> Archived:
     """A service that has done a bit of everything: charges, HALTs, rosters, nesting, rejects."""
     archived, turnstile = new_service(partitions)
+    turnstile.create_dataset("empty", budget=1.0)
     turnstile.create_dataset("d", budget=1.0, odometer_step=0.1)
     run = turnstile.run("d", "r")
     users = np.arange(40)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from accounting.exact.units import from_units
+from streams import Turnstile
 from streams.offline.explanation import CutOff, Event, explain
 from streams.schemas import User
 from tests.unit.offline.cli import command_on
@@ -172,9 +173,28 @@ def test_digits_are_the_integer_and_the_string() -> None:
 def test_a_log_without_its_beginning_tells_nothing() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     archived.trim("norms", 0, 3)
-    with pytest.raises(CutOff, match="begins at offset 3"):
+    with pytest.raises(CutOff, match="begins at offset 3, and there is no checkpoint"):
         told(archived, 7)
     assert command_on(archived, "explain", "--user", "7").code == 69
+
+
+def test_a_trimmed_log_is_told_from_its_checkpoint_on() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=0.5)
+    roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
+    for step in range(6):
+        roster.charge(noise_stddev=4.0)
+        if step == 2:
+            archived.draw(0)
+    whole = told(archived, 7)
+    archived.trim("norms", 0, 4)
+    earlier, *others = told(archived, 7)
+    assert (earlier.what, earlier.dataset, earlier.offset) == ("earlier", "d", 7)
+    assert others == whole[4:]
+    assert earlier.budgets[0].spent == whole[3].budgets[0].spent
+    shown = command_on(archived, "explain", "--user", "7").out
+    assert "before offset 7, from which on the log is there" in shown
+    assert told(archived, 9) == []
 
 
 def test_a_record_of_a_clock_that_was_wrong_is_told_without_a_time() -> None:
@@ -190,6 +210,18 @@ def test_a_delta_that_is_none_is_refused(delta: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as end:
         command_on(new_service(1)[0], "explain", "--user", "7", "--delta", delta)
     assert end.value.code == 2
+
+
+def test_a_user_whom_the_log_knows_by_a_pseudonym_is_told_under_the_own_name() -> None:
+    key = "a key that nobody guesses"
+    archived = Archived(2)
+    turnstile = Turnstile(connection=archived, pseudonym_key=key)
+    turnstile.create_dataset("p", budget=1.0)
+    turnstile.run("p", "r").charge(["anna", "bert"], [1.0, 0.5], noise_stddev=4.0)
+    asked = ("explain", "--user", "anna", "--json")
+    (line,) = command_on(archived, *asked, TURNSTILE_PSEUDONYM_KEY=key).lines
+    assert (line["user"], line["norm"]) == ("anna", 1.0)
+    assert command_on(archived, *asked).said == "Nothing was ever charged to this user.\n"
 
 
 def test_an_epsilon_is_told_at_the_delta_that_was_asked_for() -> None:

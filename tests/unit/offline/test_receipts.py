@@ -26,6 +26,7 @@ from streams.offline.receipts import (
     write,
 )
 from streams.offline.verification import verify
+from streams.wire.signatures import new_keys
 from tests.unit.offline.service import Archived, new_service
 
 
@@ -103,6 +104,18 @@ def test_a_signed_receipt_is_that_of_the_owner_of_the_key(
     check_signature(receipt, public)
     with pytest.raises(UnusableReceipt, match="not signed with the key"):
         check_signature(receipt, keys(tmp_path, "another")[1])
+
+
+def test_a_receipt_is_signed_with_the_keys_that_workers_sign_with(
+    archived: Archived, tmp_path: Path
+) -> None:
+    for name, key in zip(("private", "public"), new_keys(), strict=True):
+        (tmp_path / name).write_text(f"{key}\n")
+    receipt = signed(receipt_of(archived), tmp_path / "private")
+    check_signature(receipt, tmp_path / "public")
+    for wrong in ("public", "private"):
+        with pytest.raises(UnusableReceipt, match="`turnstile keys new`, or in PEM"):
+            (signed if wrong == "public" else check_signature)(receipt, tmp_path / wrong)
 
 
 CHANGES = {

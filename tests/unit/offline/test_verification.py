@@ -16,8 +16,9 @@ from streams.ledger.accounts import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
 from streams.offline.findings import Check, Finding
-from streams.offline.fold import Beginning
-from streams.offline.verification import Progress, Verified, verify
+from streams.offline.receipts import Head, Receipt
+from streams.offline.results import Progress, Verified
+from streams.offline.verification import verify
 from streams.schemas import ChargeRoster, decode_request, encode
 from streams.sdk.pricing import price
 from streams.store.layout import pack_change
@@ -55,7 +56,7 @@ def test_what_a_service_keeps_and_publishes_is_what_its_log_gives(archived: Arch
     assert not result.findings
     assert all(part.state_at == part.next for part in result.partitions)
     assert sum(part.users for part in result.partitions) == 3 * 40
-    assert all(part.halts and part.rejects and part.checkpoints for part in result.partitions)
+    assert all(part.halts and part.rejects and part.odometers for part in result.partitions)
     assert {part.priced for part in result.partitions} == {6 + 5}
     assert [(p.next, p.end) for p in told] == [(part.next, part.next) for part in result.partitions]
 
@@ -281,7 +282,7 @@ def test_a_partition_without_state_is_not_called_fitting(archived: Archived) -> 
     result = verified(archived)
     assert not result.fits
     assert not result.wrong
-    assert "none of this partition" in result.partitions[1].impossible[0]
+    assert "nothing of this partition" in result.partitions[1].impossible[0]
 
 
 def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived) -> None:
@@ -289,6 +290,7 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     result = verified(archived)
     finding, *others = result.findings
     assert (finding.check, finding.offset) == (Check.LOG, 5)
+    assert "there is no checkpoint" in finding.problem
     assert not others
     assert "tariffs" in result.partitions[0].impossible[0]
     # Whether Redis goes on in it is still said.
@@ -297,26 +299,118 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     assert [f.check for f in verified(archived).findings] == [Check.LOG, Check.STATE]
 
 
-def test_a_trimmed_log_is_applied_from_a_state_to_begin_with(archived: Archived) -> None:
-    cut = 9
-    states = [Ledger(partition, 2, TOPIC) for partition in range(2)]
-    for partition, ledger in enumerate(states):
-        for record in archived.topics["norms", partition][:cut]:
-            ledger.apply(record.offset, record.value)
-        first = next(
-            number
-            for number, record in enumerate(archived.topics["halts", partition])
-            if msgspec.msgpack.decode(record.value)["offset"] >= cut
-        )
-        archived.trim("norms", partition, cut)
-        archived.trim("halts", partition, first)
-        records = archived.topics["odometer", partition]
-        archived.topics["odometer", partition] = [
-            record for record in records if msgspec.msgpack.decode(record.value)["offset"] >= cut
-        ]
-    result = verified(archived, beginnings=lambda p: Beginning(states[p], cut))
+# --- checkpoints ---
+
+
+@pytest.fixture
+def drawn() -> Archived:
+    """A service that went on after its checkpoints were written."""
+    archived = used()
+    for partition in range(2):
+        archived.draw(partition)
+        archived._apply(partition, b"one more record")
+    charged(archived, PoissonGaussian(1.1, 0.1), sampling_rate=0.1)
+    return archived
+
+
+def end_of_checkpoint(archived: Archived, partition: int) -> int:
+    image = archived.image(partition)
+    assert image is not None
+    return image.manifest.next
+
+
+def trim_as_far_as_it_goes(archived: Archived, partition: int) -> None:
+    """The last record that the checkpoint covers stays."""
+    archived.trim("norms", partition, end_of_checkpoint(archived, partition) - 1)
+
+
+def test_the_last_checkpoint_is_compared_where_it_stands(drawn: Archived) -> None:
+    result = verified(drawn)
     assert result.fits, result.findings
-    assert [part.state_at for part in result.partitions] == [kept.next for kept in archived.kept]
+    for partition, part in enumerate(result.partitions):
+        assert part.checkpoint_at == end_of_checkpoint(drawn, partition) < part.next
+
+
+def test_a_checkpoint_that_the_log_does_not_lead_to_is_found() -> None:
+    archived = used()
+    spend(archived, -1)
+    archived.draw(0)
+    checks = [finding.check for finding in verified(archived).findings]
+    assert checks == [Check.CHECKPOINT, Check.STATE]
+
+
+def test_a_checkpoint_that_is_not_whole_is_found(drawn: Archived) -> None:
+    drawn.topics["checkpoints", 1].pop(0)
+    (finding,) = verified(drawn).findings
+    assert (finding.check, finding.partition) == (Check.CHECKPOINT, 1)
+    assert "not whole" in finding.problem
+
+
+def test_a_trimmed_log_is_applied_from_its_checkpoint(drawn: Archived) -> None:
+    for partition in range(2):
+        trim_as_far_as_it_goes(drawn, partition)
+    result = verified(drawn)
+    assert result.fits, result.findings
+    for part, kept in zip(result.partitions, drawn.kept, strict=True):
+        assert part.began == end_of_checkpoint(drawn, part.partition)
+        assert part.checkpoint_at is None
+        assert part.state_at == kept.next
+        assert part.head == drawn.ledgers[part.partition].chain.head
+    # What came before is not compared, what comes after it is.
+    drawn.change("halts", "roster-decision", digest=bytes(16))
+    assert [f.check for f in verified(drawn).findings] == [Check.HALTS]
+
+
+def test_a_trimmed_log_that_lost_what_its_checkpoint_ends_with_is_another_one(
+    drawn: Archived,
+) -> None:
+    trim_as_far_as_it_goes(drawn, 0)
+    first, *others = drawn.topics["norms", 0]
+    drawn.topics["norms", 0] = [first._replace(value=b"another"), *others]
+    (finding,) = verified(drawn).findings
+    assert finding.check is Check.CHECKPOINT
+    assert "as it was applied" in finding.problem
+
+
+def test_a_receipt_from_before_the_checkpoint_cannot_be_compared(drawn: Archived) -> None:
+    receipt = Receipt(
+        prefix="",
+        topic=TOPIC.hex(),
+        partitions=2,
+        heads=[Head(0, 0, Ledger(0, 2, TOPIC).chain.head.hex())],
+        policies="",
+        time="",
+    )
+    assert verified(drawn, against=receipt).fits
+    trim_as_far_as_it_goes(drawn, 0)
+    result = verified(drawn, against=receipt)
+    assert not result.fits
+    assert "the receipt" in result.partitions[0].impossible[0]
+
+
+def test_a_state_behind_the_checkpoint_cannot_be_compared_in_a_trimmed_log() -> None:
+    archived = used()
+    behind = copy.deepcopy(archived.kept)
+    archived._apply(0, b"one more record")
+    archived.draw(0)
+    trim_as_far_as_it_goes(archived, 0)
+    archived.kept = behind
+    result = verified(archived)
+    assert "before the checkpoint" in result.partitions[0].impossible[0]
+    assert not result.fits
+
+
+@pytest.mark.parametrize("is_old", [True, False], ids=["too old", "of another log"])
+def test_a_checkpoint_that_does_not_fit_a_trimmed_log_is_not_used(is_old: bool) -> None:
+    archived = used()
+    archived.draw(0)
+    archived._apply(0, b"one more record")
+    archived._apply(0, b"one more record")
+    archived.trim("norms", 0, archived.kept[0].next - 1 if is_old else 3)
+    if not is_old:
+        archived.topic = bytes(16)
+    finding = next(f for f in verified(archived).findings if f.check is Check.LOG)
+    assert ("goes on at" if is_old else "of another log") in finding.problem
 
 
 def test_a_log_of_other_partitions_is_not_applied() -> None:

@@ -84,7 +84,7 @@ def test_another_one_is_refused_with_what_to_do_and_fences_nobody(
     run = service.open(min_separation=5)
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
     with pytest.raises(
-        SeparationChanged, match=r"keeps them 5 steps apart.*without min_separation"
+        SeparationChanged, match=r"keeps participations 5 steps apart.*without min_separation"
     ):
         service.open(min_separation=asked)
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()

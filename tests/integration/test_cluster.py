@@ -1,0 +1,92 @@
+"""Three brokers: whichever is lost under load, nothing that was decided is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from streams.local import LocalStack, LocalStackError
+from streams.local.cluster import KafkaCluster
+from tests.chaos.lanes import Lane, check_told, lanes_of_a_training
+from tests.integration.service import IMPATIENT_WORKER, Service, eventually
+
+BROKERS = 3
+
+
+@pytest.fixture
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(
+        workers=2,
+        partitions=3,
+        brokers=BROKERS,
+        prefix="cluster.",
+        heap="256m",
+        worker_command=IMPATIENT_WORKER,
+    ) as running:
+        yield running
+
+
+def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(stack: LocalStack) -> None:
+    service = Service(stack)
+    lanes = lanes_of_a_training(replace(service.config, timeout=8.0), random.randrange(10**9), 0.1)
+    for lane in lanes:
+        lane.start()
+    try:
+        for broker in stack.cluster.brokers:
+            wait_for_decisions(lanes)
+            broker.kill()
+            wait_for_decisions(lanes)  # by the others
+            broker.start()
+            eventually(lambda: replicas_are_in_sync(service))
+        wait_for_decisions(lanes)
+    finally:
+        for lane in lanes:
+            lane.stop(60.0)
+        service.close()
+    with closing(Service(stack)) as audited:
+        assert check_told(audited.audit(), lanes) > 2 * BROKERS * len(lanes)
+
+
+def wait_for_decisions(lanes: list[Lane[Any]]) -> None:
+    goals = [lane.decided + 3 for lane in lanes]
+    eventually(
+        lambda: (
+            any(lane.error for lane in lanes)
+            or all(lane.decided >= goal for lane, goal in zip(lanes, goals, strict=True))
+        ),
+        120.0,
+    )
+    for lane in lanes:
+        if lane.error is not None:
+            raise lane.error
+
+
+def replicas_are_in_sync(service: Service) -> bool:
+    """Whether every record of the log is on three brokers again."""
+    with closing(KafkaAdminClient(bootstrap_servers=service.kafka.split(","))) as admin:
+        (norms,) = admin.describe_topics([service.config.topic("norms")])
+    return all(
+        len(partition["isr_nodes"]) == len(partition["replica_nodes"]) == BROKERS
+        for partition in norms["partitions"]
+    )
+
+
+def test_data_of_one_broker_is_not_taken_for_that_of_three(tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    with (
+        pytest.raises(LocalStackError, match="has the data of 1 broker, and 3 are asked for"),
+        LocalStack(workers=0, brokers=3, data=tmp_path),
+    ):
+        pass
+
+
+def test_a_cluster_of_one_is_none(tmp_path: Path) -> None:
+    with pytest.raises(LocalStackError, match="give 2 or more"):
+        KafkaCluster(tmp_path, 1)

@@ -1,0 +1,50 @@
+"""What the commands that run an installation wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.cli import local
+from streams.config import Config
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_stack_is_ready_when_all_partitions_that_were_asked_for_are_owned(
+    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "operator.toml"
+    settings.write_text('kafka = "there:1"\n')  # which says nothing of partitions
+
+    class Stack:
+        kafka, redis = "here:1", "redis://here:1/0"
+
+        def __init__(self, **options: Any) -> None:
+            if secure:
+                self.roles = {"operator": settings}
+
+        def __enter__(self) -> Stack:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def start_worker(self) -> None:
+            owners[:] = ["a worker"] * 7
+
+        def check(self) -> None: ...
+
+    owners = [""] * 7
+    seen = []
+
+    def read_owners(config: Config, partitions: int) -> list[str]:
+        seen.append((config.kafka, config.partitions, partitions))
+        return owners[:partitions]
+
+    monkeypatch.setattr(local, "LocalStack", Stack)
+    monkeypatch.setattr(local, "_secure_stack", lambda: Stack)
+    monkeypatch.setattr(local, "read_owners", read_owners)
+    with local.local_stack(Config(partitions=7), 1, None, secure):
+        pass
+    assert set(seen) == {("there:1" if secure else "here:1", 7, 7)}
