@@ -191,7 +191,8 @@ class Stops:
                 "Restore Redis from a copy. The log begins at offset "
                 f"{self.log_start}: without a copy the state can be built again from the last "
                 "checkpoint alone. If `turnstile trim --dry-run` says that there is a whole one of "
-                f"partition {self.partition}, {_lower(self._delete())}: it is built again from it"
+                f"partition {self.partition}, {_lower(self._delete())}: it is built again from it. "
+                "Otherwise that would forget what was spent before"
             )
         return (
             f"{self._delete()}: the log begins "
