@@ -12,6 +12,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from time import sleep
 
 from kafka.errors import KafkaError
 from kafka.net.sasl.scram import ScramClient
@@ -20,6 +21,7 @@ from streams.config import Config
 from streams.topics.security import NotAdmitted, tls_context
 
 _SECONDS = 5.0  # of one broker; a slow one is left to the clients, which have more patience
+_TIMES, _PAUSE = 3, 0.1  # seconds
 _METADATA, _HANDSHAKE, _AUTHENTICATE = (3, 2), (17, 1), (36, 0)  # (key, version)
 _TLS_ALERT = 0x15
 _LARGEST = 1024 * 1024  # answer: of a cluster's brokers, and no topics
@@ -40,14 +42,23 @@ def check_admittance(config: Config) -> None:
     for address in config.kafka.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "9092")
         with suppress(OSError, UnicodeError):  # a name that cannot be one of a host
-            with socket.create_connection((host.strip("[]"), int(port)), _SECONDS) as plain:
-                try:
-                    _enter(config, host.strip("[]"), plain)
-                except _Refused as refused:
-                    what, advice = refused.args
+            _knock(config, address, host.strip("[]"), int(port))
+            return
+
+
+def _knock(config: Config, address: str, host: str, port: int) -> None:
+    """Ask one broker; again if what it does is what a busy or a starting one does, too."""
+    for asked in range(1, _TIMES + 1):
+        with socket.create_connection((host, port), _SECONDS) as plain:
+            try:
+                return _enter(config, host, plain)
+            except _Refused as refused:
+                what, advice = refused.args
+                if advice not in _MAY_PASS or asked == _TIMES:
                     problem = f"Kafka at {address}: {what}; {advice}"
                     raise NotAdmitted(problem, advice in _MAY_PASS) from refused
-            return
+        sleep(_PAUSE)
+    return None
 
 
 def _enter(config: Config, host: str, plain: socket.socket) -> None:

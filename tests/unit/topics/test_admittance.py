@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 
 import pytest
 
@@ -15,16 +17,17 @@ from streams.topics.security import NotAdmitted
 
 
 @contextmanager
-def server(answer: bytes) -> Iterator[str]:
-    """Answers the first request of one connection with these bytes, and ends it."""
+def server(*answers: bytes) -> Iterator[str]:
+    """Answers the first request of each connection, and ends it; the last answer for ever."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         with suppress(OSError):
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
+            for answer in chain(answers, repeat(answers[-1])):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -61,6 +64,12 @@ def test_a_connection_that_is_ended_is_one_that_was_not_let_in() -> None:
     with server(b"") as address, pytest.raises(NotAdmitted, match="check kafka_security") as caught:
         check_admittance(Config(kafka=address))
     assert caught.value.may_pass, "as while a broker starts"
+
+
+def test_a_connection_that_is_ended_once_is_made_again() -> None:
+    answer = struct.pack(">ii", 4, 1)  # as much as is looked at
+    with server(b"", answer) as address:
+        check_admittance(Config(kafka=address))
 
 
 def test_nothing_is_said_of_brokers_that_are_not_there() -> None:
