@@ -8,6 +8,14 @@ from pathlib import Path
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
+COMMANDS = (TOP / "docs" / "commands.md").read_text(encoding="utf-8")
+PAGES = "\n".join(
+    [
+        README,
+        *((TOP / "docs" / page).read_text(encoding="utf-8") for page in ("using.md", "library.md")),
+    ]
+)
+"""Those whose blocks of Python the tests run, each once however often it stands there."""
 DOCUMENTS = sorted(
     path
     for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
@@ -15,9 +23,9 @@ DOCUMENTS = sorted(
 )
 
 
-def blocks(text: str = README) -> list[str]:
+def blocks(text: str = PAGES) -> list[str]:
     """Every block of Python, in order."""
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return list(dict.fromkeys(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
 
 
 def commands(text: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The examples of the README run as they stand there."""
+"""The examples of docs/library.md run as they stand there."""
 
 import numpy as np
 import pytest

@@ -13,7 +13,7 @@ from streams.cli.arguments import parse
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.topics.topics import HALTS, NORMS, REJECTS, SETTINGS
-from tests.readme import DOCUMENTS, README, TOP, blocks, commands
+from tests.readme import COMMANDS, DOCUMENTS, TOP, blocks, commands
 
 DAY_MS = 24 * 60 * 60 * 1000
 # A command in a code span: its words up to the first option or capital, and its options.
@@ -42,23 +42,23 @@ def test_commands_and_options_that_are_named_exist(path, capsys) -> None:
         assert option in capsys.readouterr().out, (command, option)
 
 
-def test_every_command_is_in_the_readme(capsys) -> None:
+def test_every_command_is_on_the_page_of_commands(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     listed = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
     assert len(listed) >= 10
-    named = {command.split()[0] for command, _ in named_commands(README)}
+    named = {command.split()[0] for command, _ in named_commands(COMMANDS)}
     assert set(listed) <= named
 
 
 def test_exit_codes_are_the_ones_there_are() -> None:
-    (sentence,) = re.findall(r"Exit codes: (.*?interrupted)", README, re.DOTALL)
+    (sentence,) = re.findall(r"Exit codes: (.*?interrupted)", COMMANDS, re.DOTALL)
     assert {int(code) for code in re.findall(r"\b\d+\b", sentence)} == {*Exit, 75}
 
 
-def test_topics_are_kept_for_as_long_as_the_readme_says() -> None:
+def test_topics_are_kept_for_as_long_as_the_page_says() -> None:
     for topic, words in ((HALTS, r"HALT events, for (\d+) days"), (REJECTS, r"for (\d+) days\)")):
-        days = int(re.findall(words, README.replace("\n", " "))[-1])
+        days = int(re.findall(words, COMMANDS.replace("\n", " "))[-1])
         assert SETTINGS[topic]["retention.ms"] == str(days * DAY_MS)
     assert SETTINGS[NORMS]["retention.ms"] == "-1"
 
