@@ -8,7 +8,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from streams.cli.arguments import SETTINGS, parse
+from streams.cli.arguments import parse
+from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, note
 from streams.cli.publish import UnusableInput
 from streams.config import Config, ConfigurationError

@@ -1,0 +1,123 @@
+"""The arguments of the commands that read the log again: verify, explain, report, trim."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streams.cli import explain, report, verify
+from streams.cli import trim as trimming
+from streams.cli.options import CLIENT, OBSERVER, delta_of, name_of, path_of, verb
+
+_DELTA: Final = 1e-5
+_METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
+
+
+def add_offline(verbs: Any) -> None:
+    """Add them."""
+    verified = verb(
+        verbs,
+        "verify",
+        verify.verify,
+        "apply the log once more and compare all that was kept and published",
+        OBSERVER,
+        "It needs no worker, writes nothing to Kafka or Redis, and may run while the service does. "
+        "Findings name other people's data: they are for whoever runs the service. Exit code 0 "
+        "only if everything was compared and fits, 1 otherwise.",
+    )
+    verified.add_argument(
+        "--receipt",
+        type=path_of,
+        metavar="FILE",
+        help="write a receipt of the log if all of it fits",
+    )
+    verified.add_argument(
+        "--key",
+        type=path_of,
+        metavar="FILE",
+        help="a key of `turnstile keys new` to sign it with",
+    )
+    verified.add_argument(
+        "--against",
+        type=path_of,
+        metavar="RECEIPT",
+        help="an earlier receipt: the log has to continue the one that it is of",
+    )
+    verified.add_argument(
+        "--public-key",
+        type=path_of,
+        metavar="FILE",
+        help="the public key of whoever signed that receipt",
+    )
+    explained = verb(
+        verbs,
+        "explain",
+        explain.explain,
+        "what happened to one user: every charge, every denial and its reason",
+        CLIENT,
+        "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
+        "for that user's eyes. A user who was never charged and one who does not exist get the "
+        "same answer.",
+    )
+    explained.add_argument(
+        "--user", required=True, help="the id; digits find the integer and the string"
+    )
+    explained.add_argument(
+        "--dataset", type=name_of, help="only what counts against the budget of this one"
+    )
+    explained.add_argument(
+        "--delta",
+        type=delta_of,
+        default=_DELTA,
+        metavar="D",
+        help=f"at which epsilons are told (default {_DELTA:g})",
+    )
+    explained.add_argument("--csv", action="store_true", help="one line for each budget")
+    reported = verb(
+        verbs,
+        "report",
+        report.report,
+        "what every user has lost, from the history that the log has",
+        CLIENT,
+        "A row is for its own user's eyes, or goes out through a private release. Where levels may "
+        "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
+    )
+    reported.add_argument("--dataset", type=name_of, help="this one alone")
+    reported.add_argument(
+        "--delta",
+        type=delta_of,
+        default=_DELTA,
+        metavar="D",
+        help=f"of the epsilons (default {_DELTA:g})",
+    )
+    reported.add_argument(
+        "--method",
+        default="tightest",
+        choices=_METHODS,
+        help="Rényi divergences, loss distributions, the saddle point, or the least of the three "
+        "(default tightest)",
+    )
+    reported.add_argument(
+        "--output",
+        type=path_of,
+        metavar="FILE",
+        help="a .csv or .parquet file; without it the rows go to standard output",
+    )
+    reported.add_argument(
+        "--levels-public",
+        action="store_true",
+        help="you know that no level, and nobody's part in a step, ever followed a coin",
+    )
+    _add_trim(verbs)
+
+
+def _add_trim(verbs: Any) -> None:
+    trim = verb(
+        verbs,
+        "trim",
+        trimming.trim_log,
+        "delete the records of the log that a checkpoint covers",
+        CLIENT,
+        "Of each partition the last checkpoint is read and verified first; what it does not cover "
+        "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
+    )
+    trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")

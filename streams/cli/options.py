@@ -1,0 +1,106 @@
+"""What commands have in common: settings that options may set, and which values options take.
+
+An odd value ends here, before anything is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from streams.schemas import Name
+
+SETTING: Final[dict[str, dict[str, Any]]] = {
+    "kafka": {"metavar": "HOST:PORT", "help": "bootstrap servers"},
+    "redis": {"metavar": "URL", "help": "redis://host:port/db"},
+    "prefix": {"help": "of the topics and Redis keys (default turnstile.)"},
+    "timeout": {"type": float, "metavar": "S", "help": "seconds to wait (default 30)"},
+    "config": {"type": str, "metavar": "FILE", "help": "a TOML file with settings"},
+    "partitions": {"metavar": "P", "help": "partitions of new topics (default 4)"},
+    "health": {
+        "metavar": "HOST:PORT",
+        "help": "answer /healthz, /metrics and the like there",
+    },
+}
+SETTINGS: Final = tuple(SETTING)
+"""What an option may set in place of a variable or a file."""
+
+CLIENT: Final = ("kafka", "prefix", "timeout", "config")
+OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
+
+
+def verb(
+    verbs: Any,
+    name: str,
+    handler: Callable[..., int],
+    summary: str,
+    settings: tuple[str, ...],
+    more: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command.
+
+    Args:
+        verbs: to which it is added.
+        name: of the command.
+        handler: what it does.
+        summary: a line about it.
+        settings: that may be given as options.
+        more: what else its help says.
+    """
+    command: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. {more}".strip(),
+        allow_abbrev=False,
+    )
+    command.set_defaults(handler=handler)
+    for setting in settings:
+        command.add_argument(f"--{setting}", **SETTING[setting])
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
+    return command
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Takes whole numbers of a range."""
+
+    def parse(text: str) -> int:
+        number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+        if number is None or not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def delta_of(text: str) -> float:
+    """A number above 0 and below 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
+    return number
+
+
+def path_of(text: str) -> Path:
+    """A path that is not empty."""
+    if not text.strip():  # a variable that is not set, and not the folder that one is in
+        raise argparse.ArgumentTypeError("it is empty; give a path")
+    return Path(text)
+
+
+def name_of(text: str) -> str:
+    """The name of a dataset or a run."""
+    try:
+        return msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name: 1 to 128 letters, digits, dots, dashes and underscores, "
+            "the first a letter or a digit"
+        ) from None
