@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from time import perf_counter
 
 from tests.simulation.audit import forget
@@ -43,19 +43,21 @@ def main() -> int:
             print(f"{time:10.4f}  {who:12} {what}")
         print(outcome.wrong or "nothing is wrong")
         return int(outcome.wrong is not None)
-    began, wrong, records, told = perf_counter(), 0, 0, 0
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
-        outcome = simulate(seed)
-        forget()
-        records += outcome.records
-        told += outcome.told
-        if outcome.wrong:
-            wrong += 1
-            print(f"seed {seed}: {outcome.wrong}\nmake simulate SEED={seed}", flush=True)
+    began, ran, wrong, records, told = perf_counter(), 0, 0, 0, 0
+    with suppress(KeyboardInterrupt):  # what was run by then is told
+        for seed in range(chosen.first, chosen.first + chosen.seeds):
+            outcome = simulate(seed)
+            forget()
+            ran += 1
+            records += outcome.records
+            told += outcome.told
+            if outcome.wrong:
+                wrong += 1
+                print(f"seed {seed}: {outcome.wrong}\nmake simulate SEED={seed}", flush=True)
     seconds = perf_counter() - began
     print(
-        f"{chosen.seeds} seeds from {chosen.first}: {wrong} wrong; {records} records, {told} steps "
-        f"told, {60 * chosen.seeds / seconds:.0f} seeds a minute"
+        f"{ran} seeds from {chosen.first}: {wrong} wrong; {records} records, {told} steps told, "
+        f"{60 * ran / seconds:.0f} seeds a minute"
     )
     return int(wrong > 0)
 
