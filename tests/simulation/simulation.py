@@ -17,6 +17,7 @@ from typing import Any
 
 from streams.store.memory_store import Contents
 from streams.worker.processor import State
+from streams.worker.stops import StopReason
 from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
@@ -296,7 +297,7 @@ class Simulation:
         stopped = world.store.contents(partition).stopped
         if partition not in world.rewound:
             raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
-        if stopped:
+        if stopped and stopped["reason"] != StopReason.REBUILDING:  # whose owner has died since
             if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
                 raise Wrong(f"partition {partition} stops without a cause: {stopped}")
             if world.is_covered(partition):
