@@ -23,7 +23,7 @@ from tests.audit.auditor_requests import Rejection, User, numbers_of
 Cost = tuple[int, ...]
 """Units, one number per order, else one."""
 
-_LARGEST_COST = 2**62
+LARGEST_COST = 2**62
 _DIGEST_USERS = 4096
 _HALTED_USERS = 8192
 
@@ -66,7 +66,7 @@ class Roster:
 
     def _checked_prices(self, prices: list[Cost]) -> list[Cost]:
         falls = any(a > b for low, high in pairwise(prices) for a, b in zip(low, high, strict=True))
-        if any(prices[0]) or falls or max(map(max, prices)) > _LARGEST_COST:
+        if any(prices[0]) or falls or max(map(max, prices)) > LARGEST_COST:
             raise Rejection("invalid-tariff")
         return prices
 

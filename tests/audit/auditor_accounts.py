@@ -1,0 +1,135 @@
+"""What users have spent under a policy, and what is left, in rational arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from tests.audit.auditor_requests import NOT_GIVEN, User, is_normal
+from tests.audit.auditor_rosters import LARGEST_COST, Cost
+
+UNIT = 2**44
+
+
+@lru_cache(maxsize=1 << 18)
+def exact_cost(measure: str, mechanism: str, scale: float, norm: float) -> Fraction:
+    """What a norm costs, in units, before rounding; of renyi at the order 1."""
+    divisor = Fraction(1) if mechanism == "pure-dp" else Fraction(scale)
+    ratio = Fraction(norm) / divisor
+    if measure == "pure-dp":
+        return ratio * UNIT
+    return (ratio**2 if measure == "gdp" else ratio**2 / 2) * UNIT
+
+
+@lru_cache(maxsize=1 << 18)
+def _cost(
+    measure: str, orders: tuple[float, ...], mechanism: str, scale: float, norm: float
+) -> tuple[int, ...]:
+    units = min(math.ceil(exact_cost(measure, mechanism, scale, norm)), LARGEST_COST)
+    if measure != "renyi":
+        return (units,)
+    return tuple(min(math.ceil(Fraction(order) * units), LARGEST_COST) for order in orders)
+
+
+@dataclass
+class Account:
+    """One user of one dataset; one number per order, else one."""
+
+    spent: tuple[int, ...]
+    used: tuple[int, ...]  # since the odometer restarted last
+    rungs: int = 1
+    order: int | None = None  # the place of the one that the user is bound to, if to one alone
+
+    def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
+        """Charge a cost that was granted; the odometer may rise (Alg. 5, with restarts)."""
+        self.spent = tuple(map(sum, zip(self.spent, cost, strict=True)))
+        total = tuple(map(sum, zip(self.used, cost, strict=True)))
+        if all(units <= step for units, step in zip(total, steps, strict=True)):
+            self.used = total
+            return
+        climb = max(-(-units // step) for units, step in zip(cost, steps, strict=True))
+        self.rungs += climb if any(self.used) else climb - 1
+        self.used = tuple(
+            max(units - (climb - 1) * step, 0) for units, step in zip(cost, steps, strict=True)
+        )
+
+    def bound(self, dataset: Dataset) -> tuple[int, ...]:
+        """What the odometer says: never above the budget, which the filter keeps."""
+        return tuple(
+            min(self.rungs * step, budget)
+            for step, budget in zip(
+                dataset.at_orders(self, dataset.steps),
+                dataset.at_orders(self, dataset.budget),
+                strict=True,
+            )
+        )
+
+
+@dataclass
+class Dataset:
+    """A policy and its users, in one partition."""
+
+    policy: dict[str, Any]
+    accounts: dict[User, Account] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.budget = tuple(self.policy["budget"])
+        self.steps = tuple(self.policy["odometer_step"])
+        self.orders = tuple(map(float, self.policy["orders"]))
+        self.measure = self.policy["measure"]
+        self.kinds = self.policy["user_ids"]
+        self.binds = self.policy["own_order"] is True
+        self.by_version_1 = self.kinds is NOT_GIVEN
+        if self.by_version_1:
+            self.kinds = "mixed"
+
+    def has_room_for(self, users: list[User], version: int) -> bool:
+        """Whether ids of this kind, written this way, belong to the dataset."""
+        names = [user for user in users if isinstance(user, str)]
+        if names and self.by_version_1 and version >= 2:
+            return False
+        if not self.by_version_1 and not all(map(is_normal, names)):
+            return False
+        kinds = {type(user) for user in users}
+        match self.kinds:
+            case "integer":
+                return not names
+            case "string":
+                return kinds <= {str}
+            case "one-kind":
+                return len(kinds | {type(user) for user in self.accounts}) <= 1
+        return True
+
+    def account(self, user: User) -> Account:
+        nothing = (0,) * (1 if self.binds else len(self.budget))
+        return self.accounts.get(user) or Account(nothing, nothing)
+
+    def cost(self, charge: Mapping[str, Any], norm: float) -> tuple[int, ...]:
+        return _cost(
+            self.measure, self.orders, charge["mechanism"], float(charge["scale"]), float(norm)
+        )
+
+    def left(self, account: Account) -> tuple[int, ...]:
+        budget = self.at_orders(account, self.budget)
+        return tuple(b - s for b, s in zip(budget, account.spent, strict=True))
+
+    def bind(self, account: Account, cost: Cost) -> None:
+        """Bind a user to an order, with the first charge that costs something at any."""
+        if not self.binds or account.order is not None or not any(cost):
+            return
+        charges = [max(units, 1) for units in cost]
+        steps = [
+            (budget // units, float(budget) / float(units))
+            for budget, units in zip(self.budget, charges, strict=True)
+        ]
+        account.order = steps.index(max(steps))
+
+    def at_orders(self, account: Account, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of a number for each order those that a user is charged at."""
+        if not self.binds:
+            return numbers
+        return (numbers[account.order or 0],)  # who is not bound is charged nothing anywhere
