@@ -154,40 +154,25 @@ def pause_broker(scene: Scene, rng: random.Random) -> None:
     _pause(scene.broker.pid, rng.uniform(0.5, 6.0))
 
 
-@fault("network to Kafka cut")
-def cut_kafka(scene: Scene, rng: random.Random) -> None:
-    """Connections end, and no new ones are made."""
-    _fail(scene.to_kafka, Proxy.cut, rng)
+def _network_fails(where: str, how: Callable[[Proxy], None]) -> Fault:
+    def fail(scene: Scene, rng: random.Random) -> None:
+        proxy = scene.to_kafka if where == "Kafka" else scene.to_redis
+        how(proxy)
+        try:
+            time.sleep(rng.uniform(0.5, 10.0))
+        finally:
+            proxy.heal()
+
+    return fail
 
 
-@fault("network to Redis cut")
-def cut_redis(scene: Scene, rng: random.Random) -> None:
-    """Connections end, and no new ones are made."""
-    _fail(scene.to_redis, Proxy.cut, rng)
-
-
-@fault("connections to Kafka half open")
-def freeze_kafka(scene: Scene, rng: random.Random) -> None:
-    """They stay, and nothing comes through until much later."""
-    _fail(scene.to_kafka, Proxy.freeze, rng)
-
-
-@fault("connections to Redis half open")
-def freeze_redis(scene: Scene, rng: random.Random) -> None:
-    """They stay, and nothing comes through until much later."""
-    _fail(scene.to_redis, Proxy.freeze, rng)
-
-
-@fault("slow Redis")
-def slow_redis(scene: Scene, rng: random.Random) -> None:
-    """Everything takes a while."""
-    _fail(scene.to_redis, Proxy.slow, rng)
-
-
-@fault("slow Kafka")
-def slow_kafka(scene: Scene, rng: random.Random) -> None:
-    """Everything takes a while."""
-    _fail(scene.to_kafka, Proxy.slow, rng)
+for _where in ("Kafka", "Redis"):
+    for _name, _how in (
+        (f"network to {_where} cut", Proxy.cut),
+        (f"connections to {_where} half open", Proxy.freeze),
+        (f"slow {_where}", Proxy.slow),
+    ):
+        fault(_name)(_network_fails(_where, _how))
 
 
 @fault("clock jumps")
@@ -226,14 +211,6 @@ def _send(scene: Scene, partition: int, values: list[bytes | None]) -> None:
             key = b"tombstone" if value is None else None
             producer.send(f"{PREFIX}{NORMS}", value=value, key=key, partition=partition)
         producer.flush()
-
-
-def _fail(proxy: Proxy, how: Callable[[Proxy], None], rng: random.Random) -> None:
-    how(proxy)
-    try:
-        time.sleep(rng.uniform(0.5, 10.0))
-    finally:
-        proxy.heal()
 
 
 def _pause(pid: int, seconds: float) -> None:
