@@ -11,7 +11,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import aiokafka
 from aiokafka.errors import KafkaError
@@ -30,12 +30,29 @@ _POLL_MS = 200
 
 
 class Transactions:
-    """Who writes to one partition of a topic. Kafka fences the epochs of its id."""
+    """Who writes to one partition of the topic ``NAME``. Kafka fences the epochs of its id.
 
-    def __init__(self, config: Config, topic: str, partition: int) -> None:
-        self._topic = config.topic(topic)
+    Args:
+        config: where Kafka is.
+        partition: which one.
+        seal: with what records are signed; None if they are not.
+        inspector: who looks at those that are there already; None if all are believed.
+    """
+
+    NAME: ClassVar[str]
+
+    def __init__(
+        self,
+        config: Config,
+        partition: int,
+        seal: Seal | None = None,
+        inspector: Inspector | None = None,
+    ) -> None:
+        self._topic = config.topic(self.NAME)
         self._config = config
         self._partition = partition
+        self._seal = seal
+        self._inspector = inspector
         self._producer: Any = None
         self._failed = False
 
@@ -79,25 +96,9 @@ class Transactions:
 
 
 class KafkaFencedProducer(Transactions):
-    """The producer of one partition's checkpoints.
+    """The producer of one partition's checkpoints."""
 
-    Args:
-        config: where Kafka is.
-        partition: whose checkpoints.
-        seal: with what they are signed; None if they are not.
-        inspector: who looks at those that are there already; None if all are believed.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        partition: int,
-        seal: Seal | None = None,
-        inspector: Inspector | None = None,
-    ) -> None:
-        super().__init__(config, ODOMETER, partition)
-        self._seal = seal
-        self._inspector = inspector
+    NAME = ODOMETER
 
     async def last(self) -> Sent | None:
         """The last record that was sent and committed, once it has begun."""

@@ -18,14 +18,9 @@ from streams.worker.ports import LogUnavailable, NotSent
 
 
 class KafkaImageTopic(Transactions):
-    """One partition of the topic checkpoints.
+    """One partition of the topic checkpoints."""
 
-    Args:
-        config: where Kafka is.
-        partition: whose images.
-        seal: with what they are signed; None if they are not.
-        inspector: who looks at what is there already; None if all is believed.
-    """
+    NAME = CHECKPOINTS
 
     def __init__(
         self,
@@ -34,9 +29,7 @@ class KafkaImageTopic(Transactions):
         seal: Seal | None = None,
         inspector: Inspector | None = None,
     ) -> None:
-        super().__init__(config, CHECKPOINTS, partition)
-        self._seal = seal
-        self._inspector = inspector
+        super().__init__(config, partition, seal, inspector)
         self._closed = asyncio.Event()
 
     async def read(self, with_contents: bool) -> Image | None:
