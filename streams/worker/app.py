@@ -59,7 +59,7 @@ class _Record:
     def done(self) -> None:
         self._event.ack()
         message = self._event.message
-        self._metrics.applied(message.partition, time.time() - message.timestamp)
+        self._metrics.applied(message.partition, message.timestamp, time.time())
 
 
 class _Worker(Worker):

@@ -51,15 +51,17 @@ class Metrics:
         """Ask a collector, too, whenever somebody asks."""
         self._registry.register(collector)
 
-    def applied(self, partition: int, seconds: float) -> None:
+    def applied(self, partition: int, written: float | None, now: float) -> None:
         """Count a record that is applied and kept.
 
         Args:
             partition: of the record.
-            seconds: since it was written, by the clocks of two machines.
+            written: seconds since 1970, by the clock of whoever wrote it; None: it does not say.
+            now: by the clock here.
         """
         self._records.labels(partition).inc()
-        self._decision.observe(max(0.0, seconds))
+        if written is not None:
+            self._decision.observe(max(0.0, now - written))
 
     def published(self, partition: int, outputs: Sequence[Output]) -> None:
         """Count what is queued for the broker; what is sent again counts again."""

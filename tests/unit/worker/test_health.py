@@ -150,9 +150,10 @@ def test_what_is_published_is_counted_by_topic_and_refusals_by_reason():
     assert samples["turnstile_rejects_total", ("reason", "unknown")] == 1.0
 
 
-def test_times_of_records_whose_clock_is_ahead_are_none():
+@pytest.mark.parametrize("written", [3600.0, None])
+def test_a_record_of_a_clock_that_is_ahead_or_of_none_counts_and_took_no_time(written):
     metrics = Metrics()
-    metrics.applied(0, -3600.0)
+    metrics.applied(0, written, now=0.0)
     samples = read(metrics.exposition())
     assert samples["turnstile_records_total", ("partition", "0")] == 1.0
     assert samples["turnstile_decision_seconds_sum",] == 0.0
