@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -99,14 +100,11 @@ def _check_output(path: Path) -> None:
     """Whether it can be written, before anything is computed."""
     if path.suffix not in (".csv", ".parquet"):
         raise UnusableInput(f"{path}: the name of a report ends with .csv or .parquet")
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise UnusableInput(
-                "a Parquet file needs the package pyarrow: pip install 'dp-turnstile[report]', or "
-                "give a name that ends with .csv"
-            ) from error
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UnusableInput(
+            "a Parquet file needs the package pyarrow: pip install 'dp-turnstile[report]', or give "
+            "a name that ends with .csv"
+        )
     if not path.parent.is_dir():
         raise UnusableInput(f"{path}: there is no folder {path.parent}")
 

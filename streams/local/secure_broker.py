@@ -48,8 +48,8 @@ class SecureBroker(KafkaBroker):
     @property
     def internal_address(self) -> str:
         """``host:port`` for the admin."""
-        self.port  # noqa: B018  (says so if there is none yet)
-        return f"{LOOPBACK}:{self._internal}"
+        host = self.address.rpartition(":")[0]  # which says so if there is none yet
+        return f"{host}:{self._internal}"
 
     def _write_properties(self, ports: tuple[int, ...]) -> Path:
         client, controller, self._internal = ports

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from streams.ledger.ledger import LayoutMismatch, Ledger, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, Extent, Stored
-from streams.schemas import Rejection, Request, decode_request
+from streams.schemas import Request, decode_request
 from streams.store.layout import Damaged
 from streams.topics.topics import NORMS
 
@@ -41,12 +41,7 @@ class Applied(NamedTuple):
     @property
     def request(self) -> Request | None:
         """What was asked for; None if it was refused."""
-        if self.is_refused:
-            return None
-        try:
-            return decode_request(self.record.value)
-        except Rejection:  # pragma: no cover - it was applied
-            return None
+        return None if self.is_refused else decode_request(self.record.value)
 
 
 def beginning(archive: Archive, partition: int) -> Beginning:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -207,9 +208,7 @@ def _is_pem(packed: bytes) -> bool:
 
 
 def _need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
+    if find_spec("cryptography") is None:
         raise UnusableReceipt(
             "signatures need the package cryptography: pip install 'dp-turnstile[secure]'"
-        ) from error
+        )

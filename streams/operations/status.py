@@ -70,7 +70,7 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    topics = _topics(config)
+    topics = topics_of(config)
     log = _log(config, topics.partitions)
     glances = _glances(config, len(log))
     return [
@@ -85,7 +85,7 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
-    count = _topics(config).partitions
+    count = topics_of(config).partitions
     datasets: dict[str, DatasetStatus] = {}
     for inventory in _summaries(config, count):
         for name, found in inventory.summary.datasets.items():
@@ -111,6 +111,26 @@ def read_stops(config: Config, partitions: int) -> list[str | None]:
         Unavailable: Redis does not answer.
     """
     return [_stopped(glance) for glance in _glances(config, partitions)]
+
+
+def topics_of(config: Config) -> TopicsSeen:
+    """The topics, of which norms is one.
+
+    Raises:
+        Unavailable: Kafka does not answer, or there is no log.
+    """
+    try:
+        with Topics(config) as topics:
+            seen = topics.look()
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+    if not seen.partitions:
+        raise Unavailable(
+            f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
+            "was one, it was deleted: restore it from a copy of Kafka's data, or what was spent is "
+            "lost"
+        )
+    return seen
 
 
 def _status(
@@ -217,21 +237,6 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
             await asyncio.sleep(_POLL)
 
     return _from_redis(config, read)
-
-
-def _topics(config: Config) -> TopicsSeen:
-    try:
-        with Topics(config) as topics:
-            seen = topics.look()
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
-    if not seen.partitions:
-        raise Unavailable(
-            f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
-            "was one, it was deleted: restore it from a copy of Kafka's data, or what was spent is "
-            "lost"
-        )
-    return seen
 
 
 def _log(config: Config, partitions: int) -> list[tuple[int, int]]:

@@ -21,13 +21,13 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.operations.images import ImagesUnavailable, read_image
-from streams.operations.status import Unavailable
+from streams.operations.status import Unavailable, topics_of
 from streams.store.image import Image, UnusableImage, deletable
 from streams.store.layout import LAYOUT
 from streams.topics.authentic import Inspector, inspector_of
 from streams.topics.clients import new_admin, new_reader
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
-from streams.topics.topics import CHECKPOINTS, NORMS, Topics
+from streams.topics.seen import TopicsSeen
+from streams.topics.topics import CHECKPOINTS, NORMS
 
 _POLL_MS = 500
 _ATTEMPTS = 20
@@ -67,13 +67,7 @@ def plan_trims(config: Config) -> list[Trim]:
     Raises:
         Unavailable: Kafka does not answer, or there are no topics.
     """
-    try:
-        with Topics(config) as topics:
-            seen = topics.look()
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
-    if not seen.partitions:
-        raise Unavailable(seen.problem or f"there is no topic {config.topic(NORMS)}")
+    seen = topics_of(config)
     try:
         consumer, inspector = new_reader(config), inspector_of(config, seen.topic)
         try:

@@ -162,9 +162,7 @@ def read_mechanism(
         raise InvalidRequest("give either noise_stddev or mechanism")
     try:
         chosen: Mechanism = (
-            Gaussian(noise_stddev)  # type: ignore[arg-type]
-            if mechanism is None
-            else read_event(mechanism, clip_norm)
+            Gaussian(noise_stddev) if noise_stddev is not None else read_event(mechanism, clip_norm)
         )
         name = _NAMES.get(type(chosen))
         if name is None:

@@ -64,10 +64,10 @@ def chosen_mechanism(
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
     try:
-        if mechanism is None:
+        if noise_stddev is not None:
             if sampling_rate == 1:
-                return Gaussian(noise_stddev)  # type: ignore[arg-type]
-            return PoissonGaussian(noise_stddev, sampling_rate)  # type: ignore[arg-type]
+                return Gaussian(noise_stddev)
+            return PoissonGaussian(noise_stddev, sampling_rate)
         chosen = read_event(mechanism, clip_norm)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
