@@ -9,6 +9,14 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
 COMMANDS = (TOP / "docs" / "commands.md").read_text(encoding="utf-8")
+DOCS = sorted((TOP / "docs").glob("**/*.md"))
+BLOCKS = {
+    "using": "tests/integration, tests/unit/sdk, tests/unit/trainers",
+    "library": "tests/unit/accounting",
+    "dp-ftrl": "tests/unit/sdk",
+    "pytorch": "tests/unit/trainers",
+}
+"""Pages with blocks of Python that need what a reader brings along, and who runs them."""
 PAGES = "\n".join(
     [
         README,
@@ -21,6 +29,11 @@ DOCUMENTS = sorted(
     for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
     if path.is_file()
 )
+
+
+def page(name: str) -> str:
+    """The text of a page of ``docs``."""
+    return (TOP / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str = PAGES) -> list[str]:
