@@ -21,6 +21,10 @@ Seed = tuple[int, int, int]
 _SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(64) | 1)
 _HALF = np.uint64(32)
 _MANY = 2**17
+_ROUNDS = 4
+"""So many places after the first are looked at one by one, and then ..."""
+_AHEAD = np.arange(1, 9)
+"""... these at a time, from the last one on."""
 
 
 class UserIndex:
@@ -139,18 +143,29 @@ class _SlotTable:
         """The slot of each key, UNKNOWN if it has none."""
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
-        found = self._slots.take(place).astype(np.int64)
+        found = self._slots.take(place)
         # Positions still searching: their place is taken by another user.
         pending = np.flatnonzero(ids.take(found) != keys)
         pending = pending[found.take(pending) != UNKNOWN]
         place, sought = place[pending], keys[pending]
-        while len(pending):
+        for _ in range(_ROUNDS):
+            if not len(pending):
+                break
             place = (place + 1) & self._mask
-            there = self._slots.take(place).astype(np.int64)
+            there = self._slots.take(place)
             found[pending] = there
-            missed = (ids.take(there) != sought) & (there != UNKNOWN)
+            missed = np.flatnonzero((ids.take(there) != sought) & (there != UNKNOWN))
             pending, place, sought = pending[missed], place[missed], sought[missed]
-        return found
+        while len(pending):
+            # Few are left, for whom a round costs more than the places that it looks at.
+            places = (place[:, np.newaxis] + _AHEAD) & self._mask
+            there = self._slots.take(places)
+            ends = (ids.take(there) == sought[:, np.newaxis]) | (there == UNKNOWN)
+            first = ends.argmax(axis=1)
+            found[pending] = there[np.arange(len(first)), first]
+            missed = np.flatnonzero(~ends.any(axis=1))
+            pending, place, sought = pending[missed], places[missed, -1], sought[missed]
+        return found.astype(np.int64)
 
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Enter the users of these slots; they must not be in the table."""
