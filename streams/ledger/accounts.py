@@ -307,6 +307,11 @@ class Accounts:
         """The numbers of the pages that changed since they were last taken."""
         return self._rows.changed_pages()
 
+    def expect(self, pages: int) -> None:
+        """Have room for so many pages in all, which are about to be put back."""
+        self._index.expect(pages * PAGE_ROWS)
+        self._rows.reserve(pages * PAGE_ROWS)
+
     def take_page(self, number: int) -> Page:
         """A page as it is now; from here on it counts as written."""
         count = len(self._index)
