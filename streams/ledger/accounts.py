@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -95,8 +96,7 @@ class Plan:
     new_users: NDArray[np.int64] | list[User]
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(NamedTuple):
     """Whose bound rose."""
 
     user: User
@@ -307,6 +307,11 @@ class Accounts:
         """The numbers of the pages that changed since they were last taken."""
         return self._rows.changed_pages()
 
+    def expect(self, pages: int) -> None:
+        """Have room for so many pages in all, which are about to be put back."""
+        self._index.expect(pages * PAGE_ROWS)
+        self._rows.reserve(pages * PAGE_ROWS)
+
     def take_page(self, number: int) -> Page:
         """A page as it is now; from here on it counts as written."""
         count = len(self._index)
@@ -362,12 +367,17 @@ class Accounts:
         for start in range(0, len(slots), users):
             block = slice(start, start + users)
             order = None if rows.order is None else rows.order[block]
-            bounds = self.rule.bounds(rows.rungs[block], order)
-            higher = bounds > self.rule.bounds(rungs_before[block], order)
+            rungs = np.concatenate([rows.rungs[block], rungs_before[block]])
+            both = self.rule.bounds(rungs, None if order is None else np.tile(order, 2))
+            bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
+            higher = bounds > before
             news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)
-            for at, bound in zip(news.tolist(), _lists(bounds[news]), strict=True):
-                own = None if order is None else self.policy.orders[int(order[at])]
-                yield Raised(self._index.user(int(slots[block][at])), bound, own)
+            raised = self._index.users_at(slots[block][news])
+            names = raised if isinstance(raised, list) else raised.tolist()
+            orders: Iterable[float | None] = repeat(None)
+            if order is not None:
+                orders = map(self.policy.orders.__getitem__, order[news].tolist())
+            yield from map(Raised, names, _lists(bounds[news]), orders)
 
     def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> None:
         slots = self._index.add(new_users)

@@ -21,6 +21,12 @@ Seed = tuple[int, int, int]
 _SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(64) | 1)
 _HALF = np.uint64(32)
 _MANY = 2**17
+_BLOCK = 2**16
+"""Users who are entered at a time: the temporaries do not grow with the table."""
+_ROUNDS = 4
+"""So many places after the first are looked at one by one, and then ..."""
+_AHEAD = np.arange(1, 9)
+"""... these at a time, from the last one on."""
 
 
 class UserIndex:
@@ -36,6 +42,11 @@ class UserIndex:
 
     def __len__(self) -> int:
         return self._count
+
+    def expect(self, count: int) -> None:
+        """Have room for so many users in all, who are about to come: it is then made once."""
+        self._make_room(count)
+        self._integers.expected = count
 
     def find(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
         """The slot of each user, shape (n,); UNKNOWN for users never seen."""
@@ -56,11 +67,9 @@ class UserIndex:
         first = self._count
         slots = np.arange(first, first + len(users), dtype=np.int64)
         self._count += len(users)
-        if self._count > len(self._integer_at):
-            room = len(self._integer_at)
-            grown = np.empty(max(self._count, room + room // 8), dtype=np.int64)
-            grown[:first] = self._integer_at[:first]
-            self._integer_at = grown
+        room = len(self._integer_at)
+        if self._count > room:
+            self._make_room(max(self._count, room + room // 8))
         if isinstance(users, np.ndarray):
             self._integer_at[first : self._count] = users
             self._integers.add(slots, self._integer_at)
@@ -99,6 +108,12 @@ class UserIndex:
         name = self._string_at[slot] if self._string_at else None
         return int(self._integer_at[slot]) if name is None else name
 
+    def _make_room(self, count: int) -> None:
+        known = self._integer_at
+        if count > len(known):
+            self._integer_at = np.empty(count, dtype=np.int64)
+            self._integer_at[: len(known)] = known
+
     def _name(self, names: list[str | None]) -> None:
         """Tell the ids in the last slots, as far as they are strings."""
         if self._string_at or any(names):
@@ -111,17 +126,20 @@ class _SlotTable:
     with more than 131,072 users, for whom memory counts, at most half.
 
     A place holds a slot alone, so that the table stays small; whose slot it is, `ids` says.
+
+    Attributes:
+        expected: how many users there will be, as far as is known.
     """
 
     def __init__(self, seed: Seed = _SEED) -> None:
+        self.expected = 0
         self._seed = np.array(seed, dtype=np.uint64)
         self._count = 0
-        self._allocate(bits=4)
+        self._allocate(16)
 
-    def _allocate(self, bits: int) -> None:
-        self._shift = np.uint64(64 - bits)
-        self._mask = np.int64((1 << bits) - 1)
-        self._slots = np.full(1 << bits, UNKNOWN, dtype=np.int32)  # UNKNOWN marks a free place
+    def _allocate(self, places: int) -> None:
+        self._places = np.int64(places)
+        self._slots = np.full(places, UNKNOWN, dtype=np.int32)  # UNKNOWN marks a free place
 
     def _home(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         # One product alone would leave rows of ids in rows, and so would two. The upper half,
@@ -131,7 +149,10 @@ class _SlotTable:
         mixed += offset
         mixed ^= mixed >> _HALF
         mixed *= second
-        mixed >>= self._shift
+        # Of as many places as there are: the upper half says which part of them.
+        mixed >>= _HALF
+        mixed *= self._places.view(np.uint64)
+        mixed >>= _HALF
         homes: NDArray[np.int64] = mixed.view(np.int64)
         return homes
 
@@ -139,35 +160,51 @@ class _SlotTable:
         """The slot of each key, UNKNOWN if it has none."""
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
-        found = self._slots.take(place).astype(np.int64)
+        found = self._slots.take(place)
         # Positions still searching: their place is taken by another user.
         pending = np.flatnonzero(ids.take(found) != keys)
         pending = pending[found.take(pending) != UNKNOWN]
         place, sought = place[pending], keys[pending]
-        while len(pending):
-            place = (place + 1) & self._mask
-            there = self._slots.take(place).astype(np.int64)
+        for _ in range(_ROUNDS):
+            if not len(pending):
+                break
+            place = (place + 1) % self._places
+            there = self._slots.take(place)
             found[pending] = there
-            missed = (ids.take(there) != sought) & (there != UNKNOWN)
+            missed = np.flatnonzero((ids.take(there) != sought) & (there != UNKNOWN))
             pending, place, sought = pending[missed], place[missed], sought[missed]
-        return found
+        while len(pending):
+            # Few are left, for whom a round costs more than the places that it looks at.
+            places = (place[:, np.newaxis] + _AHEAD) % self._places
+            there = self._slots.take(places)
+            ends = (ids.take(there) == sought[:, np.newaxis]) | (there == UNKNOWN)
+            first = ends.argmax(axis=1)
+            found[pending] = there[np.arange(len(first)), first]
+            missed = np.flatnonzero(~ends.any(axis=1))
+            pending, place, sought = pending[missed], places[missed, -1], sought[missed]
+        return found.astype(np.int64)
 
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Enter the users of these slots; they must not be in the table."""
         self._count += len(slots)
         room = 2 if self._count > _MANY else 4  # places for each
         if room * self._count > len(self._slots):
-            known = self._slots[self._slots != UNKNOWN].astype(np.int64)
-            slots = np.concatenate([known, slots])
-            wanted = 2 if self._count > _MANY else 8
-            self._allocate(bits=int(wanted * self._count - 1).bit_length())
+            known = self._slots[self._slots != UNKNOWN]
+            wanted = 3 if self._count > _MANY else 8
+            expected = 2 if self.expected > _MANY else 4
+            self._allocate(max(wanted * self._count, expected * self.expected))
+            self._insert(known, ids)
         self._insert(slots, ids)
 
-    def _insert(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+    def _insert(self, slots: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
+        for start in range(0, len(slots), _BLOCK):
+            self._insert_some(slots[start : start + _BLOCK].astype(np.int64), ids)
+
+    def _insert_some(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         place = self._home(ids[slots])
         while len(slots):
             free = self._slots[place] == UNKNOWN
             # Several slots may want one free place: the last write wins, the others go on.
             self._slots[place[free]] = slots[free]
             unsettled = self._slots[place] != slots
-            slots, place = slots[unsettled], (place[unsettled] + 1) & self._mask
+            slots, place = slots[unsettled], (place[unsettled] + 1) % self._places

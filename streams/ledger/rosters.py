@@ -47,6 +47,7 @@ from streams.wire.packing import (
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _HALTED, _EXHAUSTED = np.uint8(1), np.uint8(2)  # in flags
+_OWN = 0  # among the budgets of a roster, that of its dataset
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
@@ -80,7 +81,7 @@ class Step:
 class _Rows(Columns):
     """What is stored of members; what it means is said in ``accounting.rules.standing``.
 
-    Once a roster can be charged, it keeps all of this but the slots.
+    Once a roster can be charged, it keeps all of this.
     """
 
     standing: Standing | None = None
@@ -94,16 +95,20 @@ class _Rows(Columns):
     def live_in(self, standing: Standing) -> None:
         """From now on a roster keeps what it knows."""
         self.standing = standing
-        for name in RosterColumns._fields:
+        for name in self._columns:
             setattr(self, name, getattr(self, name)[:0].copy())
 
     def is_elsewhere(self, name: str) -> bool:
-        return self.standing is not None and name in RosterColumns._fields
+        return self.standing is not None
 
     def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
-        if self.standing is not None and name in RosterColumns._fields:
+        if self.standing is None:
+            return super().numbers(name, rows)
+        if name != "slot":
             return self.standing.column(name, rows)
-        return super().numbers(name, rows)
+        slots = self.standing.rows(_OWN, rows)
+        listed = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+        return listed.astype(np.uint32)
 
 
 class Members:
@@ -127,7 +132,7 @@ class Members:
     @property
     def slots(self) -> Numbers:
         """Of all members, in the accounts of the dataset."""
-        return self._rows.slot[: self._count].astype(np.int64)
+        return self._rows.numbers("slot", slice(0, self._count)).astype(np.int64)
 
     @property
     def levels(self) -> Bytes:
@@ -188,7 +193,6 @@ class Members:
         rows = np.arange(self._count, self._count + len(own))
         self._count += len(own)
         self._rows.reserve(self._count)
-        self._rows.slot[rows] = own
         self._awake.enrol(slots, np.full(len(own), level, dtype=np.uint8))
         self._unbound = self._binds
         return self._rows.note(rows)

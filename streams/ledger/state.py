@@ -17,6 +17,7 @@ Thing))``: it is then written, compacted and put back as the others are.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -233,6 +234,8 @@ class State:
                 members[_place(name)] = packed
             else:
                 self._kind_of(name).put_back(name, packed)
+        for dataset, count in Counter(dataset for (dataset,), _ in accounts).items():
+            self.datasets[dataset].expect(count)
         for ((dataset,), number), packed in sorted(accounts.items()):
             page = msgspec.msgpack.decode(packed, type=Page)
             self.datasets[dataset].load_page(number, page)

@@ -274,8 +274,6 @@ class Processor:
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
         for _ in range(OVERLAPPING_BATCHES):
-            if committing and len(self.intake) < OVERLAP_RECORDS:
-                await committing  # meanwhile more arrives: few large batches cost less
             waiting, first = self.intake.first, self.intake.position
             if waiting is None:
                 break
@@ -283,24 +281,30 @@ class Processor:
                 await self._halt(stop)
                 break
             try:
-                batch = await self._apply_batch(first, waiting.leader_epoch)
+                batch = await self._apply_batch(first, waiting.leader_epoch, committing)
             except LayoutMismatch as mismatch:
                 # What it applied of this batch is never committed: the memory goes no further.
                 await self._halt(written_for_others(mismatch.reason, mismatch.remedy))
                 break
             if committing:
                 await committing
-            committing = asyncio.create_task(self._commit(batch))
+                committing = None
+            if len(self.intake) < OVERLAP_RECORDS:
+                await self._commit(batch)  # meanwhile more arrives: few large batches cost less
+            else:
+                committing = asyncio.create_task(self._commit(batch))
         if committing:
             await committing
 
-    async def _apply_batch(self, first: int, leader_epoch: int) -> Batch:
+    async def _apply_batch(
+        self, first: int, leader_epoch: int, committing: asyncio.Task[None] | None
+    ) -> Batch:
         # Steps 1 and 2.
         records: list[LogRecord] = []
         outputs: list[Output] = []
         read = 0
         while (record := self.intake.take(leader_epoch)) is not None:
-            if len(records) % YIELD_EVERY == 0:
+            if len(records) % YIELD_EVERY == 0 and (records or committing):
                 await asyncio.sleep(0)  # the commit of the batch before goes on
             outputs += self.ledger.apply(record.offset, record.value)
             records.append(record)

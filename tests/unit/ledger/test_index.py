@@ -60,7 +60,7 @@ def probes(ids, table):
     places = np.empty(len(ids), dtype=np.int64)
     taken = np.flatnonzero(table._slots != UNKNOWN)
     places[table._slots[taken]] = taken
-    return ((places - table._home(ids)) & table._mask) + 1
+    return (places - table._home(ids)) % table._places + 1
 
 
 KNOWN = (0x9E3779B97F4A7C15, 0, 1)
@@ -68,7 +68,7 @@ KNOWN = (0x9E3779B97F4A7C15, 0, 1)
 
 
 def colliding(count, bits):
-    """Ids that all have the last of 2**bits places as home in a table with the known seed."""
+    """Ids that have the last part of 2**bits as home in a table with the known seed."""
     homes = np.arange(count, dtype=np.uint64) + np.uint64((1 << bits) - 1 << (64 - bits))
     mixed = homes ^ (homes >> np.uint64(32))  # undoes the folding: the upper half is as it was
     return (mixed * np.uint64(pow(KNOWN[0], -1, 2**64))).view(np.int64)
@@ -90,6 +90,24 @@ def test_rows_of_ids_are_spread_whatever_seed_is_drawn(stride):
         drawn = np.random.default_rng(seed).integers(0, 2**64, 3, dtype=np.uint64).tolist()
         table = table_of(ids, _SlotTable((drawn[0] | 1, drawn[1], drawn[2] | 1)))
         assert probes(ids, table).mean() < 1.5
+
+
+def test_a_table_for_those_who_are_expected_is_made_once_and_half_full():
+    """A claim would make it again and again, and beside the last one the next."""
+    ids = np.random.default_rng(0).permutation(300_000) * 7
+    index, made = UserIndex(), []
+    index.expect(len(ids))
+    table = index._integers
+    allocate = table._allocate
+    table._allocate = lambda places: made.append(places) or allocate(places)
+    for part in np.array_split(ids, 70):
+        index.add(part)
+    assert made == [2 * len(ids)]
+    assert len(index._integer_at) == len(ids)
+    assert index.find(ids).tolist() == list(range(len(ids)))
+    index.add(ids[:10] + 1)  # more than were expected
+    assert index.find(ids[:10] + 1).tolist() == list(range(len(ids), len(ids) + 10))
+    assert index.find(ids).tolist() == list(range(len(ids)))
 
 
 @pytest.mark.process

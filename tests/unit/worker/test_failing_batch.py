@@ -8,12 +8,15 @@ import pytest
 
 from streams.ledger.ledger import Ledger
 from streams.worker.exits import EXIT_RESTART
+from streams.worker.processor import YIELD_EVERY
 from tests.unit.worker.processors import Ended, Record, bench
 
 
 class HalfApplied(Ledger):
     def apply(self, offset, value):
-        raise MemoryError("in the middle of a batch")
+        if offset >= YIELD_EVERY:  # others have had their turn since the batch began
+            raise MemoryError("in the middle of a batch")
+        return []
 
     def uncompacted(self):
         return ["run:d/r"]
@@ -26,7 +29,7 @@ def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
     async def scenario():
         made = bench(HalfApplied(0, 1))
         made.processor.start()
-        await made.processor.intake.arrive(Record(0))
+        await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
         await made.until(made.processor._lock.locked)
         with pytest.raises(Ended):
             await made.processor.compact()  # has to wait for the batch
