@@ -131,6 +131,33 @@ def run_close(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+def forget(options: argparse.Namespace, config: Config) -> int:
+    """Have the service forget a user."""
+    meant = {options.user: options.user} if config.pseudonym_key else ids(options.user, config)
+    dataset = None if options.dataset == _EVERYWHERE else options.dataset
+    found = False
+    with Turnstile(config=config) as turnstile:
+        for user in dict.fromkeys(meant.values()):
+            datasets = turnstile.forget(user, dataset)
+            found = found or bool(datasets)
+            for name in datasets:
+                show({"dataset": name, "id_kind": _kind(user), "forgotten": True}, options.json)
+    if not found:
+        note(
+            "turnstile: nobody of that id was ever charged there: nothing was forgotten, and "
+            "whoever has it can be charged"
+        )
+        return Exit.REFUSED
+    return Exit.OK
+
+
+_EVERYWHERE = "all"
+
+
+def _kind(user: User) -> str:
+    return "string" if isinstance(user, str) else "integer"
+
+
 def dataset_show(options: argparse.Namespace, config: Config) -> int:
     """One dataset: policy, users, how many are exhausted."""
     datasets = read_datasets(config)

@@ -21,9 +21,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from streams.ledger.accounts import Accounts
 from streams.ledger.apart import check_roster, check_version, separation_of
 from streams.ledger.budgets import Budgets
+from streams.ledger.charges import check_homes
 from streams.ledger.columns import Rows, UnknownState
+from streams.ledger.forgotten import ErasureKeys, LostErasureKey, alone, check_key
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -36,6 +39,7 @@ from streams.ledger.outputs import (
     halted_of,
     reject,
     roster_decision_of,
+    tombstone_of,
 )
 from streams.ledger.policies import (
     check_policy,
@@ -67,6 +71,8 @@ from streams.schemas import (
     DatasetWithdrawn,
     Enrol,
     Enrolled,
+    Forget,
+    Forgotten,
     OpenRun,
     Policy,
     Reason,
@@ -74,6 +80,7 @@ from streams.schemas import (
     Request,
     RunClosed,
     RunOpened,
+    User,
     WithdrawDataset,
     decode_request,
     encode,
@@ -88,6 +95,7 @@ __all__ = [
     "Kept",
     "LayoutMismatch",
     "Ledger",
+    "LostErasureKey",
     "Output",
     "Summary",
     "UnknownState",
@@ -101,6 +109,7 @@ def ledger_of(
     partitions: int,
     topic: bytes,
     chain: Chain,
+    erasure_keys: str = "",
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -110,12 +119,14 @@ def ledger_of(
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
         chain: the digest of the log up to there.
+        erasure_keys: by which users who were forgotten are known again; see ``ErasureKeys``.
 
     Raises:
         LayoutMismatch: the state is of another P.
+        LostErasureKey: users were forgotten under a key that is not among these.
         UnknownState: a later release wrote some of it.
     """
-    ledger = Ledger(partition, partitions, topic)
+    ledger = Ledger(partition, partitions, topic, erasure_keys)
     ledger.load(kept.pages)
     for changes in kept.changes:
         ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
@@ -129,12 +140,20 @@ class Ledger(State):
 
     Attributes:
         topic: the 16 bytes of the topic's id in Kafka.
+        erasure_keys: by which users who were forgotten are known again.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
             it is: they are not applied.
     """
 
-    def __init__(self, partition: int, partitions: int, topic: bytes = NO_TOPIC) -> None:
-        super().__init__(partition, partitions)
+    def __init__(
+        self,
+        partition: int,
+        partitions: int,
+        topic: bytes = NO_TOPIC,
+        erasure_keys: str = "",
+    ) -> None:
+        super().__init__(partition, partitions, ErasureKeys(erasure_keys, topic))
+        self.erasure_keys = erasure_keys
         self.topic = topic
         self.chain = genesis(topic, partition, partitions)
 
@@ -170,6 +189,8 @@ class Ledger(State):
                 return self._charge(place, request)
             case ChargeRoster():
                 return self._charge_roster(place, request)
+            case Forget():
+                return self._forget(place, request)
             case Enrol():
                 answer = self._enrol(place, request)
             case CreateDataset():
@@ -333,8 +354,8 @@ class Ledger(State):
         if len(slots[0]):
             added = members.add(slots, enrolled.terms.levels)
             self._note_members(request.address, added)
-        digests = members.digests(budgets.own)
-        return enrolled_of(request, enrolled.terms, members, digests, run, place)
+        known = members.digests(budgets)
+        return enrolled_of(request, enrolled.terms, members, known, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
         budgets = self._budgets_of(charge.dataset)
@@ -383,6 +404,60 @@ class Ledger(State):
             *halted_of(charge, halted, exhausted, refused, place),
             *checkpoints,
         ]
+
+    def _forget(self, place: Place, request: Forget) -> list[Output]:
+        if request.dataset is not UNSET:
+            *_, policy = self._budgets_of(request.dataset).policies
+            check_key(policy, request)
+            outermost = [policy.dataset]
+        else:
+            outermost = [
+                name
+                for (name,), policy in sorted(self.policies.items())
+                if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
+            ]
+        check_homes(alone(request.user), place.partition, self.partitions)
+        forgotten: list[str] = []
+        tombstones: list[Output] = []
+        for name in outermost:
+            family = self.policies.family(name)
+            there, left = self._forget_in(family, self.policies.budgets(name), request.user)
+            forgotten += there
+            tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
+        answer = Forgotten(
+            v=request.v,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            datasets=sorted(forgotten),
+        )
+        return [answer_to(request, encode(answer)), *tombstones]
+
+    def _forget_in(
+        self, family: Sequence[Accounts], budgets: Budgets, user: User
+    ) -> tuple[list[str], list[str]]:
+        """Forget a user in datasets that share a budget, the outermost.
+
+        Returns:
+            In which of them the user is forgotten now, and in which since now.
+        """
+        (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
+        if known != user or user in budgets.own.forgotten:
+            found = alone(known)
+            return [a.policy.dataset for a in family if a.knows(found)[0]], []
+        members = [accounts for accounts in family if accounts.knows(alone(user))[0]]
+        if not members:
+            return [], []
+        self._wake(budgets)
+        (slot,) = budgets.own.seek(alone(user)).slots.tolist()
+        self._note(budgets.own.spend_the_rest(slot))
+        self._note_taken(budgets, [np.array([slot])])
+        name = self.forgotten.new_name(user, family)
+        datasets = [accounts.policy.dataset for accounts in members]
+        for accounts in members:
+            (slot,) = accounts.seek(alone(user)).slots.tolist()
+            self.forgotten[accounts.policy.dataset, str(slot)] = name
+        return datasets, datasets
 
     def _drop_roster(self, address: Address) -> None:
         """Charge its members what is in arrears, and forget it."""

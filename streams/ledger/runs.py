@@ -26,6 +26,7 @@ from streams.schemas import (
     CloseRun,
     Decision,
     Enrol,
+    ForgettingDecision,
     NestedDecision,
     OpenRun,
     Reason,
@@ -35,7 +36,9 @@ from streams.schemas import (
 )
 from streams.wire.packing import other_digests
 
-_AnyDecision: TypeAlias = Decision | NestedDecision | SeparatedDecision | RosterDecision
+_AnyDecision: TypeAlias = (
+    Decision | NestedDecision | SeparatedDecision | ForgettingDecision | RosterDecision
+)
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):

@@ -238,7 +238,7 @@ class Histories:
 
     def _charged(self, charge: Charge, decision: Decision) -> None:
         budgets = self._ledger.policies.budgets(charge.dataset)
-        users = unpack_users(charge.users)
+        users = budgets.known_as(unpack_users(charge.users))
         if not len(users):
             return
         granted = unpack_norms(charge.norms).copy()

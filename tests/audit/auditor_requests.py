@@ -168,6 +168,13 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             "scale": _is_float,
             "sampling_rate": lambda value: _is_float(value) and 0 < value <= 1,
         },
+        "forget": {
+            **shared,
+            "request": _is_token,
+            "user": _is_user,
+            "dataset": lambda value: value is NOT_GIVEN or _is_name(value),
+            "pseudonyms": POLICY["pseudonyms"],
+        },
     }
 
 
@@ -192,6 +199,7 @@ _DEFAULTS = {
 }
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
+    "forget": {"dataset": NOT_GIVEN},
 }
 """Of one kind of request alone, beside those that all have."""
 
