@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
-from streams.schemas import User
+from streams.schemas import User, tombstone_offset
 from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, first_link, next_link
@@ -211,7 +211,7 @@ class Audit:
             topic = self.world.broker.outputs(Channel.ODOMETER, partition)
             if place in topic.aborted:
                 continue
-            if value is None:
+            if tombstone_offset(value or b"") is not None:
                 dataset, user = msgspec.json.decode(topic.records[place][0] or b"")
                 kept[dataset, user, partition] = -1
                 continue

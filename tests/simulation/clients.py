@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from streams.ledger.ledger import Channel
@@ -172,6 +174,8 @@ class Trainer:
         self.closes = rng.random() < 0.2
         self.enrols = False  # it charges a roster
         self.min_separation: int | None = None  # it keeps participations so many steps apart
+        self.forgets = 0.0  # how often, after a step, it has a user forgotten
+        self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
         self.contents: dict[int, Content] = {}
         self.quota = 0
@@ -259,6 +263,8 @@ class Trainer:
                 raise Died
             self.released = max(self.released, step)
             self.quota -= 1
+            if self._chance.random() < self.forgets:
+                self._forget(turnstile)
             if rng.random() < 0.5:
                 fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
         if self.closes:
@@ -276,6 +282,13 @@ class Trainer:
         granted = step.clip_norms
         heard = Content(users, granted.tolist(), content.noise_stddev)
         return heard, RosterDecided(step.admitted, granted)
+
+    def _forget(self, turnstile: Turnstile) -> None:
+        user = self._chance.choice(self.plan.users)
+        dataset = self._chance.choice((None, self.plan.dataset))
+        with suppress(DecisionTimeout):
+            datasets = turnstile.forget(user, dataset)
+            self._note(f"has {user!r} forgotten in {datasets}")
 
     def _create(self, turnstile: Turnstile) -> None:
         for plan in self.plan.chain:
