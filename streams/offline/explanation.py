@@ -314,7 +314,7 @@ class _Told:
             time=applied.record.written,
             partition=applied.partition,
             offset=applied.record.offset,
-            dataset=request.dataset or "",
+            dataset=request.dataset or answer.datasets[0],
             run="",
             step=None,
             what="forgotten",

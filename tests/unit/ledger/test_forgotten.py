@@ -18,6 +18,7 @@ from streams.schemas import Decision, Forget, Forgotten, Reason, encode, tombsto
 from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import unpack_bits, unpack_positions, unpack_users
 from tests.audit.comparison import compare
+from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import OPERATIONS, POLICIES, Scenario, begun, prices, told
@@ -249,6 +250,33 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
             forget(scenario.log, what[1], what[0])
         else:
             scenario.happen(kind, *what)
+    scenario.log.audit()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            test_nested.OPERATIONS,
+            st.tuples(
+                st.just("forget"),
+                st.sampled_from(["person", "tuning", UNSET]),
+                st.sampled_from(USERS),
+            ),
+        ),
+        max_size=16,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happenings, rng):
+    scenario = test_nested.Scenario()
+    for kind, *what in happenings:
+        if kind == "forget":
+            forget(scenario.log, what[1], what[0])
+        else:
+            scenario.happen(kind, *what)
+        if rng.random() < 0.2:
+            scenario.log.hand_over(rebuilt(scenario.log.changes))
     scenario.log.audit()
 
 
