@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streams.sdk.errors import (
         ConflictingDecisions,
         DatasetInUse,
+        DatasetIsClosed,
         DecisionTimeout,
         Fenced,
         InvalidRequest,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConflictingDecisions",
     "DatasetInUse",
+    "DatasetIsClosed",
     "DecisionTimeout",
     "Fenced",
     "Halt",

@@ -28,7 +28,7 @@ request.
     A run may keep the participations of a user apart (``min_separation``). It is opened and charged
     in version 3 only, by which who asks is told who came too soon.
     A user can be forgotten (``forget``). Who is charged by then is halted; answers of version 3 say
-    so, those of earlier ones that nothing is left.
+    so, those of earlier ones that nothing is left. A dataset can be closed (``close-dataset``).
 
 Changing a record:
 
@@ -110,6 +110,7 @@ class Reason(StrEnum):
     INVALID_POLICY = "invalid-policy"
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
+    DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
@@ -245,6 +246,12 @@ class WithdrawDataset(_OfDataset, frozen=True, tag="withdraw-dataset"):
     request: Token
 
 
+class CloseDataset(_OfDataset, frozen=True, tag="close-dataset"):
+    """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
+
+    request: Token
+
+
 class Charge(_OfRun, frozen=True, tag="charge"):
     """One step of one run, for the users of one partition; empty partitions get one too."""
 
@@ -310,7 +317,15 @@ class Forget(_Record, frozen=True, tag="forget"):
 
 
 Request: TypeAlias = (
-    CreateDataset | WithdrawDataset | OpenRun | CloseRun | Charge | Enrol | ChargeRoster | Forget
+    CreateDataset
+    | WithdrawDataset
+    | CloseDataset
+    | OpenRun
+    | CloseRun
+    | Charge
+    | Enrol
+    | ChargeRoster
+    | Forget
 )
 
 # --- answers: the topic `halts` -----------------------------------------------------------------
@@ -354,6 +369,15 @@ class DatasetWithdrawn(_OfDataset, frozen=True, tag="dataset-withdrawn"):
     request: Token
     partition: int
     offset: int
+
+
+class DatasetClosed(_OfDataset, frozen=True, tag="dataset-closed"):
+    """This partition charges the dataset no more, nor those within it; their accounts stay."""
+
+    request: Token
+    partition: int
+    offset: int
+    datasets: list[Name]  # all of these, sorted
 
 
 class Decision(_OfRun, frozen=True, tag="decision"):
@@ -476,6 +500,7 @@ class Forgotten(_Record, frozen=True, tag="forgotten"):
 Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
+    | DatasetClosed
     | RunOpened
     | RunClosed
     | Decision
@@ -597,7 +622,7 @@ def _check_features(request: Request) -> None:
 def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
-        case Enrol() | ChargeRoster() | Forget():
+        case Enrol() | ChargeRoster() | Forget() | CloseDataset():
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
             feature = "own_order"

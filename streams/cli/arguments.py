@@ -142,7 +142,7 @@ def _add_worker(verbs: Any) -> None:
 
 
 def _add_datasets(verbs: Any) -> None:
-    dataset = verbs.add_parser("dataset", help="create, show, list or withdraw datasets")
+    dataset = verbs.add_parser("dataset", help="create, show, list, withdraw or close datasets")
     verbs = dataset.add_subparsers(required=True, metavar="COMMAND")
     create = verb(verbs, "create", commands.dataset_create, "fix the policy of a dataset", CLIENT)
     create.add_argument("name", type=name_of)
@@ -179,6 +179,16 @@ def _add_datasets(verbs: Any) -> None:
         CLIENT,
     )
     withdraw.add_argument("name", type=name_of)
+    close = verb(
+        verbs,
+        "close",
+        commands.dataset_close,
+        "end a dataset for good, those within it and all their runs",
+        CLIENT,
+        "Nothing is charged to them any more, and their names are not used again. What was charged "
+        "stays charged. Doing it again completes what reached only some partitions.",
+    )
+    close.add_argument("name", type=name_of)
 
 
 def _add_runs(verbs: Any) -> None:

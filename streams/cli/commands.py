@@ -117,6 +117,14 @@ def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+def dataset_close(options: argparse.Namespace, config: Config) -> int:
+    """End a dataset for good, and all that are within it."""
+    with Turnstile(config=config) as turnstile:
+        for name in turnstile.close_dataset(options.name):
+            show({"dataset": name, "closed": True}, options.json)
+    return Exit.OK
+
+
 def run_close(options: argparse.Namespace, config: Config) -> int:
     """End a run for good; one that is closed stays so."""
     with Turnstile(config=config) as turnstile:
@@ -228,7 +236,8 @@ def status(options: argparse.Namespace, config: Config) -> int:
 
 
 def _dataset(dataset: DatasetStatus) -> dict[str, Any]:
-    return {**_policy(dataset.policy), "users": dataset.users, "exhausted": dataset.exhausted}
+    counts = {"users": dataset.users, "exhausted": dataset.exhausted, "closed": dataset.closed}
+    return _policy(dataset.policy) | counts
 
 
 def _policy(policy: Policy) -> dict[str, Any]:

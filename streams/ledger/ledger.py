@@ -8,6 +8,8 @@ sees it:
     policy --open-run--> policy, in use
     policy --create-dataset within it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
+    policy, in use or not --close-dataset--> closed, as are those within it and all their runs
+    closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
 
 Applying the same records to the same state gives the same bytes, on any machine.
@@ -52,6 +54,7 @@ from streams.ledger.policies import (
 from streams.ledger.rosters import Members, enrolment, pricing
 from streams.ledger.rule import NOBODY
 from streams.ledger.runs import (
+    RunState,
     check_next_step,
     closed,
     opened,
@@ -65,8 +68,10 @@ from streams.schemas import (
     Answer,
     Charge,
     ChargeRoster,
+    CloseDataset,
     CloseRun,
     CreateDataset,
+    DatasetClosed,
     DatasetCreated,
     DatasetWithdrawn,
     Enrol,
@@ -201,6 +206,8 @@ class Ledger(State):
                 answer = self._open_run(place, request)
             case CloseRun():
                 answer = self._close_run(place, request)
+            case CloseDataset():
+                answer = self._close_dataset(place, request)
         return [answer_to(request, encode(answer))]
 
     def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
@@ -215,6 +222,8 @@ class Ledger(State):
             raise Rejection(Reason.INVALID_POLICY, detail)
         stored = self.policies.get(request.address)
         if stored is None:
+            if outer:
+                self._check_open(outer[0].dataset)
             if policy.within is not UNSET and not outer:
                 detail = f"dataset {policy.within!r} does not exist: create the outer one first"
                 raise Rejection(Reason.UNKNOWN_DATASET, detail)
@@ -230,6 +239,7 @@ class Ledger(State):
             if request.v == 1:  # which forgot what comes of it; later clients say it
                 detail += ": create a dataset with another name"
             raise Rejection(Reason.POLICY_CHANGED, detail)
+        self._check_open(policy.dataset)
         return DatasetCreated(
             v=request.v,
             request=request.request,
@@ -242,6 +252,7 @@ class Ledger(State):
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
+            self._check_open(name)
             if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
@@ -258,7 +269,7 @@ class Ledger(State):
         )
 
     def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
-        budgets = self._budgets_of(request.dataset, request.v)
+        budgets = self._open_budgets_of(request.dataset, request.v)
         address = request.address
         known, separation = self.runs.get(address), self.separations.get(address, UNSET)
         run = opened(known, request)
@@ -283,10 +294,7 @@ class Ledger(State):
     def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
         self._budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
-        self.runs[request.address] = closed(run)
-        self._drop_roster(request.address)
-        if (separation := self.separations.pop(request.address, None)) is not None:
-            self.participants.forget(request.address, separation)
+        self._end_run(request.address, run)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -298,8 +306,41 @@ class Ledger(State):
             last_step=run.step,
         )
 
+    def _close_dataset(self, place: Place, request: CloseDataset) -> DatasetClosed:
+        self._budgets_of(request.dataset)
+        datasets = self.policies.within(request.dataset)
+        for address, run in list(self.runs.items()):
+            if address[0] in datasets and not run.closed:
+                self._end_run(address, run)
+        for name in datasets:
+            if (name,) not in self.closed:
+                self.closed[name,] = place.offset
+        return DatasetClosed(
+            v=request.v,
+            dataset=request.dataset,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            datasets=datasets,
+        )
+
+    def _end_run(self, address: Address, run: RunState) -> None:
+        """Charge what is in arrears, and keep of a run only that there was one."""
+        self.runs[address] = closed(run)
+        self._drop_roster(address)
+        if (separation := self.separations.pop(address, None)) is not None:
+            self.participants.forget(address, separation)
+
+    def _check_open(self, dataset: str) -> None:
+        if (dataset,) in self.closed:
+            detail = (
+                f"dataset {dataset!r} was closed, which is for good: what was charged to it stays, "
+                "and so does its name"
+            )
+            raise Rejection(Reason.DATASET_CLOSED, detail)
+
     def _charge(self, place: Place, charge: Charge) -> list[Output]:
-        budgets = self._budgets_of(charge.dataset, charge.v)
+        budgets = self._open_budgets_of(charge.dataset, charge.v)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         separation = self.separations.get(charge.address, UNSET)
         check_version(charge, separation)
@@ -337,7 +378,7 @@ class Ledger(State):
         ]
 
     def _enrol(self, place: Place, request: Enrol) -> Enrolled:
-        budgets = self._budgets_of(request.dataset)
+        budgets = self._open_budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         check_roster(request, self.separations.get(request.address, UNSET))
         terms = self.rosters.get(request.address)
@@ -358,7 +399,7 @@ class Ledger(State):
         return enrolled_of(request, enrolled.terms, members, known, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
-        budgets = self._budgets_of(charge.dataset)
+        budgets = self._open_budgets_of(charge.dataset)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = roster_digest(charge)
         if charge.step == run.step:
@@ -509,6 +550,12 @@ class Ledger(State):
         if policy.within is UNSET or policy.within not in self.datasets:
             return []
         return self.policies.budgets(policy.within).policies
+
+    def _open_budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
+        """The same, of a dataset that is not closed."""
+        budgets = self._budgets_of(dataset, version)
+        self._check_open(dataset)
+        return budgets
 
     def _budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
         """Of a dataset that a request of this version wants to charge."""

@@ -72,6 +72,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     policy: Policy
     users: int
     exhausted: int  # users with nothing left
+    closed: bool = False
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -148,6 +149,14 @@ class Policies(Tracked[Policy]):
             if self.budgets(name).outermost.policy.dataset == outermost
         ]
 
+    def within(self, name: str) -> list[str]:
+        """A dataset and all that are within it, by name."""
+        return [
+            inner
+            for inner in sorted(self.accounts)
+            if name in {accounts.policy.dataset for accounts in self.budgets(inner).accounts}
+        ]
+
     def has_within(self, name: str) -> bool:
         """Whether another dataset is within this one."""
         return any(policy.within == name for policy in self.values())
@@ -165,6 +174,7 @@ class State:
         rosters: (dataset, run) -> under what the users of a run are charged.
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
+        closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
     """
@@ -180,6 +190,7 @@ class State:
         self.separations = self._keep(Separations())
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
+        self.closed: Tracked[int] = self._keep(Tracked("closed", int))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
         self.policies.known_as = self.forgotten.known_as
@@ -200,7 +211,9 @@ class State:
     def summary(self) -> Summary:
         """What is here, in a few numbers."""
         datasets = {
-            name: DatasetSummary(accounts.policy, len(accounts), accounts.exhausted_users)
+            name: DatasetSummary(
+                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in self.closed
+            )
             for name, accounts in self.datasets.items()
         }
         return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed)

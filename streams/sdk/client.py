@@ -13,7 +13,7 @@ from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.connection import Connection
-from streams.sdk.datasets import create, policy_from, withdraw
+from streams.sdk.datasets import close, create, policy_from, withdraw
 from streams.sdk.erasing import forget
 from streams.sdk.followers import (
     Halt,
@@ -189,6 +189,28 @@ class Turnstile:
             DecisionTimeout: not all partitions answered; try again.
         """
         withdraw(self._connection, name, self._connection.deadline(timeout))
+
+    def close_dataset(self, name: str, *, timeout: float | None = None) -> list[str]:
+        """End a dataset for good, all that are within it, and all their runs; again is fine.
+
+        Nothing is charged to them any more, and none of their names is used again. What was charged
+        stays charged, to the datasets that they are within, too, which go on.
+
+        Args:
+            name: of the dataset.
+            timeout: seconds to wait for all partitions.
+
+        Returns:
+            All datasets that are closed by it.
+
+        Raises:
+            InvalidRequest: a name that no dataset can have.
+            RequestRejected: the dataset does not exist.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        deadline = self._connection.deadline(timeout)
+        self._connection.check_partitions()
+        return close(self._connection, name, deadline)
 
     def run(
         self,

@@ -86,6 +86,10 @@ class RunState:
             return False
         return self.step + 1 < self.took_part[user] + self.separation
 
+    def end(self) -> None:
+        self.closed, self.content, self.decision, self.roster = True, (), {}, None
+        self.separation, self.took_part = None, {}
+
     def rename(self, user: User, name: User) -> None:
         """Somebody was forgotten."""
         self.took_part = renamed(self.took_part, user, name)
@@ -153,6 +157,8 @@ class Auditor:
                     answer = self._enrol(place, request)
                 case "charge-roster":
                     answer = self._charge_roster(place, request)
+                case "close-dataset":
+                    answer = self._close_dataset(place, request)
                 case "forget":
                     answer = self._forget(place, request)
                 case _:
@@ -213,6 +219,8 @@ class Auditor:
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
+        if known is None and chain and chain[0].is_closed:
+            raise Rejection("dataset-closed")
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -222,6 +230,8 @@ class Auditor:
             not unsaid and known.kinds != Dataset(policy).kinds
         ):
             raise Rejection("policy-changed")
+        if known.is_closed:
+            raise Rejection("dataset-closed")
         return {
             "type": "dataset-created",
             "v": version,
@@ -234,6 +244,8 @@ class Auditor:
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         name = request["dataset"]
+        if name in self.datasets[partition] and self.datasets[partition][name].is_closed:
+            raise Rejection("dataset-closed")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
@@ -262,9 +274,15 @@ class Auditor:
             raise Rejection("unsupported-version")
         return chain
 
+    def _open_chain(self, partition: int, name: str, version: int) -> list[Dataset]:
+        chain = self._chain(partition, name, version)
+        if chain[0].is_closed:
+            raise Rejection("dataset-closed")
+        return chain
+
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset, *outer = self._chain(partition, request["dataset"], request["v"])
+        dataset, *outer = self._open_chain(partition, request["dataset"], request["v"])
         attempt, token = request["attempt"], request["request"]
         run = self.runs[partition].get((request["dataset"], request["run"]))
         if run is None:
@@ -295,9 +313,33 @@ class Auditor:
         run = self._run(place[0], request)
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        run.closed, run.content, run.decision, run.roster = True, (), {}, None
-        run.separation, run.took_part = None, {}
+        run.end()
         return {**self._about_run(place, request, run), "type": "run-closed"}
+
+    def _close_dataset(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        name = request["dataset"]
+        self._dataset(partition, name)
+        datasets = self.datasets[partition]
+        closed = sorted(
+            inner
+            for inner in datasets
+            if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
+        )
+        for inner in closed:
+            datasets[inner].is_closed = True
+        for (dataset, _), run in self.runs[partition].items():
+            if dataset in closed:
+                run.end()
+        return {
+            "type": "dataset-closed",
+            "v": request["v"],
+            "dataset": name,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "datasets": closed,
+        }
 
     def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
@@ -431,7 +473,7 @@ class Auditor:
 
     def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[list[Dataset], RunState]:
         """What a request wants to charge under the current attempt of a run."""
-        chain = self._chain(partition, request["dataset"], request["v"])
+        chain = self._open_chain(partition, request["dataset"], request["v"])
         run = self._run(partition, request)
         if run.closed:
             raise Rejection("run-closed")

@@ -168,6 +168,7 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             "scale": _is_float,
             "sampling_rate": lambda value: _is_float(value) and 0 < value <= 1,
         },
+        "close-dataset": {**shared, "dataset": _is_name, "request": _is_token},
         "forget": {
             **shared,
             "request": _is_token,

@@ -145,6 +145,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
+        assert counts.closed == dataset.is_closed
         state = state_of(ledger, name)
         for user, (spent, *_) in state.items():
             budget = dataset.at_orders(dataset.accounts[user], dataset.budget)

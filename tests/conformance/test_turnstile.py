@@ -17,6 +17,7 @@ from dp_accounting import dp_event
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_step, renyi_cost
 from streams import (
     DatasetInUse,
+    DatasetIsClosed,
     Fenced,
     Halt,
     InvalidRequest,
@@ -79,6 +80,28 @@ def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str
     turnstile.run(name, "r")
     with pytest.raises(DatasetInUse):
         turnstile.withdraw_dataset(name)
+
+
+def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    run = turnstile.run(f"{name}-in", "r")
+    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
+    assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
+    with pytest.raises(DatasetIsClosed):
+        run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    for ask in (
+        lambda: turnstile.run(f"{name}-in", "r"),
+        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.withdraw_dataset(name),
+        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, within=name),
+    ):
+        with pytest.raises(DatasetIsClosed):
+            ask()
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.close_dataset(f"{name}-not")
 
 
 # --- users who are forgotten ----------------------------------------------------------------------

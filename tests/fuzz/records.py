@@ -26,6 +26,7 @@ KINDS = {
     "enrol": 4,
     "charge-roster": 14,
     "forget": 0.5,
+    "close-dataset": 0.02,
 }
 DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 

@@ -15,6 +15,7 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
     separated   version 3: runs that keep participations apart, beside others
     forgotten   version 3: users who are forgotten in the midst of rosters, datasets within others
               and runs that keep participations apart
+    closed    version 3: datasets that are closed, one after the other, and asked for all the same
 """
 
 import sys
@@ -28,7 +29,7 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import tariff
 from streams.ledger.ledger import Output
-from streams.schemas import Decision, Forget
+from streams.schemas import CloseDataset, Decision, Forget
 from streams.wire.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
@@ -424,6 +425,35 @@ def make_forgotten(seed: int) -> Log:
     return log
 
 
+def make_closed(seed: int) -> Log:
+    """Datasets end in the midst of steps of their rosters, and of those within them."""
+    rng = np.random.default_rng(600 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    users = [u for u, p in enumerate(partitions_of(np.arange(60), 3)) if p == 1]
+    for name, policy in NESTED.items():
+        log.create(name, **policy)
+        for run, separation in (("r", UNSET), ("apart", 3)):
+            log.open(dataset=name, run=run, min_separation=separation)
+    ends = {int(at): name for at, name in zip([40, 80, 100], [*NESTED][::-1], strict=False)}
+    for number in range(120):
+        name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "apart"]))
+        state, about = log.ledger.runs[name, run], {"dataset": name, "run": run}
+        if number in ends:
+            log.send(CloseDataset(v=3, dataset=ends[number], request=f"c{number}"))
+        elif number % 20 == 19:
+            log.create(name, **NESTED[name])
+            log.open(dataset=name, run=run, attempt=0, request=f"o{number}")
+            log.withdraw(name)
+        elif run == "r" and rng.integers(2):
+            log.enrol(users[:9], **about)
+            log.step(state.step + 1, _chain_tariff(name, 5.0), members=9, **about)
+        else:
+            norms = rng.choice([0.0, 0.3, 1.0], len(users))
+            log.charge(state.step + 1, users, norms, 5.0, **about)
+    log.audit()
+    return log
+
+
 MAKERS = {
     "first": make_first,
     "second": make_second,
@@ -431,6 +461,7 @@ MAKERS = {
     "nested": make_nested,
     "separated": make_separated,
     "forgotten": make_forgotten,
+    "closed": make_closed,
 }
 
 

@@ -105,6 +105,12 @@ def test_the_forgotten_recordings_hold_users_who_are_not_known_any_more():
     assert types >= {(kind, 3) for kind in (*decisions, "forgotten", "halted", "enrolled")}
 
 
+def test_the_closed_recordings_hold_datasets_that_have_ended():
+    types, reasons = kinds_in("closed")
+    assert types >= {(kind, 3) for kind in ("dataset-closed", "roster-decision", "rejected")}
+    assert Reason.DATASET_CLOSED in reasons
+
+
 class StoredState(msgspec.Struct):
     """What a release kept of a recorded log."""
 

@@ -17,6 +17,7 @@ from streams.ledger.ledger import Channel
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Connection, Deadline, Waiting
 from streams.sdk.errors import (
+    DatasetIsClosed,
     DecisionTimeout,
     Fenced,
     InvalidRequest,
@@ -175,6 +176,7 @@ class Trainer:
         self.enrols = False  # it charges a roster
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
+        self.ends = 0.0  # how often, after its last step, it closes the dataset
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
         self.contents: dict[int, Content] = {}
@@ -192,6 +194,8 @@ class Trainer:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
+            except DatasetIsClosed:
+                self.is_closed = True
             except RunIsClosed:
                 if not self.shares_run and not self.closes:
                     raise
@@ -269,6 +273,9 @@ class Trainer:
                 fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
         if self.closes:
             run.close()
+            self.is_closed = True
+        if self._chance.random() < self.ends:
+            self._note(f"closes {turnstile.close_dataset(self.plan.dataset)}")
             self.is_closed = True
 
     def _charge_roster(self, roster: Roster, content: Content) -> tuple[Content, RosterDecided]:

@@ -502,6 +502,12 @@ def names_not_put_back() -> Patches:
 
 
 @mutation
+def closed_datasets_charged() -> Patches:
+    """What is charged to a dataset does not depend on whether it was closed."""
+    yield _set(ledger.Ledger, "_check_open", lambda self, dataset: None)
+
+
+@mutation
 def rest_not_spent() -> Patches:
     """A member of a roster goes on being admitted after it was forgotten."""
     yield _set(accounts.Accounts, "spend_the_rest", lambda self, slot: self.enrol([]))

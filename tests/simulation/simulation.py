@@ -80,6 +80,7 @@ class Simulation:
                     trainer.enrols = rivals == 1 and rng.random() < 0.4
                     trainer.min_separation = None if trainer.enrols else separation
                     trainer.forgets = self._forgets
+                    trainer.ends = self._forgets
                     trainers.append(trainer)
         return trainers
 

@@ -403,11 +403,12 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
-    order += ["enrol", "charge-roster", "close-run", "forget"]
+    order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
     requests = sorted(examples("norms"), key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.
     requests.sort(key=lambda example: _dataset_of(example[1]) == "digits")
     requests.sort(key=lambda example: (example[1].get("run"), example[1].get("step")) == LAST)
+    requests.sort(key=lambda example: example[1]["type"] == "close-dataset")
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])
     answers: dict[str, list[Any]] = {channel.value: [] for channel in Channel}
