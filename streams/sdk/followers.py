@@ -173,7 +173,8 @@ def is_whole(decision: Decision) -> bool:
     if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
         return False
     for name in ("too_soon", "forgotten"):
-        if len(getattr(decision, name, None) or decision.admitted) != octets:
+        packed = getattr(decision, name, None)
+        if isinstance(packed, bytes) and len(packed) != octets:
             return False
     admitted = unpack_bits(decision.admitted, decision.users)
     if bool((admitted & (too_soon_of(decision) | forgotten_of(decision))).any()):
@@ -187,16 +188,18 @@ def is_whole(decision: Decision) -> bool:
 
 def too_soon_of(decision: Decision) -> NDArray[np.bool_]:
     """Who is halted because the last participation was not long enough ago, (users,)."""
-    if isinstance(decision, SeparatedDecision | ForgettingDecision) and decision.too_soon:
-        return unpack_bits(decision.too_soon, decision.users)
+    too_soon = getattr(decision, "too_soon", None)
+    if isinstance(too_soon, bytes):
+        return unpack_bits(too_soon, decision.users)
     return np.zeros(decision.users, dtype=np.bool_)
 
 
 def forgotten_of(answer: Decision | Halted) -> NDArray[np.bool_]:
     """Who is halted because the service was told to forget them, (users,)."""
     count = answer.users if isinstance(answer, Decision) else _count_of(answer.users)
-    if isinstance(answer, ForgettingDecision | Halted) and answer.forgotten:
-        return unpack_bits(answer.forgotten, count)
+    forgotten = getattr(answer, "forgotten", None)
+    if isinstance(forgotten, bytes):
+        return unpack_bits(forgotten, count)
     return np.zeros(count, dtype=np.bool_)
 
 
