@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streams.sdk.errors import (
         ConflictingDecisions,
         DatasetInUse,
+        DatasetIsClosed,
         DecisionTimeout,
         Fenced,
         InvalidRequest,
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncTurnstile",
     "ConflictingDecisions",
     "DatasetInUse",
+    "DatasetIsClosed",
     "DecisionTimeout",
     "Fenced",
     "Halt",

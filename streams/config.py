@@ -23,6 +23,7 @@ _PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
 _REDIS_OPTIONS = re.compile(r"db|username|password|client_name|ssl_[a-z_]+")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
+_ERASURE_KEY_BYTES = 16, 64
 _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -85,6 +86,7 @@ class Config:
     redis_key: str = _path()
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
+    erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
 
@@ -108,6 +110,7 @@ class Config:
         self._check_login()
         self._check_certificates()
 
+        _check_erasure_keys(self.erasure_keys)
         if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
                 f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
@@ -253,6 +256,17 @@ def _convert(name: str, value: Any) -> Any:
 def _check_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise ConfigurationError(f"{name} is {value}; it must be {least} to {most:,}")
+
+
+def _check_erasure_keys(keys: str) -> None:
+    """Refuse keys that could be guessed, or are too long for the hash."""
+    least, most = _ERASURE_KEY_BYTES
+    for number, key in enumerate(keys.replace(",", " ").split(), start=1):
+        if not least <= len(key.encode()) <= most:
+            raise ConfigurationError(
+                f"erasure_keys: key {number} has {len(key.encode())} bytes; it must have {least} "
+                f"to {most}, as `openssl rand -hex 32` makes them"
+            )
 
 
 def _check_brokers(addresses: str) -> None:

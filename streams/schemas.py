@@ -27,6 +27,8 @@ request.
     A dataset may know users by ``pseudonyms``, and says of which key.
     A run may keep the participations of a user apart (``min_separation``). It is opened and charged
     in version 3 only, by which who asks is told who came too soon.
+    A user can be forgotten (``forget``). Who is charged by then is halted; answers of version 3 say
+    so, those of earlier ones that nothing is left. A dataset can be closed (``close-dataset``).
 
 Changing a record:
 
@@ -108,6 +110,7 @@ class Reason(StrEnum):
     INVALID_POLICY = "invalid-policy"
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
+    DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
@@ -243,6 +246,12 @@ class WithdrawDataset(_OfDataset, frozen=True, tag="withdraw-dataset"):
     request: Token
 
 
+class CloseDataset(_OfDataset, frozen=True, tag="close-dataset"):
+    """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
+
+    request: Token
+
+
 class Charge(_OfRun, frozen=True, tag="charge"):
     """One step of one run, for the users of one partition; empty partitions get one too."""
 
@@ -288,8 +297,35 @@ class ChargeRoster(_OfRun, frozen=True, tag="charge-roster"):
     sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # 1 but for poisson-gaussian
 
 
+class Forget(_Record, frozen=True, tag="forget"):
+    """Forgets who a user is, and admits that user to nothing any more; sent where the user lives.
+
+    The datasets whose budgets count together are one: of all that are within one another, the user
+    is forgotten in every one.
+    """
+
+    request: Token
+    user: IntegerUser | StringUser
+    dataset: Name | UnsetType = UNSET  # and those that share a budget with it; not given: all
+    # Of the key that made the id, if it is a pseudonym: datasets of other keys know nobody by it.
+    pseudonyms: Fingerprint | UnsetType = UNSET
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset, if it names one."""
+        return () if self.dataset is UNSET else (self.dataset,)
+
+
 Request: TypeAlias = (
-    CreateDataset | WithdrawDataset | OpenRun | CloseRun | Charge | Enrol | ChargeRoster
+    CreateDataset
+    | WithdrawDataset
+    | CloseDataset
+    | OpenRun
+    | CloseRun
+    | Charge
+    | Enrol
+    | ChargeRoster
+    | Forget
 )
 
 # --- answers: the topic `halts` -----------------------------------------------------------------
@@ -335,6 +371,15 @@ class DatasetWithdrawn(_OfDataset, frozen=True, tag="dataset-withdrawn"):
     offset: int
 
 
+class DatasetClosed(_OfDataset, frozen=True, tag="dataset-closed"):
+    """This partition charges the dataset no more, nor those within it; their accounts stay."""
+
+    request: Token
+    partition: int
+    offset: int
+    datasets: list[Name]  # all of these, sorted
+
+
 class Decision(_OfRun, frozen=True, tag="decision"):
     """Who is admitted to one step, in one partition; positions are those of the request's users."""
 
@@ -369,6 +414,19 @@ class SeparatedDecision(Decision, frozen=True, kw_only=True, tag="separated-deci
     refused: bytes | UnsetType = UNSET
 
 
+class ForgettingDecision(Decision, frozen=True, kw_only=True, tag="forgetting-decision"):
+    """The same, whatever the run and its dataset, where somebody was halted who was forgotten."""
+
+    # Bit set: halted because they were forgotten. Among the halted they have the names that took
+    # the place of their ids.
+    forgotten: bytes
+    # As in a separated decision, if the run keeps participations apart.
+    too_soon: bytes | UnsetType = UNSET
+    # As in a nested decision, if the dataset is within others; 0 for who was forgotten.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
+
+
 class Enrolled(_OfRun, frozen=True, tag="enrolled"):
     """The roster of a run in one partition, as of the last step and with who was enrolled since."""
 
@@ -387,6 +445,9 @@ class Enrolled(_OfRun, frozen=True, tag="enrolled"):
     exhausted: bytes  # positions of those who have nothing left
     tariff: bytes = b""  # the digest of that of the last step
     decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
+    # Positions of those who were forgotten, if there are any. In the digests there is 0 or "" in
+    # the place of their ids.
+    forgotten: bytes | UnsetType = UNSET
 
 
 class RosterDecision(_OfRun, frozen=True, tag="roster-decision"):
@@ -424,19 +485,32 @@ class Halted(_OfRun, frozen=True, tag="halted"):
     # As in a nested decision, if the dataset is within others.
     budgets: list[Name] | UnsetType = UNSET
     refused: bytes | UnsetType = UNSET
+    forgotten: bytes | UnsetType = UNSET  # as in a forgetting decision, if anybody was
+
+
+class Forgotten(_Record, frozen=True, tag="forgotten"):
+    """This partition, where the user lives, does not know any more who that is."""
+
+    request: Token
+    partition: int
+    offset: int
+    datasets: list[Name]  # in which the user is forgotten and admitted to nothing, sorted
 
 
 Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
+    | DatasetClosed
     | RunOpened
     | RunClosed
     | Decision
     | NestedDecision
     | SeparatedDecision
+    | ForgettingDecision
     | Enrolled
     | RosterDecision
     | Halted
+    | Forgotten
 )
 
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
@@ -548,7 +622,7 @@ def _check_features(request: Request) -> None:
 def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
-        case Enrol() | ChargeRoster():
+        case Enrol() | ChargeRoster() | Forget() | CloseDataset():
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
             feature = "own_order"
@@ -614,3 +688,20 @@ def decode_answer(value: bytes) -> Answer:
 def odometer_key(dataset: str, user: User) -> bytes:
     """The key of a user's odometer checkpoints, for compaction: the JSON array [dataset, user]."""
     return msgspec.json.encode((dataset, user))
+
+
+def tombstone(offset: int) -> bytes:
+    """What stands for no value at all, as long as a worker keeps it: Kafka gets a null, by which
+    compaction forgets the key, and the offset of the record that led to it in a header.
+    """
+    return _TOMBSTONE + offset.to_bytes(8, "big")
+
+
+def tombstone_offset(value: bytes) -> int | None:
+    """The offset that ``tombstone`` was given; None if it is a record."""
+    if value[:1] != _TOMBSTONE or len(value) != 1 + 8:
+        return None
+    return int.from_bytes(value[1:], "big")
+
+
+_TOMBSTONE = b"\0"  # with which no record of this module begins

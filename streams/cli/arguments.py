@@ -59,6 +59,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_worker(verbs)
     _add_datasets(verbs)
     _add_runs(verbs)
+    _add_forget(verbs)
     _add_topics(verbs)
     add_security(verbs)
     verb(verbs, "status", commands.status, "partitions, owners, lag, users", OBSERVER)
@@ -141,7 +142,7 @@ def _add_worker(verbs: Any) -> None:
 
 
 def _add_datasets(verbs: Any) -> None:
-    dataset = verbs.add_parser("dataset", help="create, show, list or withdraw datasets")
+    dataset = verbs.add_parser("dataset", help="create, show, list, withdraw or close datasets")
     verbs = dataset.add_subparsers(required=True, metavar="COMMAND")
     create = verb(verbs, "create", commands.dataset_create, "fix the policy of a dataset", CLIENT)
     create.add_argument("name", type=name_of)
@@ -178,6 +179,16 @@ def _add_datasets(verbs: Any) -> None:
         CLIENT,
     )
     withdraw.add_argument("name", type=name_of)
+    close = verb(
+        verbs,
+        "close",
+        commands.dataset_close,
+        "end a dataset for good, those within it and all their runs",
+        CLIENT,
+        "Nothing is charged to them any more, and their names are not used again. What was charged "
+        "stays charged. Doing it again completes what reached only some partitions.",
+    )
+    close.add_argument("name", type=name_of)
 
 
 def _add_runs(verbs: Any) -> None:
@@ -204,6 +215,27 @@ def _add_runs(verbs: Any) -> None:
         "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
+
+
+def _add_forget(verbs: Any) -> None:
+    forget = verb(
+        verbs,
+        "forget",
+        commands.forget,
+        "forget who a user is, for good: what was spent stays spent, nothing more is admitted",
+        CLIENT,
+        "A keyed hash takes the place of the id in what workers keep. The log, and checkpoints of "
+        "it, have the id until they are trimmed: docs/erasure.md. Doing it again is fine.",
+    )
+    forget.add_argument(
+        "--user", required=True, help="the id; digits mean the integer and the string"
+    )
+    forget.add_argument(
+        "--dataset",
+        type=name_of,
+        default="all",
+        help="in this one and those that share a budget with it, or all (default all)",
+    )
 
 
 def _add_topics(verbs: Any) -> None:

@@ -117,6 +117,14 @@ def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+def dataset_close(options: argparse.Namespace, config: Config) -> int:
+    """End a dataset for good, and all that are within it."""
+    with Turnstile(config=config) as turnstile:
+        for name in turnstile.close_dataset(options.name):
+            show({"dataset": name, "closed": True}, options.json)
+    return Exit.OK
+
+
 def run_close(options: argparse.Namespace, config: Config) -> int:
     """End a run for good; one that is closed stays so."""
     with Turnstile(config=config) as turnstile:
@@ -129,6 +137,33 @@ def run_close(options: argparse.Namespace, config: Config) -> int:
         return Exit.REFUSED
     show({"dataset": options.dataset, "run": options.name, "closed": True}, options.json)
     return Exit.OK
+
+
+def forget(options: argparse.Namespace, config: Config) -> int:
+    """Have the service forget a user."""
+    meant = {options.user: options.user} if config.pseudonym_key else ids(options.user, config)
+    dataset = None if options.dataset == _EVERYWHERE else options.dataset
+    found = False
+    with Turnstile(config=config) as turnstile:
+        for user in dict.fromkeys(meant.values()):
+            datasets = turnstile.forget(user, dataset)
+            found = found or bool(datasets)
+            for name in datasets:
+                show({"dataset": name, "id_kind": _kind(user), "forgotten": True}, options.json)
+    if not found:
+        note(
+            "turnstile: nobody of that id was ever charged there: nothing was forgotten, and "
+            "whoever has it can be charged"
+        )
+        return Exit.REFUSED
+    return Exit.OK
+
+
+_EVERYWHERE = "all"
+
+
+def _kind(user: User) -> str:
+    return "string" if isinstance(user, str) else "integer"
 
 
 def dataset_show(options: argparse.Namespace, config: Config) -> int:
@@ -201,7 +236,8 @@ def status(options: argparse.Namespace, config: Config) -> int:
 
 
 def _dataset(dataset: DatasetStatus) -> dict[str, Any]:
-    return {**_policy(dataset.policy), "users": dataset.users, "exhausted": dataset.exhausted}
+    counts = {"users": dataset.users, "exhausted": dataset.exhausted, "closed": dataset.closed}
+    return _policy(dataset.policy) | counts
 
 
 def _policy(policy: Policy) -> dict[str, Any]:

@@ -22,7 +22,7 @@ NOBODY = "Nothing was ever charged to this user."
 """Whether there is such a user, and such a dataset, or not."""
 
 _EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
-_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "exhausted")
+_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "forgotten", "exhausted")
 _SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon")
 _PLACE = ("partition", "offset")
 
@@ -128,7 +128,12 @@ def _why(event: Event, budget: str) -> str:
         asked, left = share.asked[share.tightest], share.left[share.tightest]
         return f"{plain(asked)} asked for, {plain(left)} left"
     if event.what == "earlier":
-        return f"before offset {event.offset}, from which on the log is there"
+        known = ", and forgotten" if event.forgotten else ""
+        return f"before offset {event.offset}, from which on the log is there{known}"
+    if event.what == "forgotten":
+        return "what was left is spent: nothing is admitted any more"
+    if event.forgotten:
+        return "forgotten"
     if event.too_soon:
         return "too soon after the last participation"
     return "nothing left after it" if event.exhausted and event.what != "refused" else ""

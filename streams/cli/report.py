@@ -57,6 +57,8 @@ def report(options: argparse.Namespace, config: Config) -> int:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
     given = {"delta": options.delta, "method": options.method}
+    if forgotten := sum(part.forgotten for part in losses):
+        note(f"{forgotten} accounts have no row: their users were forgotten")
     if output is None:
         for row in _rows(losses, given):
             show(row, options.json)

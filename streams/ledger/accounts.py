@@ -123,6 +123,7 @@ class Accounts:
         policy: under what they are charged.
         rule: what comes of it.
         account: their numbers, for the rosters that charge them in arrears.
+        forgotten: the names of those who were forgotten, among all with whom budgets are shared.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
@@ -134,6 +135,7 @@ class Accounts:
         self._rows: Balances = self._own or Balances(self.rule.orders)
         self.account = Account(self.rule.terms, cast(terms.Balances, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
+        self.forgotten: set[User] = set()
 
     def __len__(self) -> int:
         return len(self._index)
@@ -172,9 +174,35 @@ class Accounts:
         if len(members):
             check_no_member(users, slots, members)
         if len(new):
-            check_new_users(new_users, self._partition, self.policy.partitions)
+            # A name lives nowhere: who has it was known before it took the place of an id.
+            check_new_users(new_users, self._partition, self.policy.partitions, self.forgotten)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return Sought(slots, new_users)
+
+    def knows(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.bool_]:
+        """Which of these users have an account, (n,)."""
+        return np.asarray(self._index.find(users) != UNKNOWN)
+
+    def rename(self, slot: int, user: User) -> None:
+        """Put another id, which nobody has, in the place of one."""
+        if self._index.user(slot) != user:
+            self._index.rename(slot, user)
+            self._rows.touch(np.array([slot]))
+
+    def spend_the_rest(self, slot: int) -> AccountsChanges:
+        """Charge a user all that is left; the odometer says nothing of it."""
+        slots, bound = np.array([slot]), NOBODY
+        self.account.take(slots)
+        budget = np.array(self.policy.budget)
+        if self._own is not None:
+            if not self._own.bound[slot]:
+                self._own.order[slot], self._own.bound[slot] = 0, 1
+                bound = slots
+            budget = budget[self._own.order[slot]]
+        rest = budget - self._rows.spent[slots]
+        self._rows.spent[slots] += rest
+        self._rows.base[slots] += rest
+        return self.note(slots, slots, bound)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""

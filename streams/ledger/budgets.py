@@ -7,7 +7,7 @@ one step of one fold. Two datasets have a budget in common if the outermost is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -18,9 +18,15 @@ from accounting import InvalidInput
 from streams.ledger.accounts import Accounts, AccountsChanges, Plan, Raised, Sought
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
+from streams.ledger.forgotten import which_forgotten
 from streams.schemas import Charge, Policy, User
 
 _NOBODY = np.empty(0, dtype=np.uint8)
+_NO_POSITIONS = np.empty(0, dtype=np.int64)
+
+Ids = NDArray[np.int64] | list[User]
+KnownAs = Callable[[Ids, Accounts], Ids]
+"""Users by the names that are kept, of those who share a budget in these accounts."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Charged:
     raised: list[tuple[str, Iterator[Raised]]]  # by dataset
     changes: list[AccountsChanges]
     too_soon: NDArray[np.bool_] | None  # who had to wait; None: nobody ever has to
+    forgotten: NDArray[np.bool_] | None  # who is not known any more; None: nobody is
 
 
 class Budgets:
@@ -48,9 +55,12 @@ class Budgets:
         outermost: those that all datasets have in common with which any budget is shared.
     """
 
-    def __init__(self, accounts: Sequence[Accounts]) -> None:
+    def __init__(self, accounts: Sequence[Accounts], known_as: KnownAs) -> None:
         self.accounts = tuple(accounts)
         self.own, self.outermost = self.accounts[0], self.accounts[-1]
+        for inner in self.accounts[:-1]:
+            inner.forgotten = self.outermost.forgotten
+        self._known_as = known_as
 
     @property
     def is_nested(self) -> bool:
@@ -80,6 +90,7 @@ class Budgets:
         """
         held = [(accounts.policy, accounts.first_user) for accounts in self.accounts]
         users, norms, mechanism = check_charge(charge, held)
+        users = self.known_as(users)
         return [Plan(users, norms, mechanism, *accounts.seek(users)) for accounts in self.accounts]
 
     def charge(self, plans: Sequence[Plan], too_soon: NDArray[np.bool_] | None = None) -> Charged:
@@ -89,8 +100,11 @@ class Budgets:
             plans: of each budget.
             too_soon: who is left out whatever is left, (n,): nothing is asked of them anywhere.
         """
-        if too_soon is not None:
-            plans = [replace(plan, norms=np.where(too_soon, 0.0, plan.norms)) for plan in plans]
+        forgotten = self.are_forgotten(plans[0].users)
+        left_out = [who for who in (too_soon, forgotten) if who is not None]
+        if left_out:
+            out = reduce(np.logical_or, left_out)
+            plans = [replace(plan, norms=np.where(out, 0.0, plan.norms)) for plan in plans]
         for accounts, plan in zip(self.accounts, plans, strict=True):
             accounts.prepare(plan)
         allowed, refused_by = None, _NOBODY
@@ -101,7 +115,7 @@ class Budgets:
             for accounts, plan in zip(self.accounts, plans, strict=True)
         ]
         own = outcomes[0]
-        admitted = own.admitted if too_soon is None else own.admitted & ~too_soon
+        admitted = own.admitted & ~out if left_out else own.admitted
         return Charged(
             users=plans[0].users,
             admitted=admitted,
@@ -115,7 +129,25 @@ class Budgets:
             ],
             changes=[outcome.changes for outcome in outcomes],
             too_soon=too_soon,
+            forgotten=forgotten,
         )
+
+    def known_as(self, users: Ids) -> Ids:
+        """These users, by their names those who were forgotten."""
+        return self._known_as(users, self.outermost)
+
+    def forgotten_at(self, slots: Numbers) -> Numbers:
+        """Positions of those in these slots of the dataset itself who were forgotten."""
+        forgotten = self.are_forgotten(self.own.users_at(slots))
+        return np.flatnonzero(forgotten) if forgotten is not None else _NO_POSITIONS
+
+    def are_forgotten(self, users: Ids) -> NDArray[np.bool_] | None:
+        """Which of these users, by their names, were forgotten, (n,); None if nobody was."""
+        names = self.outermost.forgotten
+        if not names:
+            return None
+        forgotten = which_forgotten(users, names)
+        return forgotten if forgotten.any() else None
 
     def _allowed(self, plans: Sequence[Plan]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
         """Whom all budgets admit, and the first that does not admit each of the others."""

@@ -6,7 +6,7 @@ holds at least one string.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from streams.ledger.index import UNKNOWN
 from streams.ledger.policies import mechanism_of, user_ids_of
 from streams.normal_form import first_irregular, normal_form
 from streams.schemas import Charge, Policy, Reason, Rejection, User
-from streams.wire.packing import unpack_norms, unpack_users
+from streams.wire.packing import select_users, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
 
@@ -89,13 +89,26 @@ def check_no_member(
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
-def check_new_users(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
+def check_new_users(
+    users: NDArray[np.int64] | list[User],
+    partition: int,
+    partitions: int,
+    forgotten: Collection[User] = (),
+) -> None:
     """Check users that were never seen; those seen before were checked when they came.
+
+    Args:
+        users: they, in this partition.
+        partition: this one.
+        partitions: of so many.
+        forgotten: names of users who may live anywhere.
 
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
     """
     check_distinct(users)
+    if forgotten:
+        users = select_users(users, np.flatnonzero([plain(u) not in forgotten for u in users]))
     check_homes(users, partition, partitions)
 
 

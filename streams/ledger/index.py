@@ -86,6 +86,19 @@ class UserIndex:
         self._integers.add(np.array(integer_slots, dtype=np.int64), self._integer_at)
         return slots
 
+    def rename(self, slot: int, user: User) -> None:
+        """Put another id of the same kind, which nobody has, in a slot.
+
+        The table finds a slot by the id that is there now: where the old one was, the place stays
+        taken, by a slot that is nobody else's.
+        """
+        if isinstance(user, str):
+            del self._strings[cast(str, self._string_at[slot])]
+            self._strings[user], self._string_at[slot] = slot, user
+        else:
+            self._integer_at[slot] = user
+            self._integers.add(np.array([slot]), self._integer_at)
+
     def users_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64] | list[User]:
         """The ids in these slots, in their order."""
         integers = self._integer_at[slots]

@@ -8,6 +8,8 @@ sees it:
     policy --open-run--> policy, in use
     policy --create-dataset within it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
+    policy, in use or not --close-dataset--> closed, as are those within it and all their runs
+    closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
 
 Applying the same records to the same state gives the same bytes, on any machine.
@@ -21,9 +23,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from streams.ledger.accounts import Accounts
 from streams.ledger.apart import check_roster, check_version, separation_of
 from streams.ledger.budgets import Budgets
+from streams.ledger.charges import check_homes
 from streams.ledger.columns import Rows, UnknownState
+from streams.ledger.forgotten import ErasureKeys, LostErasureKey, alone, check_key
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -36,6 +41,7 @@ from streams.ledger.outputs import (
     halted_of,
     reject,
     roster_decision_of,
+    tombstone_of,
 )
 from streams.ledger.policies import (
     check_policy,
@@ -48,6 +54,7 @@ from streams.ledger.policies import (
 from streams.ledger.rosters import Members, enrolment, pricing
 from streams.ledger.rule import NOBODY
 from streams.ledger.runs import (
+    RunState,
     check_next_step,
     closed,
     opened,
@@ -61,12 +68,16 @@ from streams.schemas import (
     Answer,
     Charge,
     ChargeRoster,
+    CloseDataset,
     CloseRun,
     CreateDataset,
+    DatasetClosed,
     DatasetCreated,
     DatasetWithdrawn,
     Enrol,
     Enrolled,
+    Forget,
+    Forgotten,
     OpenRun,
     Policy,
     Reason,
@@ -74,6 +85,7 @@ from streams.schemas import (
     Request,
     RunClosed,
     RunOpened,
+    User,
     WithdrawDataset,
     decode_request,
     encode,
@@ -88,6 +100,7 @@ __all__ = [
     "Kept",
     "LayoutMismatch",
     "Ledger",
+    "LostErasureKey",
     "Output",
     "Summary",
     "UnknownState",
@@ -101,6 +114,7 @@ def ledger_of(
     partitions: int,
     topic: bytes,
     chain: Chain,
+    erasure_keys: str = "",
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -110,12 +124,14 @@ def ledger_of(
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
         chain: the digest of the log up to there.
+        erasure_keys: by which users who were forgotten are known again; see ``ErasureKeys``.
 
     Raises:
         LayoutMismatch: the state is of another P.
+        LostErasureKey: users were forgotten under a key that is not among these.
         UnknownState: a later release wrote some of it.
     """
-    ledger = Ledger(partition, partitions, topic)
+    ledger = Ledger(partition, partitions, topic, erasure_keys)
     ledger.load(kept.pages)
     for changes in kept.changes:
         ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
@@ -129,12 +145,20 @@ class Ledger(State):
 
     Attributes:
         topic: the 16 bytes of the topic's id in Kafka.
+        erasure_keys: by which users who were forgotten are known again.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
             it is: they are not applied.
     """
 
-    def __init__(self, partition: int, partitions: int, topic: bytes = NO_TOPIC) -> None:
-        super().__init__(partition, partitions)
+    def __init__(
+        self,
+        partition: int,
+        partitions: int,
+        topic: bytes = NO_TOPIC,
+        erasure_keys: str = "",
+    ) -> None:
+        super().__init__(partition, partitions, ErasureKeys(erasure_keys, topic))
+        self.erasure_keys = erasure_keys
         self.topic = topic
         self.chain = genesis(topic, partition, partitions)
 
@@ -170,6 +194,8 @@ class Ledger(State):
                 return self._charge(place, request)
             case ChargeRoster():
                 return self._charge_roster(place, request)
+            case Forget():
+                return self._forget(place, request)
             case Enrol():
                 answer = self._enrol(place, request)
             case CreateDataset():
@@ -180,6 +206,8 @@ class Ledger(State):
                 answer = self._open_run(place, request)
             case CloseRun():
                 answer = self._close_run(place, request)
+            case CloseDataset():
+                answer = self._close_dataset(place, request)
         return [answer_to(request, encode(answer))]
 
     def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
@@ -194,6 +222,8 @@ class Ledger(State):
             raise Rejection(Reason.INVALID_POLICY, detail)
         stored = self.policies.get(request.address)
         if stored is None:
+            if outer:
+                self._check_open(outer[0].dataset)
             if policy.within is not UNSET and not outer:
                 detail = f"dataset {policy.within!r} does not exist: create the outer one first"
                 raise Rejection(Reason.UNKNOWN_DATASET, detail)
@@ -209,6 +239,7 @@ class Ledger(State):
             if request.v == 1:  # which forgot what comes of it; later clients say it
                 detail += ": create a dataset with another name"
             raise Rejection(Reason.POLICY_CHANGED, detail)
+        self._check_open(policy.dataset)
         return DatasetCreated(
             v=request.v,
             request=request.request,
@@ -221,6 +252,7 @@ class Ledger(State):
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
+            self._check_open(name)
             if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
@@ -237,7 +269,7 @@ class Ledger(State):
         )
 
     def _open_run(self, place: Place, request: OpenRun) -> RunOpened:
-        budgets = self._budgets_of(request.dataset, request.v)
+        budgets = self._open_budgets_of(request.dataset, request.v)
         address = request.address
         known, separation = self.runs.get(address), self.separations.get(address, UNSET)
         run = opened(known, request)
@@ -262,10 +294,7 @@ class Ledger(State):
     def _close_run(self, place: Place, request: CloseRun) -> RunClosed:
         self._budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
-        self.runs[request.address] = closed(run)
-        self._drop_roster(request.address)
-        if (separation := self.separations.pop(request.address, None)) is not None:
-            self.participants.forget(request.address, separation)
+        self._end_run(request.address, run)
         return RunClosed(
             v=request.v,
             dataset=request.dataset,
@@ -277,8 +306,41 @@ class Ledger(State):
             last_step=run.step,
         )
 
+    def _close_dataset(self, place: Place, request: CloseDataset) -> DatasetClosed:
+        self._budgets_of(request.dataset)
+        datasets = self.policies.within(request.dataset)
+        for address, run in list(self.runs.items()):
+            if address[0] in datasets and not run.closed:
+                self._end_run(address, run)
+        for name in datasets:
+            if (name,) not in self.closed:
+                self.closed[name,] = place.offset
+        return DatasetClosed(
+            v=request.v,
+            dataset=request.dataset,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            datasets=datasets,
+        )
+
+    def _end_run(self, address: Address, run: RunState) -> None:
+        """Charge what is in arrears, and keep of a run only that there was one."""
+        self.runs[address] = closed(run)
+        self._drop_roster(address)
+        if (separation := self.separations.pop(address, None)) is not None:
+            self.participants.forget(address, separation)
+
+    def _check_open(self, dataset: str) -> None:
+        if (dataset,) in self.closed:
+            detail = (
+                f"dataset {dataset!r} was closed, which is for good: what was charged to it stays, "
+                "and so does its name"
+            )
+            raise Rejection(Reason.DATASET_CLOSED, detail)
+
     def _charge(self, place: Place, charge: Charge) -> list[Output]:
-        budgets = self._budgets_of(charge.dataset, charge.v)
+        budgets = self._open_budgets_of(charge.dataset, charge.v)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         separation = self.separations.get(charge.address, UNSET)
         check_version(charge, separation)
@@ -316,7 +378,7 @@ class Ledger(State):
         ]
 
     def _enrol(self, place: Place, request: Enrol) -> Enrolled:
-        budgets = self._budgets_of(request.dataset)
+        budgets = self._open_budgets_of(request.dataset)
         run = under_current_attempt(self.runs.get(request.address), request)
         check_roster(request, self.separations.get(request.address, UNSET))
         terms = self.rosters.get(request.address)
@@ -333,11 +395,11 @@ class Ledger(State):
         if len(slots[0]):
             added = members.add(slots, enrolled.terms.levels)
             self._note_members(request.address, added)
-        digests = members.digests(budgets.own)
-        return enrolled_of(request, enrolled.terms, members, digests, run, place)
+        known = members.digests(budgets)
+        return enrolled_of(request, enrolled.terms, members, known, run, place)
 
     def _charge_roster(self, place: Place, charge: ChargeRoster) -> list[Output]:
-        budgets = self._budgets_of(charge.dataset)
+        budgets = self._open_budgets_of(charge.dataset)
         run = under_current_attempt(self.runs.get(charge.address), charge)
         digest = roster_digest(charge)
         if charge.step == run.step:
@@ -383,6 +445,60 @@ class Ledger(State):
             *halted_of(charge, halted, exhausted, refused, place),
             *checkpoints,
         ]
+
+    def _forget(self, place: Place, request: Forget) -> list[Output]:
+        if request.dataset is not UNSET:
+            *_, policy = self._budgets_of(request.dataset).policies
+            check_key(policy, request)
+            outermost = [policy.dataset]
+        else:
+            outermost = [
+                name
+                for (name,), policy in sorted(self.policies.items())
+                if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
+            ]
+        check_homes(alone(request.user), place.partition, self.partitions)
+        forgotten: list[str] = []
+        tombstones: list[Output] = []
+        for name in outermost:
+            family = self.policies.family(name)
+            there, left = self._forget_in(family, self.policies.budgets(name), request.user)
+            forgotten += there
+            tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
+        answer = Forgotten(
+            v=request.v,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            datasets=sorted(forgotten),
+        )
+        return [answer_to(request, encode(answer)), *tombstones]
+
+    def _forget_in(
+        self, family: Sequence[Accounts], budgets: Budgets, user: User
+    ) -> tuple[list[str], list[str]]:
+        """Forget a user in datasets that share a budget, the outermost.
+
+        Returns:
+            In which of them the user is forgotten now, and in which since now.
+        """
+        (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
+        if known != user or user in budgets.own.forgotten:
+            found = alone(known)
+            return [a.policy.dataset for a in family if a.knows(found)[0]], []
+        members = [accounts for accounts in family if accounts.knows(alone(user))[0]]
+        if not members:
+            return [], []
+        self._wake(budgets)
+        (slot,) = budgets.own.seek(alone(user)).slots.tolist()
+        self._note(budgets.own.spend_the_rest(slot))
+        self._note_taken(budgets, [np.array([slot])])
+        name = self.forgotten.new_name(user, family)
+        datasets = [accounts.policy.dataset for accounts in members]
+        for accounts in members:
+            (slot,) = accounts.seek(alone(user)).slots.tolist()
+            self.forgotten[accounts.policy.dataset, str(slot)] = name
+        return datasets, datasets
 
     def _drop_roster(self, address: Address) -> None:
         """Charge its members what is in arrears, and forget it."""
@@ -434,6 +550,12 @@ class Ledger(State):
         if policy.within is UNSET or policy.within not in self.datasets:
             return []
         return self.policies.budgets(policy.within).policies
+
+    def _open_budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
+        """The same, of a dataset that is not closed."""
+        budgets = self._budgets_of(dataset, version)
+        self._check_open(dataset)
+        return budgets
 
     def _budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
         """Of a dataset that a request of this version wants to charge."""

@@ -29,6 +29,7 @@ from streams.schemas import (
     Decision,
     Enrol,
     Enrolled,
+    ForgettingDecision,
     Halted,
     NestedDecision,
     OdometerCheckpoint,
@@ -40,6 +41,7 @@ from streams.schemas import (
     User,
     encode,
     odometer_key,
+    tombstone,
 )
 from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users
 
@@ -78,7 +80,8 @@ class Place(NamedTuple):
 
 def answer_to(request: Request, answer: bytes) -> Output:
     """An answer goes under the name of what was asked about: of the run, or of the dataset."""
-    return Output(Channel.HALTS, request.address[-1].encode(), answer)
+    address = request.address
+    return Output(Channel.HALTS, address[-1].encode() if address else None, answer)
 
 
 def decision_of(
@@ -107,6 +110,14 @@ def decision_of(
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
     )
+    if outcome.forgotten is not None and charge.v >= 3:
+        soon = UNSET if outcome.too_soon is None else pack_bits(outcome.too_soon)
+        forgetting = ForgettingDecision(
+            **asdict(decision), forgotten=pack_bits(outcome.forgotten), too_soon=soon
+        )
+        if not budgets.is_nested:
+            return forgetting
+        return replace(forgetting, **_refused(budgets, outcome.refused))
     if outcome.too_soon is not None:
         separated = SeparatedDecision(**asdict(decision), too_soon=pack_bits(outcome.too_soon))
         if not budgets.is_nested:
@@ -121,12 +132,12 @@ def enrolled_of(
     request: Enrol,
     terms: Terms,
     members: Members,
-    digests: bytes,
+    known: tuple[bytes, NDArray[np.int64]],
     run: RunState,
     place: Place,
 ) -> Enrolled:
-    """What is said of a roster, whose members have these digests."""
-    count = len(members)
+    """What is said of a roster, whose members have these digests, but for those at positions."""
+    count, (digests, forgotten) = len(members), known
     return Enrolled(
         v=request.v,
         dataset=request.dataset,
@@ -146,6 +157,7 @@ def enrolled_of(
         exhausted=pack_positions(members.exhausted, count),
         tariff=terms.tariff,
         decision=run.decision if run.of_roster else b"",
+        forgotten=pack_positions(forgotten, count) if len(forgotten) else UNSET,
     )
 
 
@@ -201,6 +213,9 @@ def halted_of(
         )
         if budgets.is_nested:
             halted = replace(halted, **_refused(budgets, refused_by[some]))
+        forgotten = budgets.are_forgotten(users[some])
+        if forgotten is not None:
+            halted = replace(halted, forgotten=pack_bits(forgotten))
         yield answer_to(charge, encode(halted))
 
 
@@ -218,6 +233,11 @@ def checkpoint_of(
         order=UNSET if risen.order is None else risen.order,
     )
     return Output(Channel.ODOMETER, odometer_key(dataset, risen.user), encode(checkpoint))
+
+
+def tombstone_of(dataset: str, user: User, place: Place) -> Output:
+    """By which the checkpoints of a user are forgotten."""
+    return Output(Channel.ODOMETER, odometer_key(dataset, user), tombstone(place.offset))
 
 
 class _Refused(TypedDict):
@@ -246,7 +266,7 @@ def reject(
         current_attempt: of the run that it is about, if there is one.
         place: of the record.
     """
-    dataset, run = (*(request.address if request else ()), None, None)[:2]
+    dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))
     rejected = Rejected(
         v=request.v if request else 1,

@@ -30,6 +30,7 @@ from accounting.rules.standing import Standing
 from streams.ledger.accounts import Accounts, Sought
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
+from streams.ledger.forgotten import blank
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.rule import NOBODY
@@ -125,6 +126,7 @@ class Members:
         self._budgets: Budgets
         self._unbound = False  # whether somebody may have no order yet
         self._digests = b""  # of the first pages, as far as they were asked for
+        self._forgotten = 0  # so many had been, by then
 
     def __len__(self) -> int:
         return self._count
@@ -231,14 +233,22 @@ class Members:
         count = len(self._budgets.accounts)
         return [np.asarray(self._awake.rows(number, rows)) for number in range(count)]
 
-    def digests(self, accounts: Accounts) -> bytes:
-        """By what these members are recognised; a page that is full is looked at once."""
+    def digests(self, budgets: Budgets) -> tuple[bytes, Numbers]:
+        """By what these members are recognised, and positions of those who were forgotten.
+
+        A page that is full is looked at once, and again when somebody is forgotten.
+        """
+        accounts, forgotten = budgets.own, budgets.forgotten_at(self.slots)
+        if len(forgotten) != self._forgotten:
+            self._digests, self._forgotten = b"", len(forgotten)
         full = self._count // ROSTER_PAGE
         known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
-        more = accounts.users_at(self.slots[known * ROSTER_PAGE :])
+        first = known * ROSTER_PAGE
+        more = accounts.users_at(self.slots[first:])
+        blank(more, forgotten[forgotten >= first] - first)
         digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
         self._digests = digests[: full * PAGE_DIGEST_BYTES]
-        return digests
+        return digests, forgotten
 
     def rows_of(self, accounts: Accounts, slots: Numbers) -> Numbers:
         """The positions of those of these users of a budget who are members."""
@@ -359,7 +369,7 @@ def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Bu
     if request.first > count:
         detail = f"users from position {request.first} on do not follow {count} members"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    users = unpack_users(request.users)
+    users = budgets.known_as(unpack_users(request.users))
     overlap = min(count - request.first, len(users))
     there = budgets.own.users_at(members.slots[request.first : request.first + overlap])
     if page_digests(there) != page_digests(users[:overlap]):

@@ -7,6 +7,7 @@
     open, attempt a, step s --open-run a, same token--> unchanged           the same answer again
     open, attempt a, step s --close-run a--> closed, attempt a, step s
     closed, attempt a, step s --close-run a--> unchanged                    the same answer again
+    open, attempt a, step s --close-dataset--> closed, attempt a, step s
     anything else is refused and changes nothing
 
 ``open-run 0`` stands for ``open-run a`` with the token of attempt a, with another one for
@@ -26,6 +27,7 @@ from streams.schemas import (
     CloseRun,
     Decision,
     Enrol,
+    ForgettingDecision,
     NestedDecision,
     OpenRun,
     Reason,
@@ -35,7 +37,9 @@ from streams.schemas import (
 )
 from streams.wire.packing import other_digests
 
-_AnyDecision: TypeAlias = Decision | NestedDecision | SeparatedDecision | RosterDecision
+_AnyDecision: TypeAlias = (
+    Decision | NestedDecision | SeparatedDecision | ForgettingDecision | RosterDecision
+)
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):

@@ -25,8 +25,9 @@ from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
 from streams.ledger.apart import Participants, Separations
-from streams.ledger.budgets import Budgets
+from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
+from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
 from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
@@ -72,6 +73,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     policy: Policy
     users: int
     exhausted: int  # users with nothing left
+    closed: bool = False
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -111,11 +113,13 @@ class Policies(Tracked[Policy]):
 
     Attributes:
         accounts: name of the dataset -> accounts.
+        known_as: by which names users are kept who were forgotten.
     """
 
     def __init__(self, partition: int) -> None:
         super().__init__("policy", Policy)
         self.accounts: dict[str, Accounts] = {}
+        self.known_as: KnownAs
         self._partition = partition
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
@@ -136,7 +140,23 @@ class Policies(Tracked[Policy]):
         found = [self.accounts[name]]
         while (within := found[-1].policy.within) is not UNSET:
             found.append(self.accounts[within])
-        return Budgets(found)
+        return Budgets(found, self.known_as)
+
+    def family(self, outermost: str) -> list[Accounts]:
+        """All accounts that share this outermost budget, by name."""
+        return [
+            accounts
+            for name, accounts in sorted(self.accounts.items())
+            if self.budgets(name).outermost.policy.dataset == outermost
+        ]
+
+    def within(self, name: str) -> list[str]:
+        """A dataset and all that are within it, by name."""
+        return [
+            inner
+            for inner in sorted(self.accounts)
+            if name in {accounts.policy.dataset for accounts in self.budgets(inner).accounts}
+        ]
 
     def has_within(self, name: str) -> bool:
         """Whether another dataset is within this one."""
@@ -155,9 +175,12 @@ class State:
         rosters: (dataset, run) -> under what the users of a run are charged.
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
+        closed: (dataset,) -> the offset from which on it is closed, if it is.
+        erasure: the keys by which users who were forgotten have names.
+        forgotten: (dataset, slot) -> such a name.
     """
 
-    def __init__(self, partition: int, partitions: int) -> None:
+    def __init__(self, partition: int, partitions: int, keys: ErasureKeys) -> None:
         self.partition = partition
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
@@ -168,6 +191,10 @@ class State:
         self.separations = self._keep(Separations())
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
+        self.closed: Tracked[int] = self._keep(Tracked("closed", int))
+        self.erasure = self._keep(KeysInUse(keys))
+        self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
+        self.policies.known_as = self.forgotten.known_as
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
@@ -185,7 +212,9 @@ class State:
     def summary(self) -> Summary:
         """What is here, in a few numbers."""
         datasets = {
-            name: DatasetSummary(accounts.policy, len(accounts), accounts.exhausted_users)
+            name: DatasetSummary(
+                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in self.closed
+            )
             for name, accounts in self.datasets.items()
         }
         return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed)
@@ -212,6 +241,7 @@ class State:
             self._kind_of(name).put_back(name, bytes(packed))
         for accounts in changes.accounts:
             self.datasets[accounts.dataset].put_back(accounts)
+        self.forgotten.rename()
         for members in changes.members:
             # A roster that is gone at the end of a batch may have changed before.
             if members.address in self.rosters:
@@ -239,6 +269,7 @@ class State:
         for ((dataset,), number), packed in sorted(accounts.items()):
             page = msgspec.msgpack.decode(packed, type=Page)
             self.datasets[dataset].load_page(number, page)
+        self.forgotten.rename()
         for (address, number), packed in sorted(members.items()):
             if address in self.rosters and number * PAGE_ROWS != len(self.rosters.members[address]):
                 # Closed while a compaction was under way, which has deleted pages before this one;

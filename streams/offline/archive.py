@@ -35,10 +35,12 @@ class Archive(Protocol):
     Attributes:
         topic: the 16 bytes of the id of norms.
         partitions: P.
+        erasure_keys: by which users who were forgotten are known again.
     """
 
     topic: bytes
     partitions: int
+    erasure_keys: str = ""
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics norms, halts, odometer and rejects begins and ends now."""

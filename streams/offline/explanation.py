@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting.costs.tariffs import grid_norms
 from streams.ledger.budgets import Budgets
+from streams.ledger.forgotten import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
@@ -28,6 +28,9 @@ from streams.schemas import (
     ChargeRoster,
     Decision,
     Enrol,
+    Forget,
+    ForgettingDecision,
+    Forgotten,
     Halted,
     NestedDecision,
     SeparatedDecision,
@@ -38,7 +41,7 @@ from streams.topics.topics import NORMS
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
-What = Literal["earlier", "enrolled", "charged", "clipped", "refused"]
+What = Literal["earlier", "enrolled", "charged", "clipped", "refused", "forgotten"]
 
 
 class CutOff(Unreadable):
@@ -83,6 +86,7 @@ class Event:
         level: of the grid of a roster, if it is one.
         refused_by: the dataset whose budget had too little left, if it was refused.
         too_soon: it was refused because the run keeps participations apart.
+        forgotten: the user had been forgotten by then, so that it was refused, whatever was left.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
     """
 
@@ -101,6 +105,7 @@ class Event:
     sampling_rate: float | None = None
     refused_by: str | None = None
     too_soon: bool = False
+    forgotten: bool = False
     exhausted: bool = False
     budgets: tuple[Share, ...] = ()
 
@@ -173,6 +178,7 @@ class _Told:
                     run="",
                     step=None,
                     what="earlier",
+                    forgotten=self._is_forgotten(ledger.policies.budgets(name)),
                     norm=0.0,
                     granted=0.0,
                     budgets=(own,),
@@ -193,6 +199,8 @@ class _Told:
             case ChargeRoster() as charge if charge.address in self._positions:
                 if decode_offset(applied.outputs[0].value) == applied.record.offset:
                     return self._charged_by_level(applied, charge)
+            case Forget() as forget if forget.user == self._user:
+                return self._forgotten(applied, forget)
             case Enrol() as enrol if enrol.address not in self._positions:
                 return self._enrolled(applied, enrol)
         return None
@@ -213,16 +221,17 @@ class _Told:
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
         if len(clipped):
             granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
+        budgets = self._ledger.policies.budgets(charge.dataset)
         refused_by, too_soon = None, False
+        forgotten = self._is_forgotten(budgets)
         if not admitted[place]:
             granted, refused_by = 0.0, charge.dataset
             if isinstance(decision, SeparatedDecision):
                 too_soon = bool(unpack_bits(decision.too_soon, decision.users)[place])
-            if too_soon:
+            if too_soon or forgotten:
                 refused_by = None
-            elif isinstance(decision, NestedDecision | SeparatedDecision):
+            elif isinstance(decision, NestedDecision | SeparatedDecision | ForgettingDecision):
                 refused_by = _refusing(decision, int(np.count_nonzero(~admitted[:place])))
-        budgets = self._ledger.policies.budgets(charge.dataset)
         asked = [
             measure_of(policy).charge_units(
                 mechanism_of(charge.mechanism, charge.scale, policy),
@@ -238,6 +247,7 @@ class _Told:
             granted=granted,
             refused_by=refused_by,
             too_soon=too_soon,
+            forgotten=forgotten,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
         )
@@ -259,6 +269,8 @@ class _Told:
         norms = grid_norms(terms.clip_norm, terms.levels)
         budgets = self._ledger.policies.budgets(charge.dataset)
         asked = [tariff[level] for tariff in budgets.tariffs(terms.units, terms.levels)]
+        refused_by = self._refused_by.get(address, charge.dataset) if halted else None
+        forgotten = halted and self._is_forgotten(budgets)
         return self._event(
             applied,
             charge,
@@ -266,7 +278,8 @@ class _Told:
             granted=0.0 if halted else float(norms[granted]),
             level=level,
             sampling_rate=charge.sampling_rate,
-            refused_by=self._refused_by.get(address, charge.dataset) if halted else None,
+            refused_by=None if forgotten else refused_by,
+            forgotten=forgotten,
             exhausted=bool(members.is_exhausted(row)[0]),
             budgets=self._shares(budgets, asked),
         )
@@ -291,6 +304,30 @@ class _Told:
             budgets=self._shares(budgets, None),
         )
 
+    def _forgotten(self, applied: Applied, request: Forget) -> Event | None:
+        answer = decode_answer(applied.outputs[0].value)
+        assert isinstance(answer, Forgotten)
+        if len(applied.outputs) == 1:  # there was nothing to forget, or nothing any more
+            return None
+        budgets = map(self._ledger.policies.budgets, answer.datasets)
+        return Event(
+            time=applied.record.written,
+            partition=applied.partition,
+            offset=applied.record.offset,
+            dataset=request.dataset or answer.datasets[0],
+            run="",
+            step=None,
+            what="forgotten",
+            norm=0.0,
+            granted=0.0,
+            forgotten=True,
+            exhausted=True,
+            budgets=tuple(self._shares(each, None)[0] for each in budgets),
+        )
+
+    def _is_forgotten(self, budgets: Budgets) -> bool:
+        return budgets.are_forgotten(budgets.known_as(alone(self._user))) is not None
+
     def _event(
         self,
         applied: Applied,
@@ -300,19 +337,21 @@ class _Told:
         granted: float,
         refused_by: str | None,
         too_soon: bool = False,
+        forgotten: bool = False,
         **fields: Any,
     ) -> Event:
         what: What = "clipped" if granted < norm else "charged"
         return Event(
             **_place(applied, charge),
             step=charge.step,
-            what="refused" if too_soon or refused_by is not None else what,
+            what="refused" if too_soon or forgotten or refused_by is not None else what,
             norm=norm,
             granted=granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
             refused_by=refused_by,
             too_soon=too_soon,
+            forgotten=forgotten,
             **fields,
         )
 
@@ -324,9 +363,12 @@ class _Told:
             self._refused_by[address] = _refusing(answer, users.index(self._user))
 
     def _slot(self, dataset: str) -> int | None:
-        accounts = self._ledger.datasets[dataset]
-        (slot,) = accounts.seek(_alone(self._user)).slots.tolist()
-        return slot if slot < len(accounts) else None
+        budgets = self._ledger.policies.budgets(dataset)
+        known = budgets.known_as(alone(self._user))
+        if not budgets.own.knows(known)[0]:
+            return None
+        (slot,) = budgets.own.seek(known).slots.tolist()
+        return int(slot)
 
     def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
         """What has become of each budget since it was told of last."""
@@ -360,7 +402,9 @@ class _Told:
         return tuple(shares)
 
 
-def _refusing(answer: NestedDecision | SeparatedDecision | Halted, number: int) -> str:
+def _refusing(
+    answer: NestedDecision | SeparatedDecision | ForgettingDecision | Halted, number: int
+) -> str:
     """Whose budget one of the halted does not fit."""
     if isinstance(answer.refused, bytes) and isinstance(answer.budgets, list):
         return answer.budgets[answer.refused[number]]
@@ -374,10 +418,6 @@ class _Offset(msgspec.Struct):
 def decode_offset(answer: bytes) -> int:
     """Of the record that an answer about a step was given to first."""
     return msgspec.msgpack.decode(answer, type=_Offset).offset
-
-
-def _alone(user: User) -> NDArray[np.int64] | list[User]:
-    return [user] if isinstance(user, str) else np.array([user], dtype=np.int64)
 
 
 def _place(applied: Applied, request: Charge | ChargeRoster | Enrol) -> Mapping[str, Any]:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from streams.ledger.ledger import LayoutMismatch, Ledger, Output, UnknownState, ledger_of
+from streams.ledger.ledger import (
+    LayoutMismatch,
+    Ledger,
+    LostErasureKey,
+    Output,
+    UnknownState,
+    ledger_of,
+)
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, Extent, Stored
 from streams.schemas import Request, decode_request
@@ -51,7 +58,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         Unreadable: Kafka does not answer.
     """
     topic, partitions = archive.topic, archive.partitions
-    nothing = Beginning(Ledger(partition, partitions, topic), 0)
+    keys = archive.erasure_keys
+    nothing = Beginning(Ledger(partition, partitions, topic, keys), 0)
     start = archive.extent(NORMS, partition).start
     if start == 0:
         return nothing
@@ -65,8 +73,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         if manifest.next < start:
             lacking = f"the last checkpoint goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
-        ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain)
-    except (Damaged, LayoutMismatch, UnknownState) as error:
+        ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain, keys)
+    except (Damaged, LayoutMismatch, LostErasureKey, UnknownState) as error:
         return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
     return Beginning(ledger, manifest.next)
 

@@ -38,7 +38,9 @@ from streams.offline.prices import mechanism_of
 from streams.schemas import (
     Charge,
     ChargeRoster,
+    CloseDataset,
     CloseRun,
+    DatasetClosed,
     Decision,
     Enrol,
     RosterDecision,
@@ -213,8 +215,17 @@ class Histories:
             case Enrol() as enrol:
                 self._enrolled(enrol)
             case CloseRun() as close:
-                if (roster := self._rosters.pop(close.address, None)) is not None:
-                    self._settle(close.dataset, roster, np.arange(len(roster.granted)))
+                self._end(close.address)
+            case CloseDataset() as close:
+                answer = decode_answer(applied.outputs[0].value)
+                assert isinstance(answer, DatasetClosed)
+                for address in [one for one in self._rosters if one[0] in answer.datasets]:
+                    self._end(address)
+
+    def _end(self, address: Address) -> None:
+        """A run has ended."""
+        if (roster := self._rosters.pop(address, None)) is not None:
+            self._settle(address[0], roster, np.arange(len(roster.granted)))
 
     def end(self) -> Mapping[str, DatasetHistory]:
         """Count what is in arrears; the histories."""
@@ -238,7 +249,7 @@ class Histories:
 
     def _charged(self, charge: Charge, decision: Decision) -> None:
         budgets = self._ledger.policies.budgets(charge.dataset)
-        users = unpack_users(charge.users)
+        users = budgets.known_as(unpack_users(charge.users))
         if not len(users):
             return
         granted = unpack_norms(charge.norms).copy()

@@ -7,7 +7,14 @@ from functools import partial
 
 import msgspec
 
-from streams.ledger.ledger import LayoutMismatch, Ledger, Output, UnknownState, ledger_of
+from streams.ledger.ledger import (
+    LayoutMismatch,
+    Ledger,
+    LostErasureKey,
+    Output,
+    UnknownState,
+    ledger_of,
+)
 from streams.offline.archive import Archive, Extent
 from streams.offline.findings import Check, Findings
 from streams.offline.states import differences
@@ -16,7 +23,10 @@ from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS
 from streams.worker.outbox import Packed
 
-_NO_STATE = (LayoutMismatch, UnknownState, ValueError, LookupError, msgspec.DecodeError)
+_NO_STATE = (
+    *(LayoutMismatch, LostErasureKey, UnknownState),
+    *(ValueError, LookupError, msgspec.DecodeError),
+)
 """What is raised where what is kept makes no state."""
 
 
@@ -116,7 +126,12 @@ class Kept:
             add(problem, found={"since": meta.since, "version": meta.version})
         try:
             found = ledger_of(
-                snapshot, ledger.partition, ledger.partitions, ledger.topic, meta.chain
+                snapshot,
+                ledger.partition,
+                ledger.partitions,
+                ledger.topic,
+                meta.chain,
+                ledger.erasure_keys,
             )
         except _NO_STATE as error:
             add(f"the state cannot be put together: {error!r}")

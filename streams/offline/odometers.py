@@ -2,7 +2,8 @@
 
 The topic is compacted, so that older checkpoints of a user may be there or not. What was written
 last stays, and of two the higher offset counts: one that is older than the last that the log gives
-tells less than was spent.
+tells less than was spent. Of a user who was forgotten none may be there: a tombstone comes last,
+until compaction takes it away as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.offline.findings import KEPT_FINDINGS, Check, Findings
 from streams.offline.published import Published
-from streams.schemas import OdometerCheckpoint, User, odometer_key
+from streams.schemas import OdometerCheckpoint, User, odometer_key, tombstone_offset
 
 _AT_A_TIME = 2**16
 """Checkpoints that are sorted in together, at least."""
@@ -70,10 +71,14 @@ class Odometers:
         self._findings = findings
         self._secret = secrets.token_bytes(32)
         self._given = Newest(self._secret)
+        self._forgotten: dict[bytes, int] = {}  # by digest of the key, where in the log
 
     def give(self, offset: int, output: Output) -> None:
         """The log gives a checkpoint that the topic, or the outbox, must have by now."""
-        self._given.see(output.key, offset)
+        if tombstone_offset(output.value) is not None:
+            self._forgotten[self._given.digest(output.key)] = offset
+        else:
+            self._given.see(output.key, offset)
 
     def end(self, outbox: list[Output], ledger: Ledger) -> int:
         """The log gives nothing more: say whose last checkpoint is not there.
@@ -87,11 +92,24 @@ class Odometers:
         """
         found = Newest(self._secret)
         decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+        still_there: set[bytes] = set()
         for record in self._published.genuine():
-            found.see(record.key, decode(record.value or b"").offset)
+            digest = found.digest(record.key)
+            if record.value is None:
+                still_there.discard(digest)
+                continue
+            found.see(record.key, decode(record.value).offset)
+            if digest in self._forgotten:
+                still_there.add(digest)
         for output in outbox:
-            found.see(output.key, decode(output.value).offset)
+            if tombstone_offset(output.value) is not None:
+                still_there.discard(found.digest(output.key))
+            else:
+                found.see(output.key, decode(output.value).offset)
+        self._say_forgotten(still_there)
         keys, wanted = self._given.items()
+        counted = ~np.isin(keys, np.frombuffer(b"".join(self._forgotten), dtype=np.uint64))
+        keys, wanted = keys[counted], wanted[counted]
         there, offsets = found.items()
         places = np.searchsorted(there, keys)
         reached = np.full(len(keys), -1, dtype=np.int64)
@@ -106,6 +124,15 @@ class Odometers:
         self._findings.count(Check.ODOMETER, len(late) - len(told))
         self._say(told, ledger)
         return len(keys)
+
+    def _say_forgotten(self, still_there: set[bytes]) -> None:
+        """Say of whom checkpoints are there that were to be forgotten."""
+        for digest in sorted(still_there, key=self._forgotten.__getitem__):
+            self._findings.add(
+                Check.ODOMETER,
+                "a user was forgotten, and a checkpoint is still there: no tombstone follows it",
+                offset=self._forgotten[digest],
+            )
 
     def _say(self, told: dict[bytes, tuple[int, int]], ledger: Ledger) -> None:
         if not told:

@@ -31,6 +31,7 @@ from streams.schemas import (
     Rejected,
     decode_answer,
     encode,
+    tombstone_offset,
 )
 
 Digests = NDArray[np.uint64]
@@ -175,7 +176,7 @@ class Published:
         self._findings.count(self.topic.check, max(0, self._lost_count - len(lost)))
 
     def genuine(self) -> Iterator[Stored]:
-        """The records that the log gives."""
+        """The records that the log gives; tombstones have no value."""
         for record in self._records():
             if self._is_genuine(record):
                 yield record
@@ -186,7 +187,10 @@ class Published:
     def _digest(self, key: bytes | None, value: bytes | None) -> bytes:
         hashed = hashlib.blake2b(key=self._key, digest_size=8)
         hashed.update(b"\0" if key is None else b"\1" + len(key).to_bytes(8, "big") + key)
-        hashed.update(b"\0" if value is None else self.topic.content(value))
+        if value is None or tombstone_offset(value) is not None:
+            hashed.update(b"\0")
+        else:
+            hashed.update(self.topic.content(value))
         return hashed.digest()
 
     def _look_up(self) -> None:
@@ -243,6 +247,8 @@ class Published:
         """What the topic has of these places that the log gives."""
         found: dict[Any, bytes] = {}
         for record in self.genuine():
+            if record.value is None:
+                continue
             here = _frozen(self.topic.place(self.topic.decode(record.value or b"")))
             if here in places:
                 found[here] = record.value or b""

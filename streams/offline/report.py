@@ -48,6 +48,7 @@ class Losses:
         remaining: of the budget there.
         order: that order; NaN if the measure has none.
         epsilon: that the history implies at delta; an upper bound, as all methods give one.
+        forgotten: how many users have no row, since nobody knows any more who they are.
     """
 
     dataset: str
@@ -58,6 +59,7 @@ class Losses:
     remaining: NDArray[np.float64]
     order: NDArray[np.float64]
     epsilon: NDArray[np.float64]
+    forgotten: int
 
 
 def report(
@@ -108,7 +110,10 @@ def report(
                 history = found.get(name, DatasetHistory())
                 if history.doubt is not None and not levels_public:
                     raise ReportRefused(_in_words(name, history.doubt))
-                losses.append(_losses(accounts, history, accountants))
+                forgotten = fold.ledger.policies.budgets(name).forgotten_at(
+                    np.arange(len(accounts))
+                )
+                losses.append(_losses(accounts, history, accountants, forgotten))
     return losses
 
 
@@ -123,21 +128,28 @@ def _in_words(name: str, doubt: Doubt) -> str:
     )
 
 
-def _losses(accounts: Accounts, history: DatasetHistory, accountants: _Accountants) -> Losses:
+def _losses(
+    accounts: Accounts,
+    history: DatasetHistory,
+    accountants: _Accountants,
+    forgotten: NDArray[np.int64],
+) -> Losses:
     users, amounts = len(accounts), Amounts(accounts.policy)
-    ids = accounts.users_at(np.arange(users))
+    told = np.delete(np.arange(users), forgotten)
+    ids = accounts.users_at(told)
     columns, counts = history.columns(users)
-    numbers = accounts.numbers(slice(0, users))
+    numbers = accounts.numbers(told)
     spent, left, order = amounts.tightest_of_all(numbers["spent"], numbers.get("order"))
     return Losses(
         dataset=accounts.policy.dataset,
         measure=accounts.policy.measure,
         users=ids if isinstance(ids, list) else ids.tolist(),
-        steps=history.steps(users).copy(),
+        steps=history.steps(users)[told],
         spent=spent,
         remaining=left,
         order=order,
-        epsilon=accountants.epsilon(columns, counts),
+        epsilon=accountants.epsilon(columns, counts[told]),
+        forgotten=len(forgotten),
     )
 
 

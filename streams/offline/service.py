@@ -47,6 +47,7 @@ class KafkaArchive(Archive):
                 "first worker creates it"
             )
         self.topic, self.partitions = seen.topic, seen.partitions
+        self.erasure_keys = config.erasure_keys
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics begins and ends now."""

@@ -16,7 +16,10 @@ from streams.ledger.rosters import Members
 
 Numbers = Mapping[str, NDArray[np.integer]]
 
-_ENTRIES = ("layout", "policies", "runs", "rosters", "separations", "participants")
+_ENTRIES = (
+    *("layout", "policies", "runs", "rosters", "separations", "participants"),
+    *("closed", "erasure", "forgotten"),
+)
 """What a state keeps by name."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
 """Since which step a member is in arrears says nothing by itself: accounts are compared with it."""
@@ -60,7 +63,7 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
 def _entries(
     what: str, expected: Mapping[Any, Any], found: Mapping[Any, Any]
 ) -> Iterator[Difference]:
-    names = ("dataset", "run", "place")
+    names = ("dataset", "slot") if what == "forgotten" else ("dataset", "run", "place")
     for address in sorted(expected.keys() | found.keys()):
         ours, theirs = expected.get(address), found.get(address)
         if ours != theirs:

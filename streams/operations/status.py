@@ -62,6 +62,7 @@ class DatasetStatus:
     policy: Policy
     users: int = 0
     exhausted: int = 0
+    closed: bool = False
 
 
 def read_partitions(config: Config) -> list[PartitionStatus]:
@@ -92,6 +93,7 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
             dataset = datasets.setdefault(name, DatasetStatus(found.policy))
             dataset.users += found.users
             dataset.exhausted += found.exhausted
+            dataset.closed |= found.closed
     return datasets
 
 

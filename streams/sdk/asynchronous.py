@@ -107,7 +107,9 @@ class AsyncTurnstile:
     close = _awaited(Turnstile.close)
     create_dataset = _awaited(Turnstile.create_dataset)
     withdraw_dataset = _awaited(Turnstile.withdraw_dataset)
+    close_dataset = _awaited(Turnstile.close_dataset)
     close_run = _awaited(Turnstile.close_run)
+    forget = _awaited(Turnstile.forget)
     halts = _followed(Turnstile.halts)
     odometer = _followed(Turnstile.odometer)
 

@@ -13,7 +13,8 @@ from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.connection import Connection
-from streams.sdk.datasets import create, policy_from, withdraw
+from streams.sdk.datasets import close, create, policy_from, withdraw
+from streams.sdk.erasing import forget
 from streams.sdk.followers import (
     Halt,
     Reading,
@@ -189,6 +190,28 @@ class Turnstile:
         """
         withdraw(self._connection, name, self._connection.deadline(timeout))
 
+    def close_dataset(self, name: str, *, timeout: float | None = None) -> list[str]:
+        """End a dataset for good, all that are within it, and all their runs; again is fine.
+
+        Nothing is charged to them any more, and none of their names is used again. What was charged
+        stays charged, to the datasets that they are within, too, which go on.
+
+        Args:
+            name: of the dataset.
+            timeout: seconds to wait for all partitions.
+
+        Returns:
+            All datasets that are closed by it.
+
+        Raises:
+            InvalidRequest: a name that no dataset can have.
+            RequestRejected: the dataset does not exist.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        deadline = self._connection.deadline(timeout)
+        self._connection.check_partitions()
+        return close(self._connection, name, deadline)
+
     def run(
         self,
         dataset: str,
@@ -256,6 +279,34 @@ class Turnstile:
             DecisionTimeout: not all partitions answered; try again.
         """
         return close_run(self._connection, dataset, name, self._connection.deadline(timeout))
+
+    def forget(
+        self, user: User, dataset: str | None = None, *, timeout: float | None = None
+    ) -> list[str]:
+        """Have the service forget who a user is; doing it again is fine.
+
+        What the user has spent stays spent, and all that is left is spent with it: whoever charges
+        the id again is told that it is halted, and ``StepDecision.forgotten``. Datasets that are
+        within one another forget a user together. What older records of the log say stays until
+        the log is trimmed (docs/erasure.md).
+
+        Args:
+            user: the id.
+            dataset: in this dataset, and in those that share a budget with it; None: in all that
+                there are now.
+            timeout: seconds to wait for the partition of the user.
+
+        Returns:
+            The datasets in which the user is forgotten; none if the user was never charged.
+
+        Raises:
+            InvalidRequest: an id that no user can have, or a name that no dataset can have.
+            RequestRejected: there is no such dataset, or it knows users by other pseudonyms.
+            DecisionTimeout: no answer; try again.
+        """
+        deadline = self._connection.deadline(timeout)
+        self._connection.check_partitions()
+        return forget(self._connection, user, dataset, deadline)
 
     def halts(
         self,

@@ -25,7 +25,9 @@ from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,
     Answer,
+    CloseDataset,
     CreateDataset,
+    DatasetClosed,
     DatasetCreated,
     Name,
     OnExhaustion,
@@ -153,6 +155,33 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
         token = connection.new_token()
         request = encode(WithdrawDataset(v=VERSION, dataset=name, request=token))
         connection.ask(token, dict.fromkeys(somewhere, request), deadline)
+
+
+def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
+    """End a dataset for good, and those within it; doing it again completes it.
+
+    Returns:
+        All datasets that are closed by it.
+
+    Raises:
+        RequestRejected: there is no such dataset.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(name)
+    home, others = _home_and_others(name, connection.partitions)
+    datasets: set[str] = set()
+    # Where it is decided first: nobody completes there what is to be closed.
+    for somewhere in ([home], others):
+        token = connection.new_token()
+        request = encode(CloseDataset(v=VERSION, dataset=name, request=token))
+        for reply in connection.survey(token, dict.fromkeys(somewhere, request), deadline).values():
+            if isinstance(reply, DatasetClosed):
+                datasets.update(reply.datasets)
+            elif isinstance(reply, RequestRejected) and (
+                somewhere == [home] or reply.reason is not Reason.UNKNOWN_DATASET
+            ):
+                raise reply
+    return sorted(datasets)
 
 
 def check_names(*names: str) -> None:

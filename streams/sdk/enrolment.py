@@ -13,12 +13,19 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from streams.ledger.forgotten import blank
 from streams.schemas import Enrol, Enrolled, encode
 from streams.sdk.arguments import Ids
 from streams.sdk.connection import Connection, Deadline
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.steps import Layout
-from streams.wire.packing import ROSTER_PAGE, pack_users, page_digests, unpack_users
+from streams.wire.packing import (
+    ROSTER_PAGE,
+    pack_users,
+    page_digests,
+    unpack_positions,
+    unpack_users,
+)
 
 ENROLLED_AT_ONCE = 2**16
 """Users of one partition in one request: ids of 256 characters take 8 MiB at 2**15."""
@@ -26,7 +33,7 @@ ENROLLED_AT_ONCE = 2**16
 
 def enrol(
     connection: Connection,
-    blank: Enrol,
+    empty: Enrol,
     layout: Layout,
     deadline: Deadline,
 ) -> dict[int, Enrolled]:
@@ -34,7 +41,7 @@ def enrol(
 
     Args:
         connection: to the service.
-        blank: a request without users.
+        empty: a request without users.
         layout: of the users by partition.
         deadline: until when to wait.
 
@@ -45,7 +52,7 @@ def enrol(
     """
     users = [unpack_users(users) for users in layout.users]
     # Step 1.
-    answers = _asked(connection, dict.fromkeys(range(len(users)), blank), deadline)
+    answers = _asked(connection, dict.fromkeys(range(len(users)), empty), deadline)
     # Step 2.
     for partition, answer in answers.items():
         _check_same(answer, users[partition])
@@ -56,7 +63,7 @@ def enrol(
             first = answer.members
             more = users[partition][first : first + ENROLLED_AT_ONCE]
             if len(more):
-                missing[partition] = replace(blank, first=first, users=pack_users(more))
+                missing[partition] = replace(empty, first=first, users=pack_users(more))
         if not missing:
             return answers
         answers |= _asked(connection, missing, deadline)
@@ -71,6 +78,21 @@ def _asked(
     return {p: answer for p, answer in answers.items() if isinstance(answer, Enrolled)}
 
 
+def _as_known(answer: Enrolled, users: Ids) -> Ids:
+    """The users of a roster, with nobody where a member was forgotten."""
+    if not isinstance(answer.forgotten, bytes):
+        return users
+    known = users.copy()
+    try:
+        blank(known, unpack_positions(answer.forgotten, answer.members))
+    except ValueError as error:
+        raise ConflictingDecisions(
+            f"what partition {answer.partition} says of the roster of run {answer.run!r} was not "
+            f"said by a worker: {error}"
+        ) from error
+    return known
+
+
 def _check_same(answer: Enrolled, users: Ids) -> None:
     """Refuse users who are not those of the roster, or begin with them."""
     if answer.members > len(users):
@@ -78,7 +100,7 @@ def _check_same(answer: Enrolled, users: Ids) -> None:
             f"partition {answer.partition} has {answer.members} users of run {answer.run!r} on its "
             f"roster, and {len(users)} of these: enrol all of them, or charge under another run"
         )
-    mine = page_digests(users[: answer.members])
+    mine = page_digests(_as_known(answer, users[: answer.members]))
     if mine != answer.digests:
         page = next(
             i for i in range(0, len(mine), 16) if mine[i : i + 16] != answer.digests[i : i + 16]

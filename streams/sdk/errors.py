@@ -75,6 +75,10 @@ class Fenced(RequestRejected):
     """A newer attempt of this run is at work. This one must stop."""
 
 
+class DatasetIsClosed(RequestRejected):
+    """The dataset was closed, which is for good."""
+
+
 class RunIsClosed(RequestRejected):
     """The run was closed, which is for good."""
 
@@ -102,6 +106,7 @@ class ConflictingDecisions(TurnstileError):
 
 _KINDS: dict[Reason, type[RequestRejected]] = {
     Reason.POLICY_CHANGED: PolicyChanged,
+    Reason.DATASET_CLOSED: DatasetIsClosed,
     Reason.DATASET_IN_USE: DatasetInUse,
     Reason.OLDER_ATTEMPT: Fenced,
     Reason.RUN_CLOSED: RunIsClosed,
@@ -124,6 +129,7 @@ ADVICE: dict[Reason, str] = {
         "spent, for the same people"
     ),
     Reason.UNKNOWN_DATASET: "check its name, or create it with create_dataset",
+    Reason.DATASET_CLOSED: "use another dataset of these users, within one whose budget goes on",
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
     Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",

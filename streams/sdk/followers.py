@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from streams.schemas import (
     Answer,
     Decision,
+    ForgettingDecision,
     Halted,
     NestedDecision,
     OdometerCheckpoint,
@@ -29,6 +30,7 @@ from streams.schemas import (
     RosterDecision,
     SeparatedDecision,
     User,
+    Users,
     decode_answer,
     encode,
 )
@@ -41,9 +43,10 @@ T = TypeVar("T")
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
 """What is said of a step, once and for all."""
 Since: TypeAlias = Literal["earliest", "latest"]
-HaltReason: TypeAlias = Literal["budget", "too-soon"]
-_NAMING = (NestedDecision, SeparatedDecision, Halted)
+HaltReason: TypeAlias = Literal["budget", "too-soon", "forgotten"]
+_NAMING = (NestedDecision, SeparatedDecision, ForgettingDecision, Halted)
 """What may name the budget that was too small for each of the halted."""
+_Naming: TypeAlias = NestedDecision | SeparatedDecision | ForgettingDecision | Halted
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """What decoding a record raises that no worker has written; TypeError if it has no value."""
 REMEMBERED_STEPS = 1024
@@ -66,7 +69,8 @@ class Halt:
         refused_by: the dataset whose budget the step does not fit, the nearest one if there are
             several: the one that was charged, or one that it is within. None: no budget was asked.
         reason: "budget", or "too-soon": the last participation is less than the ``min_separation``
-            of the run ago. That says nothing about what is left.
+            of the run ago. That says nothing about what is left. Or "forgotten": the user is not
+            known any more, and ``user`` is the name that took the place of the id.
     """
 
     dataset: str
@@ -85,7 +89,7 @@ class Followed(NamedTuple):
     """One record that was published."""
 
     partition: int
-    value: bytes
+    value: bytes  # empty: a tombstone, of a user who was forgotten
     written: float  # seconds since 1970, by the clock of whoever wrote it
 
 
@@ -168,10 +172,12 @@ def is_whole(decision: Decision) -> bool:
         return False
     if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
         return False
-    if isinstance(decision, SeparatedDecision) and len(decision.too_soon) != octets:
-        return False
+    for name in ("too_soon", "forgotten"):
+        packed = getattr(decision, name, None)
+        if isinstance(packed, bytes) and len(packed) != octets:
+            return False
     admitted = unpack_bits(decision.admitted, decision.users)
-    if bool((admitted & too_soon_of(decision)).any()):
+    if bool((admitted & (too_soon_of(decision) | forgotten_of(decision))).any()):
         return False
     halted = decision.users - int(admitted.sum())
     packed = isinstance(decision.halted, bytes)
@@ -182,12 +188,26 @@ def is_whole(decision: Decision) -> bool:
 
 def too_soon_of(decision: Decision) -> NDArray[np.bool_]:
     """Who is halted because the last participation was not long enough ago, (users,)."""
-    if isinstance(decision, SeparatedDecision):
-        return unpack_bits(decision.too_soon, decision.users)
+    too_soon = getattr(decision, "too_soon", None)
+    if isinstance(too_soon, bytes):
+        return unpack_bits(too_soon, decision.users)
     return np.zeros(decision.users, dtype=np.bool_)
 
 
-def _are_named(answer: NestedDecision | SeparatedDecision | Halted, halted: int) -> bool:
+def forgotten_of(answer: Decision | Halted) -> NDArray[np.bool_]:
+    """Who is halted because the service was told to forget them, (users,)."""
+    count = answer.users if isinstance(answer, Decision) else _count_of(answer.users)
+    forgotten = getattr(answer, "forgotten", None)
+    if isinstance(forgotten, bytes):
+        return unpack_bits(forgotten, count)
+    return np.zeros(count, dtype=np.bool_)
+
+
+def _count_of(users: Users) -> int:
+    return len(users) // 8 if isinstance(users, bytes) else len(users)
+
+
+def _are_named(answer: _Naming, halted: int) -> bool:
     """Whether a budget is named for each of so many who are halted, if any are named."""
     if isinstance(answer.budgets, UnsetType) or isinstance(answer.refused, UnsetType):
         return answer.budgets is answer.refused
@@ -206,11 +226,13 @@ def _is_whole_roster(decision: RosterDecision) -> bool:
 
 
 def _is_whole_part(halted: Halted) -> bool:
-    packed = isinstance(halted.users, bytes)
-    if packed and len(halted.users) % 8:
+    if isinstance(halted.users, bytes) and len(halted.users) % 8:
         return False
-    users = len(halted.users) // 8 if packed else len(halted.users)
-    fit = len(halted.exhausted) == -(-users // 8) and _are_named(halted, users)
+    users = _count_of(halted.users)
+    octets = -(-users // 8)
+    if isinstance(halted.forgotten, bytes) and len(halted.forgotten) != octets:
+        return False
+    fit = len(halted.exhausted) == octets and _are_named(halted, users)
     return fit and 0 <= halted.part < halted.parts
 
 
@@ -275,16 +297,18 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
         admitted = unpack_bits(answer.admitted, answer.users)
         exhausted = unpack_bits(answer.exhausted, answer.users)[~admitted]
         too_soon = too_soon_of(answer)[~admitted]
+        forgotten = forgotten_of(answer)[~admitted]
     else:
         users = unpack_users(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
         too_soon = np.zeros(len(users), dtype=np.bool_)
+        forgotten = forgotten_of(answer)
     ids = users.tolist() if isinstance(users, np.ndarray) else users
     budgets, refused = [answer.dataset], bytes(len(ids))
     if isinstance(answer, _NAMING) and isinstance(answer.refused, bytes):
         budgets, refused = answer.budgets or budgets, answer.refused
-    for user, is_exhausted, waits, number in zip(
-        ids, exhausted.tolist(), too_soon.tolist(), refused, strict=True
+    for user, is_exhausted, waits, is_forgotten, number in zip(
+        ids, exhausted.tolist(), too_soon.tolist(), forgotten.tolist(), refused, strict=True
     ):
         yield Halt(
             dataset=answer.dataset,
@@ -295,14 +319,15 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
             exhausted=is_exhausted,
             partition=answer.partition,
             offset=answer.offset,
-            refused_by=None if waits else budgets[number],
-            reason="too-soon" if waits else "budget",
+            refused_by=None if waits or is_forgotten else budgets[number],
+            reason="forgotten" if is_forgotten else "too-soon" if waits else "budget",
         )
 
 
 def rising_checkpoints(records: Iterator[Followed]) -> Iterator[OdometerCheckpoint]:
     """Every odometer checkpoint once, never going back; ``records`` are of the topic odometer."""
     decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
+    records = (record for record in records if record.value)  # but for tombstones
     newest: dict[tuple[str, User], int] = {}
     for _, checkpoint in _decoded(records, decoder.decode):
         key = checkpoint.dataset, checkpoint.user

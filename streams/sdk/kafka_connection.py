@@ -215,7 +215,8 @@ def _poll(
             for place, records in polled.items():
                 for record in records:
                     if record.offset < ends.get(place, math.inf) and is_believed(record):
-                        yield Followed(place.partition, record.value, record.timestamp / 1000)
+                        value = record.value or b""
+                        yield Followed(place.partition, value, record.timestamp / 1000)
             if closed.is_set():
                 raise Unusable("this Turnstile was closed: open another one to go on reading")
     finally:

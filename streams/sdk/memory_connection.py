@@ -14,6 +14,7 @@ from time import monotonic, time
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Channel, Output
+from streams.schemas import tombstone_offset
 from streams.sdk.connection import Connection, Waiting
 from streams.sdk.errors import Unusable
 from streams.sdk.followers import Followed, Reading
@@ -69,7 +70,8 @@ class MemoryConnection(Connection):
         self._offsets[partition] += 1
         for output in outputs:
             if output.channel in self._kept:
-                followed = Followed(partition, output.value, time())
+                is_tombstone = tombstone_offset(output.value) is not None
+                followed = Followed(partition, b"" if is_tombstone else output.value, time())
                 self._kept[output.channel].add(followed, output.key)
         return outputs
 

@@ -32,7 +32,7 @@ from streams.schemas import (
 )
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.sdk.followers import is_whole, too_soon_of
+from streams.sdk.followers import forgotten_of, is_whole, too_soon_of
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
@@ -51,6 +51,8 @@ class StepDecision:
         exhausted: bool (n,), who has nothing left after this step.
         too_soon: bool (n,), who is halted because the last participation is less than the
             ``min_separation`` of the run ago, whatever is left; nobody in other runs.
+        forgotten: bool (n,), who is halted because the service was told to forget them: leave
+            them out of every later step, and of the data.
     """
 
     step: int
@@ -58,6 +60,7 @@ class StepDecision:
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
     too_soon: NDArray[np.bool_]
+    forgotten: NDArray[np.bool_]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -105,6 +108,7 @@ class Part(NamedTuple):
             granted,
             unpack_bits(answer.exhausted, answer.users),
             too_soon_of(answer),
+            forgotten_of(answer),
         )
 
 
@@ -170,6 +174,7 @@ class Layout:
             granted=np.zeros(len(self.ids)),
             exhausted=np.zeros(len(self.ids), dtype=np.bool_),
             too_soon=np.zeros(len(self.ids), dtype=np.bool_),
+            forgotten=np.zeros(len(self.ids), dtype=np.bool_),
         )
         for partition, decision in decisions.items():
             mine = self.positions[partition]
@@ -177,6 +182,7 @@ class Layout:
             whole.granted[mine] = decision.granted
             whole.exhausted[mine] = decision.exhausted
             whole.too_soon[mine] = decision.too_soon
+            whole.forgotten[mine] = decision.forgotten
         return whole
 
 

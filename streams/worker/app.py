@@ -99,6 +99,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, seal, inspector),
         images_of=lambda partition: KafkaImageTopic(config, partition, seal, inspector),
         image_every=config.checkpoint_seconds,
+        erasure_keys=config.erasure_keys,
         end=end_process,
     )
     app.end = world.end

@@ -30,6 +30,9 @@ Readers may read uncommitted: a checkpoint of a transaction that was aborted is 
 other, it comes again, and of two the higher offset counts. Not so step 3: compaction takes aborted
 ones away.
 
+The tombstones of users who were forgotten are checkpoints like the others: they go out in their
+order, and what was there of such a user before does not come again after them.
+
 What is not made good: checkpoints that Kafka itself loses from the end of this topic. The bound of
 a user is too low then until it rises again.
 """
@@ -44,6 +47,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streams.ledger.ledger import Output
+from streams.schemas import tombstone_offset
 from streams.worker.ports import FencedProducer, Origin
 
 WAITING_BYTES = 32 * 1024 * 1024
@@ -163,7 +167,9 @@ class Checkpoints:
 
 
 def _offset_of(checkpoint: bytes) -> int:
-    """Of the charge that led to it; -1 if it is none that a worker wrote."""
+    """Of the record that led to it; -1 if it is none that a worker wrote."""
+    if (offset := tombstone_offset(checkpoint)) is not None:
+        return offset
     try:
         return msgspec.msgpack.decode(checkpoint, type=Placed).offset
     except msgspec.MsgspecError:

@@ -50,6 +50,8 @@ class Compaction:
         users = sum(len(accounts) for accounts in self._ledger.datasets.values())
         large = max(COMPACT_BYTES, COMPACT_RATIO * BYTES_PER_USER * users)
         backlog = self._holding.backlog
+        if self._ledger.forgotten.is_uncompacted:
+            return True  # changes and pages still have the id of somebody who was forgotten
         return backlog.bytes > large or backlog.entries > COMPACT_ENTRIES
 
     async def run(self, position: Callable[[], int]) -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
+from streams.schemas import tombstone_offset
 from streams.store.image import Image, Record, Search
 from streams.topics.seen import TopicsSeen
 from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
@@ -44,6 +45,7 @@ class MemoryTopic:
             of transactions, or holes.
         leader_epochs: of the records, by offset.
         origins: of the checkpoints, by offset.
+        tombstones: those of them that have no value, as workers keep them.
         aborted: the offsets of records whose transaction was aborted.
         markers: the offsets of control records.
     """
@@ -54,6 +56,7 @@ class MemoryTopic:
         self.leader_epoch = 0
         self.leader_epochs: dict[int, int] = {}
         self.origins: dict[int, Origin] = {}
+        self.tombstones: dict[int, bytes] = {}
         self.aborted: set[int] = set()
         self.records: dict[int, tuple[bytes | None, bytes | None]] = {}
         self.markers: set[int] = set()
@@ -314,7 +317,8 @@ class MemoryFencedProducer(_Epochs):
         last = max(self._broker.committed(*self._place), default=None)
         if last is None or last not in topic.origins:
             return None
-        return Sent(topic.origins[last], topic.records[last][1] or b"")
+        value = topic.tombstones.get(last, topic.records[last][1])
+        return Sent(topic.origins[last], value or b"")
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction, which anybody can read before it ends."""
@@ -336,4 +340,8 @@ class MemoryFencedProducer(_Epochs):
         await self._before(Effect.HEAR)
 
     def _append(self, origin: Origin, output: Output) -> None:
-        self._topic.origins[self._write(output.value, output.key)] = origin
+        is_tombstone = tombstone_offset(output.value) is not None
+        offset = self._write(None if is_tombstone else output.value, output.key)
+        self._topic.origins[offset] = origin
+        if is_tombstone:
+            self._topic.tombstones[offset] = output.value

@@ -212,6 +212,7 @@ class World:
         checkpoints_of: makes the producer of a partition's checkpoints.
         images_of: gives what a partition's images are written to and read from.
         image_every: seconds from one image of a partition to the next; 0: none is written.
+        erasure_keys: by which users who were forgotten are known again.
         end: ends the worker.
     """
 
@@ -225,3 +226,4 @@ class World:
     images_of: Callable[[int], ImageTopic]
     image_every: float
     end: End
+    erasure_keys: str = ""

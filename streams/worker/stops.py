@@ -26,6 +26,7 @@ class StopReason(StrEnum):
     LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
     HOLE = "hole"  # a record that has to be applied next is missing
     CHECKPOINT = "checkpoint"  # the last checkpoint, which is needed, is not whole
+    ERASURE_KEY = "erasure-key"  # users were forgotten under a key that this worker does not have
     REBUILDING = "rebuilding"  # no stop: the state is built again, and then goes on by itself
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from kafka.partitioner.default import murmur2
 
 from tests.audit.auditor_accounts import Account, Dataset, exact_cost
+from tests.audit.auditor_forgotten import Names, outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_requests import (
     NOT_GIVEN,
     Rejection,
@@ -85,6 +86,17 @@ class RunState:
             return False
         return self.step + 1 < self.took_part[user] + self.separation
 
+    def end(self) -> None:
+        self.closed, self.content, self.decision, self.roster = True, (), {}, None
+        self.separation, self.took_part = None, {}
+
+    def rename(self, user: User, name: User) -> None:
+        """Somebody was forgotten."""
+        self.took_part = renamed(self.took_part, user, name)
+        if self.roster is not None:
+            members = self.roster.members
+            self.roster.members = [name if member == user else member for member in members]
+
     def check_version(self, request: Mapping[str, Any]) -> None:
         if self.separation is not None and request["v"] < 3:
             raise Rejection("unsupported-version")
@@ -107,6 +119,8 @@ class Auditor:
         self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
+        self.names = [Names(topic) for _ in range(partitions)]
+        self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 
@@ -143,6 +157,10 @@ class Auditor:
                     answer = self._enrol(place, request)
                 case "charge-roster":
                     answer = self._charge_roster(place, request)
+                case "close-dataset":
+                    answer = self._close_dataset(place, request)
+                case "forget":
+                    answer = self._forget(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -201,6 +219,8 @@ class Auditor:
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
+        if known is None and chain and chain[0].is_closed:
+            raise Rejection("dataset-closed")
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -210,6 +230,8 @@ class Auditor:
             not unsaid and known.kinds != Dataset(policy).kinds
         ):
             raise Rejection("policy-changed")
+        if known.is_closed:
+            raise Rejection("dataset-closed")
         return {
             "type": "dataset-created",
             "v": version,
@@ -222,6 +244,8 @@ class Auditor:
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         name = request["dataset"]
+        if name in self.datasets[partition] and self.datasets[partition][name].is_closed:
+            raise Rejection("dataset-closed")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
@@ -250,9 +274,15 @@ class Auditor:
             raise Rejection("unsupported-version")
         return chain
 
+    def _open_chain(self, partition: int, name: str, version: int) -> list[Dataset]:
+        chain = self._chain(partition, name, version)
+        if chain[0].is_closed:
+            raise Rejection("dataset-closed")
+        return chain
+
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset, *outer = self._chain(partition, request["dataset"], request["v"])
+        dataset, *outer = self._open_chain(partition, request["dataset"], request["v"])
         attempt, token = request["attempt"], request["request"]
         run = self.runs[partition].get((request["dataset"], request["run"]))
         if run is None:
@@ -283,9 +313,80 @@ class Auditor:
         run = self._run(place[0], request)
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
-        run.closed, run.content, run.decision, run.roster = True, (), {}, None
-        run.separation, run.took_part = None, {}
+        run.end()
         return {**self._about_run(place, request, run), "type": "run-closed"}
+
+    def _close_dataset(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        name = request["dataset"]
+        self._dataset(partition, name)
+        datasets = self.datasets[partition]
+        closed = sorted(
+            inner
+            for inner in datasets
+            if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
+        )
+        for inner in closed:
+            datasets[inner].is_closed = True
+        for (dataset, _), run in self.runs[partition].items():
+            if dataset in closed:
+                run.end()
+        return {
+            "type": "dataset-closed",
+            "v": request["v"],
+            "dataset": name,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "datasets": closed,
+        }
+
+    def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        user, datasets = request["user"], self.datasets[partition]
+        keys = {name: d.policy["pseudonyms"] for name, d in datasets.items()}
+        if request["dataset"] is not NOT_GIVEN:
+            self._dataset(partition, request["dataset"])
+            if keys[request["dataset"]] != request["pseudonyms"]:
+                raise Rejection("mixed-users")
+            outermost = [outermost_of(datasets, request["dataset"])]
+        else:
+            names = {outermost_of(datasets, name) for name in datasets}
+            outermost = [name for name in names if keys[name] == request["pseudonyms"]]
+        if home(user, self.partitions) != partition:
+            raise Rejection("wrong-partition")
+        forgotten = []
+        for outer in outermost:
+            family = [d for name, d in datasets.items() if outermost_of(datasets, name) == outer]
+            forgotten += self._forget_in(place, family, datasets[outer], user)
+        return {
+            "type": "forgotten",
+            "v": request["v"],
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "datasets": sorted(forgotten),
+        }
+
+    def _forget_in(
+        self, place: Place, family: list[Dataset], outermost: Dataset, user: User
+    ) -> list[str]:
+        names = self.names[place[0]]
+        (known,) = names.known_as([user], outermost)
+        there = [dataset for dataset in family if known in dataset.accounts]
+        if known == user and user not in names.of(outermost) and there:
+            spend_the_rest(outermost, outermost.accounts[user])
+            name = names.new(user, family)
+            names.of(outermost).add(name)
+            names.ids[name] = user
+            for dataset in there:
+                dataset.accounts = renamed(dataset.accounts, user, name)
+                self.tombstones[dataset.policy["dataset"], user] = place
+            inside = {dataset.policy["dataset"] for dataset in family}
+            for (dataset_name, _), run in self.runs[place[0]].items():
+                if dataset_name in inside:
+                    run.rename(user, name)
+        return [dataset.policy["dataset"] for dataset in there]
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
         run = self.runs[partition].get((request["dataset"], request["run"]))
@@ -326,14 +427,17 @@ class Auditor:
         )
         if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
             return again
-        self._validate(partition, chain, charge, users, norms)
+        asked, users = users, self.names[partition].known_as(users, chain[-1])
+        self._validate(partition, chain, charge, asked, users, norms)
         self._check_writes_of_1(chain[0], charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
         too_soon = [
             norm > 0 and run.has_to_wait(user) for user, norm in zip(users, norms, strict=True)
         ]
+        forgotten = [user in self.names[partition].of(chain[-1]) for user in users]
+        left_out = [soon or gone for soon, gone in zip(too_soon, forgotten, strict=True)]
         granted, refused = self._settle(
-            place, chain, charge, users, norms, too_soon, witnesses.get(key, {})
+            place, chain, charge, users, norms, left_out, witnesses.get(key, {})
         )
         admitted = [grant is not None for grant in granted]
         taking_part = [user for user, grant in zip(users, granted, strict=True) if grant]
@@ -345,12 +449,14 @@ class Auditor:
         ]
         decision = {
             **_about_step(place, charge),
-            "type": "separated-decision"
+            "type": "forgetting-decision"
+            if any(forgotten) and charge["v"] >= 3
+            else "separated-decision"
             if run.separation
             else "nested-decision"
             if len(chain) > 1
             else "decision",
-            "digest": digest_of(charge, users, norms),
+            "digest": digest_of(charge, asked, norms),
             "users": len(users),
             "admitted": admitted,
             "exhausted": [_is_exhausted(chain, user) for user in users],
@@ -359,6 +465,7 @@ class Auditor:
             "granted": [grant for _, grant in clipped],
             **said_of_budgets(_names(chain), refused),
             **({"too_soon": too_soon} if run.separation else {}),
+            **({"forgotten": forgotten} if any(forgotten) and charge["v"] >= 3 else {}),
         }
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -366,7 +473,7 @@ class Auditor:
 
     def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[list[Dataset], RunState]:
         """What a request wants to charge under the current attempt of a run."""
-        chain = self._chain(partition, request["dataset"], request["v"])
+        chain = self._open_chain(partition, request["dataset"], request["v"])
         run = self._run(partition, request)
         if run.closed:
             raise Rejection("run-closed")
@@ -380,6 +487,7 @@ class Auditor:
         if run.separation:
             raise Rejection("no-rosters")
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
+        users = self.names[partition].known_as(users, chain[-1])
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
         written = _may_write(chain, roster.members + added)
@@ -393,7 +501,7 @@ class Auditor:
             raise Rejection("mixed-users")
         if len({*roster.members, *added}) < len(roster.members) + len(added):
             raise Rejection("duplicate-user")
-        self._check_homes(partition, chain[0], added)
+        self._check_homes(partition, chain, added)
         run.roster = roster
         roster.enrol(added)
         for dataset in chain:
@@ -402,7 +510,7 @@ class Auditor:
         is_of_roster = run.decision.get("type") == "roster-decision"
         return {
             **self._about_run(place, request, run),
-            **roster.said(),
+            **roster.said(self.names[partition].of(chain[-1])),
             "type": "enrolled",
             "decision": dict(run.decision) if is_of_roster else {},
         }
@@ -440,7 +548,8 @@ class Auditor:
             "digest": digest,
         }
         refused = dict(enumerate(first for _, first in settled))
-        for halted in parts_of_halted(decision, roster, _names(chain), refused):
+        gone = self.names[partition].of(chain[-1])
+        for halted in parts_of_halted(decision, roster, _names(chain), refused, gone):
             self.answers[frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -479,19 +588,20 @@ class Auditor:
         partition: int,
         chain: list[Dataset],
         charge: Mapping[str, Any],
+        asked: list[User],
         users: list[User],
         norms: list[float],
     ) -> None:
         """In the documented order of the reasons."""
         if len(users) > _MOST_USERS:
             raise Rejection("too-large")
-        if charge["v"] >= 2 and _may_write(chain, users) > _MOST_WRITTEN:
+        if charge["v"] >= 2 and _may_write(chain, asked) > _MOST_WRITTEN:
             raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         for dataset in chain:
             _check_mechanism(dataset, charge)
-        if not all(dataset.has_room_for(users, charge["v"]) for dataset in chain):
+        if not all(dataset.has_room_for(asked, charge["v"]) for dataset in chain):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
         if clip_norm is not None and not 0 <= clip_norm < math.inf:
@@ -502,11 +612,12 @@ class Auditor:
             raise Rejection("norm-above-clip")
         if len(set(users)) != len(users):
             raise Rejection("duplicate-user")
-        self._check_homes(partition, chain[0], users)
+        self._check_homes(partition, chain, users)
 
-    def _check_homes(self, partition: int, dataset: Dataset, users: list[User]) -> None:
-        """Whether all users live here; those who have an account do."""
-        strangers = (user for user in users if user not in dataset.accounts)
+    def _check_homes(self, partition: int, chain: list[Dataset], users: list[User]) -> None:
+        """Whether all users live here; those who have an account do, and those with a name."""
+        known = {*chain[0].accounts, *self.names[partition].of(chain[-1])}
+        strangers = (user for user in users if user not in known)
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")
 
@@ -543,20 +654,20 @@ class Auditor:
         charge: Mapping[str, Any],
         users: list[User],
         norms: list[float],
-        too_soon: list[bool],
+        left_out: list[bool],
         witness: Mapping[int, float],
     ) -> tuple[list[float | None], list[int]]:
         """Charge every user; the granted norm of each, None for those left out, and for these the
-        first budget that refused, or 0 for who came too soon.
+        first budget that refused, or 0 for who came too soon or was forgotten.
         """
         granted: list[float | None] = []
         refused = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
-            if too_soon[position]:
+            accounts = [d.accounts.setdefault(user, d.account(user)) for d in chain]
+            if left_out[position]:
                 granted.append(None)
                 refused.append(0)
                 continue
-            accounts = [d.accounts.setdefault(user, d.account(user)) for d in chain]
             offers = [
                 _granted(dataset, account, charge, norm, witness.get(position))
                 for dataset, account in zip(chain, accounts, strict=True)

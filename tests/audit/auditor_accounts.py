@@ -75,6 +75,7 @@ class Dataset:
 
     policy: dict[str, Any]
     accounts: dict[User, Account] = field(default_factory=dict)
+    is_closed: bool = False
 
     def __post_init__(self) -> None:
         self.budget = tuple(self.policy["budget"])

@@ -168,6 +168,14 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             "scale": _is_float,
             "sampling_rate": lambda value: _is_float(value) and 0 < value <= 1,
         },
+        "close-dataset": {**shared, "dataset": _is_name, "request": _is_token},
+        "forget": {
+            **shared,
+            "request": _is_token,
+            "user": _is_user,
+            "dataset": lambda value: value is NOT_GIVEN or _is_name(value),
+            "pseudonyms": POLICY["pseudonyms"],
+        },
     }
 
 
@@ -192,6 +200,7 @@ _DEFAULTS = {
 }
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
+    "forget": {"dataset": NOT_GIVEN},
 }
 """Of one kind of request alone, beside those that all have."""
 

@@ -133,11 +133,17 @@ class Roster:
         self.granted = [level or 0 for level in granted]
         return news
 
-    def said(self) -> dict[str, Any]:
+    def said(self, forgotten: Collection[User]) -> dict[str, Any]:
         """The roster as it is, in the terms of the answer to an enrolment."""
+        gone = [position for position, user in enumerate(self.members) if user in forgotten]
+        blank = [
+            user if user not in forgotten else "" if isinstance(user, str) else 0
+            for user in self.members
+        ]
         return {
+            **({"forgotten": gone} if gone else {}),
             "members": len(self.members),
-            "digests": user_digests(self.members),
+            "digests": user_digests(blank),
             "clip_norm": self.clip_norm,
             "grid": self.grid,
             "levels": list(self.levels),
@@ -184,7 +190,11 @@ def highest_that_fits(prices: Sequence[Cost], level: int, left: Cost) -> int | N
 
 
 def parts_of_halted(
-    decision: Mapping[str, Any], roster: Roster, names: Sequence[str], refused: Mapping[int, int]
+    decision: Mapping[str, Any],
+    roster: Roster,
+    names: Sequence[str],
+    refused: Mapping[int, int],
+    forgotten: Collection[User],
 ) -> list[dict[str, Any]]:
     """The HALT events that are published beside a decision about a roster, as it is by then.
 
@@ -193,6 +203,7 @@ def parts_of_halted(
         roster: of the run.
         names: of the datasets it counts against.
         refused: by position, which of them refused.
+        forgotten: the names of those who were.
     """
     about = "v", "dataset", "run", "attempt", "step", "partition", "offset"
     halted = decision["halted"]
@@ -206,9 +217,14 @@ def parts_of_halted(
             "users": [roster.members[position] for position in part],
             "exhausted": [position in roster.exhausted for position in part],
             **said_of_budgets(names, [refused[position] for position in part]),
+            **_said_of_forgotten([roster.members[p] in forgotten for p in part]),
         }
         for number, part in enumerate(parts)
     ]
+
+
+def _said_of_forgotten(forgotten: list[bool]) -> dict[str, Any]:
+    return {"forgotten": forgotten} if any(forgotten) else {}
 
 
 def said_of_budgets(names: Sequence[str], refused: Sequence[int]) -> dict[str, Any]:

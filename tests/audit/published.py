@@ -22,7 +22,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
 def published_answer(value: bytes) -> dict[str, Any]:
     """A record of `halts` in the auditor's terms."""
     answer = msgspec.msgpack.decode(value)
-    if answer["type"] in ("decision", "nested-decision", "separated-decision"):
+    if answer["type"].endswith("decision") and answer["type"] != "roster-decision":
         count = answer["users"]
         answer["admitted"] = _bits(answer["admitted"], count)
         answer["exhausted"] = _bits(answer["exhausted"], count)
@@ -32,8 +32,8 @@ def published_answer(value: bytes) -> dict[str, Any]:
         answer["granted"] = numbers_of(granted, "d")
         if "refused" in answer:
             answer["refused"] = list(answer["refused"])
-        if "too_soon" in answer:
-            answer["too_soon"] = _bits(answer["too_soon"], count)
+        for name in {"too_soon", "forgotten"} & answer.keys():
+            answer[name] = _bits(answer[name], count)
     elif answer["type"] == "roster-decision":
         for name in ("halted", "readmitted", "exhausted", "regranted"):
             answer[name] = published_positions(answer[name], answer["members"])
@@ -41,11 +41,14 @@ def published_answer(value: bytes) -> dict[str, Any]:
     elif answer["type"] == "enrolled":
         for name in ("halted", "exhausted"):
             answer[name] = published_positions(answer[name], answer["members"])
+        if "forgotten" in answer:
+            answer["forgotten"] = published_positions(answer["forgotten"], answer["members"])
         answer["levels"], answer["granted"] = list(answer["levels"]), list(answer["granted"])
         answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
     elif answer["type"] == "halted":
         answer["users"] = numbers_of(answer["users"], "q")
-        answer["exhausted"] = _bits(answer["exhausted"], len(answer["users"]))
+        for name in {"exhausted", "forgotten"} & answer.keys():
+            answer[name] = _bits(answer[name], len(answer["users"]))
         if "refused" in answer:
             answer["refused"] = list(answer["refused"])
     elif "policy" in answer:
@@ -60,7 +63,7 @@ def granted_norms(
     granted = {}
     for partition, _, value in halts:
         answer = published_answer(value or b"")
-        if answer["type"] in ("decision", "separated-decision") and answer["clipped"]:
+        if answer["type"] != "roster-decision" and answer.get("clipped"):
             key = answer["dataset"], answer["run"], answer["step"], partition
             granted[key] = dict(zip(answer["clipped"], answer["granted"], strict=True))
     return granted

@@ -18,6 +18,7 @@ from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_step, 
 from streams import (
     AsyncTurnstile,
     DatasetInUse,
+    DatasetIsClosed,
     Fenced,
     Halt,
     InvalidRequest,
@@ -84,6 +85,74 @@ def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str
     turnstile.run(name, "r")
     with pytest.raises(DatasetInUse):
         turnstile.withdraw_dataset(name)
+
+
+def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    run = turnstile.run(f"{name}-in", "r")
+    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
+    assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
+    with pytest.raises(DatasetIsClosed):
+        run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    for ask in (
+        lambda: turnstile.run(f"{name}-in", "r"),
+        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.withdraw_dataset(name),
+        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, within=name),
+    ):
+        with pytest.raises(DatasetIsClosed):
+            ask()
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.close_dataset(f"{name}-not")
+
+
+# --- users who are forgotten ----------------------------------------------------------------------
+
+
+def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0, odometer_step=0.01, user_ids="mixed")
+    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    users = [1, "Zoë", 2, 3]
+    run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")
+    roster = turnstile.run(name, "roster").enrol(users, clip_norm=1.0, levels=4)
+    for charge in (run.charge, inner.charge):
+        assert charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
+    roster.charge(noise_stddev=4.0)
+    assert turnstile.forget("Zoe\u0308", f"{name}-in") == [name, f"{name}-in"]
+    assert turnstile.forget(1) == [name, f"{name}-in"]
+    assert turnstile.forget(1, name) == [name, f"{name}-in"], "again"
+    assert turnstile.forget(99, name) == []
+    for charge in (run.charge, inner.charge):
+        decision = charge(users, [1.0, 0.0, 1.0, 1.0], noise_stddev=4.0)
+        assert decision.forgotten.tolist() == [True, True, False, False]
+        assert (decision.admitted == ~decision.forgotten).all()
+    assert roster.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True]
+    again = turnstile.run(name, "roster").enrol([*users, 4], clip_norm=1.0, levels=4)
+    assert again.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True, True]
+    forgotten = [halt for halt in turnstile.halts(name, follow=False) if halt.reason == "forgotten"]
+    assert {halt.run for halt in forgotten} == {"r", "roster"}
+    assert not {halt.user for halt in forgotten} & set(users)
+    with pytest.raises(InvalidRequest):
+        turnstile.forget(1, "no such name")
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.forget(1, f"{name}-not")
+
+
+def test_pseudonyms_are_forgotten_by_those_who_can_make_them(name: str) -> None:
+    with Turnstile.in_memory(pseudonym_key="k" * 32) as turnstile:
+        turnstile.create_dataset(name, budget=1.0)
+        run = turnstile.run(name, "r")
+        run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0)
+        assert turnstile.forget("a") == [name]
+        assert run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0).forgotten.tolist() == [
+            True,
+            False,
+        ]
 
 
 # --- what is decided ------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ KINDS = {
     "charge": 14,
     "enrol": 4,
     "charge-roster": 14,
+    "forget": 0.5,
+    "close-dataset": 0.02,
 }
 DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 
@@ -62,8 +64,12 @@ class Records:
                 del record["policy"]["user_ids"]
             if rng.random() < 0.3:
                 record["policy"]["within"] = rng.choice(DATASETS)
-        else:
+        elif kind != "forget" or rng.random() < 0.7:
             record["dataset"] = dataset
+        else:
+            del record["dataset"]
+        if kind == "forget":
+            record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
         if "run" in record:
             attempt = state.attempt if state else 1
             record |= {"run": run, "attempt": attempt + rng.choice([0, 0, 0, 0, 1, -1])}

@@ -18,7 +18,7 @@ from streams.offline.archive import Extent, Unreadable
 from streams.offline.service import KafkaArchive
 from streams.sdk.run import Run
 from tests.integration.command import Done, turnstile
-from tests.integration.service import Service
+from tests.integration.service import Service, eventually
 
 USERS = np.arange(60)
 
@@ -106,6 +106,36 @@ def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
         (name, user) for name in ("d", "faces") for user in USERS.tolist()
     }
     assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
+
+
+def test_who_is_forgotten_is_in_nothing_that_redis_keeps_and_everything_still_fits(
+    shared: Service, run: Run, command: Any
+) -> None:
+    user, others = "remember-me-not", [f"user {number}" for number in range(9)]
+    shared.client.create_dataset("names", budget=1.0, odometer_step=0.01)
+    named = shared.client.run("names", "r")
+    assert named.charge([user, *others], np.ones(10), noise_stddev=4.0).admitted.all()
+    assert user.encode() in redis_has(shared)
+    done = command("forget", "--user", user, "--json")
+    assert (done.code, [line["dataset"] for line in done.lines]) == (0, ["names"]), done
+    decision = named.charge([user, *others], np.zeros(10), noise_stddev=4.0)
+    assert decision.forgotten.tolist() == [True] + [False] * 9
+    assert (decision.admitted == ~decision.forgotten).all()
+    eventually(lambda: user.encode() not in redis_has(shared))
+    shared.audit()
+    assert command("verify").code == 0
+    lines = command("explain", "--user", user, "--json").lines
+    assert [line["what"] for line in lines] == ["charged", "forgotten", "refused"]
+    rows = command("report", "--dataset", "names", "--json").lines
+    assert sorted(row["user"] for row in rows) == sorted(others)
+    assert command("forget", "--user", "nobody").code == 1
+
+
+def redis_has(shared: Service) -> bytes:
+    """The state of all partitions, as it is stored."""
+    return b"".join(
+        part for kept in shared.settle().values() for part in (*kept.pages.values(), *kept.changes)
+    )
 
 
 def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service, run: Run) -> None:

@@ -13,6 +13,9 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
               runs over the same users, by roster and by norms
     nested    version 3: datasets within others, charged by rosters and by norms
     separated   version 3: runs that keep participations apart, beside others
+    forgotten   version 3: users who are forgotten in the midst of rosters, datasets within others
+              and runs that keep participations apart
+    closed    version 3: datasets that are closed, one after the other, and asked for all the same
 """
 
 import sys
@@ -26,7 +29,7 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import tariff
 from streams.ledger.ledger import Output
-from streams.schemas import Decision
+from streams.schemas import CloseDataset, Decision, Forget
 from streams.wire.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
@@ -374,12 +377,91 @@ def make_separated(seed: int) -> Log:
     return log
 
 
+FORGETTING = {
+    "person": {"budget": 0.4, "user_ids": "mixed"},
+    "ads": {"measure": "gdp", "budget": 0.9, "within": "person"},
+    "own": {
+        "measure": "renyi",
+        "orders": [1.5, 4.0, 32.0],
+        "budget": [0.1, 0.2, 1.5],
+        "own_order": True,
+        "user_ids": "mixed",
+    },
+    "clip": {"budget": 0.3, "on_exhaustion": "clip", "user_ids": "mixed"},
+}
+
+
+def make_forgotten(seed: int) -> Log:
+    """Users are forgotten one after the other, and charged and enrolled all the same."""
+    rng = np.random.default_rng(500 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    written = [*range(40), *(f"Zoë-{number}" for number in range(40))]
+    users = [u for u, p in zip(written, partitions_of(written, 3), strict=True) if p == 1]
+    for name, policy in FORGETTING.items():
+        log.create(name, **policy)
+        for run, separation in (("r", UNSET), ("s", UNSET), ("apart", 3)):
+            log.open(dataset=name, run=run, min_separation=separation)
+    for number in range(240):
+        name, run = str(rng.choice(list(FORGETTING))), str(rng.choice(["r", "s", "apart"]))
+        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        about = {"dataset": name, "run": run}
+        some = [users[i] for i in rng.choice(len(users), rng.integers(1, 15), replace=False)]
+        kind = int(rng.integers(12))
+        if kind == 0:
+            dataset = [name, UNSET][rng.integers(2)]
+            log.send(Forget(v=3, request=f"f{number}", user=some[0], dataset=dataset))
+        elif kind == 1:
+            log.send(log.records[-int(rng.integers(1, 4))])
+        elif kind < 7 and run == "s":
+            policies = log.ledger.policies.budgets(name).policies
+            units = b"".join(prices(scale, p.measure, p.orders or None) for p in policies)
+            log.enrol(users[: 5 + number // 20], **about)
+            members = len(log.ledger.rosters.members[name, run])
+            log.step(state.step + 1, units, members=members, **about)
+        else:
+            norms = rng.choice([0.0, 0.3, 1.0, np.e / 3], len(some))
+            log.charge(state.step + 1, some, norms, scale, **about)
+    log.audit()
+    return log
+
+
+def make_closed(seed: int) -> Log:
+    """Datasets end in the midst of steps of their rosters, and of those within them."""
+    rng = np.random.default_rng(600 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    users = [u for u, p in enumerate(partitions_of(np.arange(60), 3)) if p == 1]
+    for name, policy in NESTED.items():
+        log.create(name, **policy)
+        for run, separation in (("r", UNSET), ("apart", 3)):
+            log.open(dataset=name, run=run, min_separation=separation)
+    ends = {int(at): name for at, name in zip([40, 80, 100], [*NESTED][::-1], strict=False)}
+    for number in range(120):
+        name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "apart"]))
+        state, about = log.ledger.runs[name, run], {"dataset": name, "run": run}
+        if number in ends:
+            log.send(CloseDataset(v=3, dataset=ends[number], request=f"c{number}"))
+        elif number % 20 == 19:
+            log.create(name, **NESTED[name])
+            log.open(dataset=name, run=run, attempt=0, request=f"o{number}")
+            log.withdraw(name)
+        elif run == "r" and rng.integers(2):
+            log.enrol(users[:9], **about)
+            log.step(state.step + 1, _chain_tariff(name, 5.0), members=9, **about)
+        else:
+            norms = rng.choice([0.0, 0.3, 1.0], len(users))
+            log.charge(state.step + 1, users, norms, 5.0, **about)
+    log.audit()
+    return log
+
+
 MAKERS = {
     "first": make_first,
     "second": make_second,
     "third": make_third,
     "nested": make_nested,
     "separated": make_separated,
+    "forgotten": make_forgotten,
+    "closed": make_closed,
 }
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from streams.ledger.ledger import ledger_of
-from streams.schemas import Decision, Enrol, Reason
+from streams.schemas import Decision, Enrol, Reason, tombstone_offset
 from streams.wire.chain import NO_TOPIC
 from tests.recorded.record import HERE, MAKERS, Recording, make_first, recording_of
 from tests.unit.ledger.ledgers import Log, answer_of
@@ -47,6 +47,8 @@ def kinds_in(name: str) -> tuple[set, set]:
     for path in HERE.glob(f"{name}-*.msgpack"):
         for outputs in msgspec.msgpack.decode(path.read_bytes(), type=Recording).outputs:
             for output in outputs:
+                if tombstone_offset(output.value) is not None:
+                    continue
                 answer = msgspec.msgpack.decode(output.value)
                 types.add((answer["type"], answer["v"]))
                 reasons.add(answer.get("reason"))
@@ -95,6 +97,18 @@ def test_the_separated_recordings_hold_runs_that_keep_participations_apart():
         *(Reason.SEPARATION_CHANGED, Reason.NO_ROSTERS, Reason.UNSUPPORTED_VERSION),
         *(Reason.RUN_CLOSED, Reason.STEP_CONTENT_CHANGED),
     }
+
+
+def test_the_forgotten_recordings_hold_users_who_are_not_known_any_more():
+    types, _ = kinds_in("forgotten")
+    decisions = ("decision", "nested-decision", "separated-decision", "forgetting-decision")
+    assert types >= {(kind, 3) for kind in (*decisions, "forgotten", "halted", "enrolled")}
+
+
+def test_the_closed_recordings_hold_datasets_that_have_ended():
+    types, reasons = kinds_in("closed")
+    assert types >= {(kind, 3) for kind in ("dataset-closed", "roster-decision", "rejected")}
+    assert Reason.DATASET_CLOSED in reasons
 
 
 class StoredState(msgspec.Struct):

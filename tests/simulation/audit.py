@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
-from streams.schemas import User
+from streams.schemas import User, tombstone_offset
 from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, first_link, next_link
@@ -186,10 +186,18 @@ class Audit:
             for choice in product(range(len(auditors)), repeat=self.partitions):
                 places = [(number, (*address, p)) for p, number in enumerate(choice)]
                 if all(place in auditors[number].members for number, place in places):
-                    granted = [auditors[number].members[place] for number, place in places]
+                    ids = {k: v for names in auditors[0].names for k, v in names.ids.items()}
+                    granted = [
+                        {ids.get(u, u): level for u, level in each.items()}
+                        for number, place in places
+                        for each in [auditors[number].members[place]]
+                    ]
                     wrong.append(_wrong_members(heard, granted))
                 elif all(place in decided[number] for number, place in places):
-                    wrong.append(_wrong_users(heard, [decided[n][place] for n, place in places]))
+                    ids = {k: v for names in auditors[0].names for k, v in names.ids.items()}
+                    wrong.append(
+                        _wrong_users(heard, [decided[n][place] for n, place in places], ids)
+                    )
             if None not in wrong:
                 raise Wrong(f"{address} was told {heard}: {wrong}")
 
@@ -200,7 +208,12 @@ class Audit:
         """
         kept: dict[tuple[Any, ...], int] = {}
         for partition, place, value in self.world.log.records["odometer"]:
-            if place in self.world.broker.outputs(Channel.ODOMETER, partition).aborted:
+            topic = self.world.broker.outputs(Channel.ODOMETER, partition)
+            if place in topic.aborted:
+                continue
+            if tombstone_offset(value or b"") is not None:
+                dataset, user = msgspec.json.decode(topic.records[place][0] or b"")
+                kept[dataset, user, partition] = -1
                 continue
             checkpoint = msgspec.msgpack.decode(value or b"")
             kept[checkpoint["dataset"], checkpoint["user"], partition] = checkpoint["offset"]
@@ -208,6 +221,8 @@ class Audit:
         for dataset, user, partition, offset, _ in self.auditor.checkpoints:
             key = dataset, user, partition
             newest[key] = max(offset, newest.get(key, -1))
+        for (dataset, user), (partition, _) in self.auditor.tombstones.items():
+            newest[dataset, user, partition] = -1
         for key, offset in newest.items():
             if kept.get(key) != offset:
                 raise Wrong(
@@ -235,9 +250,11 @@ def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -
     return f"nothing is said of {levels}" if levels else None
 
 
-def _wrong_users(heard: Heard, decisions: Sequence[Mapping[str, Any]]) -> str | None:
-    """What was told of users that was not decided, if anything."""
-    halted = {user for decision in decisions for user in decision["halted"]}
+def _wrong_users(
+    heard: Heard, decisions: Sequence[Mapping[str, Any]], ids: Mapping[User, User]
+) -> str | None:
+    """What was told of users that was not decided, if anything; ids are of those forgotten."""
+    halted = {ids.get(user, user) for decision in decisions for user in decision["halted"]}
     for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
         if is_in is (user in halted):
             return f"{user!r} was told {is_in}"

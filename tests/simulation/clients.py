@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from streams.ledger.ledger import Channel
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Connection, Deadline, Waiting
 from streams.sdk.errors import (
+    DatasetIsClosed,
     DecisionTimeout,
     Fenced,
     InvalidRequest,
@@ -172,6 +175,9 @@ class Trainer:
         self.closes = rng.random() < 0.2
         self.enrols = False  # it charges a roster
         self.min_separation: int | None = None  # it keeps participations so many steps apart
+        self.forgets = 0.0  # how often, after a step, it has a user forgotten
+        self.ends = 0.0  # how often, after its last step, it closes the dataset
+        self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
         self.contents: dict[int, Content] = {}
         self.quota = 0
@@ -188,6 +194,8 @@ class Trainer:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
+            except DatasetIsClosed:
+                self.is_closed = True
             except RunIsClosed:
                 if not self.shares_run and not self.closes:
                     raise
@@ -259,10 +267,15 @@ class Trainer:
                 raise Died
             self.released = max(self.released, step)
             self.quota -= 1
+            if self._chance.random() < self.forgets:
+                self._forget(turnstile)
             if rng.random() < 0.5:
                 fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
         if self.closes:
             run.close()
+            self.is_closed = True
+        if self._chance.random() < self.ends:
+            self._note(f"closes {turnstile.close_dataset(self.plan.dataset)}")
             self.is_closed = True
 
     def _charge_roster(self, roster: Roster, content: Content) -> tuple[Content, RosterDecided]:
@@ -276,6 +289,13 @@ class Trainer:
         granted = step.clip_norms
         heard = Content(users, granted.tolist(), content.noise_stddev)
         return heard, RosterDecided(step.admitted, granted)
+
+    def _forget(self, turnstile: Turnstile) -> None:
+        user = self._chance.choice(self.plan.users)
+        dataset = self._chance.choice((None, self.plan.dataset))
+        with suppress(DecisionTimeout):
+            datasets = turnstile.forget(user, dataset)
+            self._note(f"has {user!r} forgotten in {datasets}")
 
     def _create(self, turnstile: Turnstile) -> None:
         for plan in self.plan.chain:

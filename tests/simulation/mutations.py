@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from streams.ledger import apart, budgets, ledger, runs, state, tracked
+from streams.ledger import accounts, apart, budgets, forgotten, ledger, runs, state, tracked
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, run
 from streams.store import holding, image, memory_store, snapshot
@@ -312,8 +312,8 @@ def loaded_changes_not_compacted() -> Patches:
 
     def ledger_of(*arguments: Any) -> Any:
         made = real(*arguments)
-        for accounts in made.datasets.values():
-            accounts._rows._changed_pages[:] = False
+        for each in made.datasets.values():
+            each._rows._changed_pages[:] = False
         return made
 
     yield _set(partitions, "ledger_of", ledger_of)
@@ -487,6 +487,30 @@ def outer_budgets_not_asked() -> Patches:
         return admits, np.zeros(len(admits), dtype=np.uint8)
 
     yield _set(budgets.Budgets, "_allowed", allowed)
+
+
+@mutation
+def forgotten_users_begin_anew() -> Patches:
+    """Nobody asks whether an id that is new is that of somebody who was forgotten."""
+    yield _set(forgotten.Forgotten, "known_as", lambda self, users, outermost: users)
+
+
+@mutation
+def names_not_put_back() -> Patches:
+    """Who loads a state has the ids of its pages, whoever was forgotten since."""
+    yield _set(forgotten.Forgotten, "_moves", lambda self, address, before, after: None)
+
+
+@mutation
+def closed_datasets_charged() -> Patches:
+    """What is charged to a dataset does not depend on whether it was closed."""
+    yield _set(ledger.Ledger, "_check_open", lambda self, dataset: None)
+
+
+@mutation
+def rest_not_spent() -> Patches:
+    """A member of a roster goes on being admitted after it was forgotten."""
+    yield _set(accounts.Accounts, "spend_the_rest", lambda self, slot: self.enrol([]))
 
 
 @mutation

@@ -62,6 +62,7 @@ class Simulation:
         self._background: list[asyncio.Task[Any]] = []
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._apart = Random(f"separations of {seed}")
+        self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
 
     def _cast(self) -> list[Trainer]:
@@ -78,6 +79,8 @@ class Simulation:
                     trainer.shares_run = rivals > 1
                     trainer.enrols = rivals == 1 and rng.random() < 0.4
                     trainer.min_separation = None if trainer.enrols else separation
+                    trainer.forgets = self._forgets
+                    trainer.ends = self._forgets
                     trainers.append(trainer)
         return trainers
 

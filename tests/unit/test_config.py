@@ -179,3 +179,12 @@ def test_no_secret_is_in_what_is_shown_of_settings():
     assert "hunter2" not in repr(config)
     assert "kafka_username='me'" in repr(config)
     assert repr(Config()).count("=") == 3, "what has its default is not worth a line"
+
+
+@pytest.mark.parametrize("keys", ["short", f"{'k' * 16} {'x' * 15}", "y" * 65, "é" * 33])
+def test_erasure_keys_that_could_be_guessed_or_do_not_fit_are_refused_and_not_shown(keys):
+    with pytest.raises(ConfigurationError, match="must have 16 to 64") as refused:
+        Config(erasure_keys=keys)
+    assert keys.split()[-1] not in str(refused.value)
+    fine = Config(erasure_keys=f"{'k' * 16},\n{'x' * 64}")
+    assert "kkkk" not in repr(fine)

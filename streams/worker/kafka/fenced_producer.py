@@ -1,8 +1,9 @@
 """Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
 
 Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
-bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. Who signs checkpoints
-believes in none that is not signed, either.
+bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. A tombstone has no
+value that could say so, and has the offset of that record there as well, 8 bytes. Who signs
+checkpoints believes in none that is not signed, either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.ledger.ledger import Output
+from streams.schemas import tombstone, tombstone_offset
 from streams.topics.authentic import Inspector, Seal, header, origin_header
 from streams.topics.topics import ODOMETER
 from streams.wire.signatures import ORIGIN, Content
@@ -26,6 +28,7 @@ from streams.worker.kafka.publisher import MAX_BATCH_BYTES
 from streams.worker.ports import NotSent, Origin, Sent
 
 _ORIGIN = struct.Struct(">16si")
+_OFFSET = struct.Struct(">q")
 _POLL_MS = 200
 
 
@@ -150,7 +153,7 @@ async def send_in_batches(
 ) -> list[asyncio.Future[object]]:
     """Queue outputs, each with its origin and, if there is a seal, its signature."""
     contents = [
-        Content(output.key, output.value, packed)
+        _content(output, packed)
         for origin, group in outputs
         for packed in [_ORIGIN.pack(*origin)]
         for output in group
@@ -201,9 +204,22 @@ async def _last_of(
     return last
 
 
+def _content(output: Output, origin: bytes) -> Content:
+    """An output as Kafka gets it."""
+    offset = tombstone_offset(output.value)
+    if offset is None:
+        return Content(output.key, output.value, origin)
+    return Content(output.key, None, origin + _OFFSET.pack(offset))
+
+
 def _sent(record: Any) -> Sent | None:
     """A record as a checkpoint with its origin, if it says of one."""
     packed = header(record.headers, ORIGIN) if record else None
-    if packed is None or len(packed) != _ORIGIN.size:
+    if packed is None:
+        return None
+    if record.value is None and len(packed) == _ORIGIN.size + _OFFSET.size:
+        origin, (offset,) = packed[: _ORIGIN.size], _OFFSET.unpack_from(packed, _ORIGIN.size)
+        return Sent(Origin(*_ORIGIN.unpack(origin)), tombstone(offset)) if offset >= 0 else None
+    if len(packed) != _ORIGIN.size:
         return None
     return Sent(Origin(*_ORIGIN.unpack(packed)), record.value or b"")

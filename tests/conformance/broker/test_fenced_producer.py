@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from streams.ledger.ledger import Channel, Output
+from streams.schemas import tombstone
 from streams.worker.ports import NotSent, Origin, Sent
 
 P = 1
@@ -53,6 +54,18 @@ def test_an_epoch_shuts_out_every_earlier_one(run):
         await newer.send(origin([checkpoint(b"newer")]))
         await newer.stop()
         assert await written(bench) == [b"old", b"new", b"newer"]
+
+    run(scenario)
+
+
+def test_a_tombstone_has_no_value_and_its_offset_is_known(run):
+    async def scenario(bench):
+        producer = await begun(bench)
+        await producer.send(origin([checkpoint(b"known"), checkpoint(tombstone(77))]))
+        assert await written(bench) == [b"known", None]
+        last = await producer.last()
+        assert (last.value, last.origin) == (tombstone(77), Origin(TOPIC, 3))
+        await producer.stop()
 
     run(scenario)
 

@@ -65,8 +65,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "scale": 4.0,
         "sampling_rate": 1.0,
     },
+    "forget": {"request": "t", "user": 1, "dataset": "d"},
+    "close-dataset": {"dataset": "idle", "request": "t"},
 }
-SINCE = {"withdraw-dataset": 2, "close-run": 2, "enrol": 3, "charge-roster": 3}
+SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
+    ("enrol", "charge-roster", "forget", "close-dataset"), 3
+)
 """The version that brought a request; 1 brought the others."""
 
 VALUES: list[Any] = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streams.ledger import limits
-from streams.schemas import VERSION, Reason
+from streams.schemas import VERSION, CloseDataset, Reason
 from streams.wire.packing import tariff_digest
 from streams.wire.partitioner import partitions_of
 from tests.audit import auditor
@@ -41,6 +41,8 @@ def log(request):
             log.enrol(HERE[:3], run=run, attempt=2, v=3)
         log.close(run="closed", attempt=2, v=2)
         log.create("idle", v=2)
+        log.create("ended", v=2)
+        log.send(CloseDataset(v=3, dataset="ended", request="t"))
         log.open(run="apart", attempt=2, v=3, min_separation=3)
         log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2, v=3)
         yield log
@@ -71,6 +73,7 @@ CHARGE = {
     Reason.UNSUPPORTED_VERSION: lambda r: r.update(v=VERSION + 1),
     Reason.MALFORMED: lambda r: r.update(discount=1),
     Reason.UNKNOWN_DATASET: lambda r: r.update(dataset="nobody-created-this"),
+    Reason.DATASET_CLOSED: lambda r: r.update(dataset="ended"),
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
     Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
@@ -86,6 +89,7 @@ CHARGE = {
     Reason.WRONG_PARTITION: lambda r: more(r, THERE[:1]),
 }
 IMPOSSIBLE = [
+    {Reason.UNKNOWN_DATASET, Reason.DATASET_CLOSED},
     {Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT},
     {Reason.STEP_CONTENT_CHANGED, Reason.STEP_OUT_OF_ORDER},
 ]
@@ -125,6 +129,7 @@ PACKED = {
 }
 LATE_IN_VERSION_1 = [
     Reason.UNKNOWN_DATASET,
+    Reason.DATASET_CLOSED,
     Reason.UNKNOWN_RUN,
     Reason.RUN_CLOSED,
     Reason.OLDER_ATTEMPT,

@@ -12,7 +12,7 @@ import numpy as np
 from streams import Turnstile
 from streams.ledger.ledger import Ledger, Output
 from streams.offline.archive import Extent, Stored
-from streams.schemas import encode
+from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
@@ -39,6 +39,7 @@ class Archived(MemoryConnection):
     def __init__(self, partitions: int = 2) -> None:
         super().__init__(partitions, 30.0)
         self.topic = TOPIC
+        self.erasure_keys = ""
         self.ledgers = [Ledger(p, partitions, TOPIC) for p in range(partitions)]
         self.topics: Topics = {}
         self.starts: dict[tuple[str, int], int] = {}
@@ -64,7 +65,9 @@ class Archived(MemoryConnection):
         }
         if self.publishing:
             for output in outputs:
-                self.append(output.channel.value, partition, output.value, output.key)
+                is_tombstone = tombstone_offset(output.value) is not None
+                value = None if is_tombstone else output.value
+                self.append(output.channel.value, partition, value, output.key)
         else:
             kept.outbox.append((offset, list(outputs)))
         return outputs

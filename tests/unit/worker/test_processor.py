@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
-from streams.schemas import encode
+from streams.schemas import Forget, encode
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.memory_broker import Effect
@@ -13,6 +13,7 @@ from streams.worker.outbox import parcels_of
 from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
+from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench
 
 
@@ -410,5 +411,23 @@ def test_a_stop_is_told_once_and_outlasts_a_rebalance():
         await made.processor.suspend()
         assert made.processor.state is State.STOPPED
         assert not made.processor.can_resume
+
+    run(scenario)
+
+
+def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_forgotten():
+    async def scenario():
+        log = begun([7, 8])
+        made = bench(offsets=20)
+        due = made.processor.compaction.is_due
+        made.processor.start()
+        await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
+        await made.until(lambda: made.processor.next == len(log.records))
+        assert not due()
+        await made.arrive(Record(len(log.records), encode(Forget(v=3, request="f", user=7))))
+        await made.until(lambda: made.processor.next == len(log.records) + 1)
+        assert due()
+        await made.processor.compact()
+        assert not due()
 
     run(scenario)

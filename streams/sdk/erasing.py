@@ -1,0 +1,55 @@
+"""Forgetting a user: one request, where the user lives, and what it came to."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from streams.ledger.forgotten import alone
+from streams.normal_form import normal_form
+from streams.schemas import Forget, Forgotten, User, encode
+from streams.sdk.arguments import read_users
+from streams.sdk.connection import Connection, Deadline
+from streams.sdk.datasets import check_names
+from streams.sdk.errors import ConflictingDecisions
+from streams.wire.partitioner import partitions_of
+
+
+def forget(
+    connection: Connection, user: User, dataset: str | None, deadline: Deadline
+) -> list[str]:
+    """Have the partition of a user forget who that is.
+
+    Returns:
+        The datasets in which the user is forgotten.
+
+    Raises:
+        InvalidRequest: an id that no user can have, or a name that no dataset can have.
+        RequestRejected: there is no such dataset, or it knows users by other pseudonyms.
+        DecisionTimeout: no answer in time; asking again is fine.
+    """
+    if dataset is not None:
+        check_names(dataset)
+    read = read_users([user])
+    known: User = read[0] if isinstance(read, list) else int(read[0])
+    pseudonyms = connection.pseudonyms
+    if pseudonyms is not None:
+        known = int(pseudonyms.of([known])[0])
+    elif isinstance(known, str):
+        known = normal_form(known)
+    token = connection.new_token()
+    request = Forget(
+        v=3,
+        request=token,
+        user=known,
+        dataset=UNSET if dataset is None else dataset,
+        pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
+    )
+    home = int(partitions_of(alone(known), connection.partitions)[0])
+    answer = connection.ask(token, {home: encode(request)}, deadline)[home]
+    if not isinstance(answer, Forgotten):
+        raise ConflictingDecisions(
+            f"partition {home} answered a request to forget a user with "
+            f"{msgspec.structs.asdict(answer)['request']!r}: no worker does so"
+        )
+    return answer.datasets

@@ -1,0 +1,329 @@
+"""Users who were forgotten: nobody knows who they were, and nobody has a second budget.
+
+The auditor looks on: it makes names by the documents, and knows no slots.
+"""
+
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from streams.ledger import forgotten
+from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
+from streams.schemas import Decision, Forget, Forgotten, Reason, encode, tombstone_offset
+from streams.wire.chain import NO_TOPIC
+from streams.wire.packing import unpack_bits, unpack_positions, unpack_users
+from tests.audit.comparison import compare
+from tests.unit.ledger import test_nested
+from tests.unit.ledger.audited import AuditedLog
+from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
+from tests.unit.ledger.roster_logs import OPERATIONS, POLICIES, Scenario, begun, prices, told
+from tests.unit.ledger.test_nested import USERS, nested
+from tests.unit.ledger.test_rosters import Worker, short_pages
+
+__all__ = ["short_pages"]
+
+KEY, OTHER = "k" * 16, "o" * 64
+
+
+def forget(log: Log, user, dataset=UNSET, **fields):
+    return answer_of(log.send(Forget(v=3, request="f", user=user, dataset=dataset, **fields)))
+
+
+def are_forgotten(answer) -> list[bool]:
+    return unpack_bits(answer.forgotten, answer.users).tolist()
+
+
+def test_who_is_forgotten_is_admitted_to_nothing_and_everybody_else_as_before():
+    log = begun()
+    log.charge(0, [7, 8], [1.0, 1.0])
+    spent = log.spent()
+    assert forget(log, 7).datasets == ["d"]
+    decision = log.charge(1, [8, 7, 11], [1.0, 0.0, 1.0])
+    assert admitted(decision) == [True, False, True]
+    assert are_forgotten(decision) == exhausted(decision) == [False, True, False]
+    assert len(log.ledger.datasets["d"]) == 5  # those of the roster, and 11
+    assert 7 not in log.spent()
+    assert log.spent()[8] > spent[8]
+    log.audit()
+
+
+def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
+    for user, other in ((7_777_777_777, 8), ("Zoë Müller", "x")):
+        log = begun([user, other], user_ids="mixed")
+        log.charge(0, [user, other], [1.0, 1.0])
+        before = len(log.outputs)
+        forget(log, user)
+        octets = user.encode() if isinstance(user, str) else user.to_bytes(8, "little")
+        pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+        again = ledger_of(Stored(pages), 0, 1, NO_TOPIC, log.ledger.chain)
+        assert octets not in b"".join(pages.values())
+        log.charge(1, [user, other], [1.0, 1.0])
+        log.step(2, prices(), members=2)
+        said = [out for outputs in log.outputs[before:] for out in outputs]
+        assert octets not in b"".join(out.value for out in said)
+        assert [out.key for out in said if octets in (out.key or b"")] in ([], [said[1].key])
+        assert again.forgotten == log.ledger.forgotten
+        log.audit()
+
+
+class Stored(msgspec.Struct):
+    pages: dict[str, bytes]
+    changes: list[bytes] = []
+
+
+def test_what_compaction_keeps_of_a_user_is_forgotten_by_tombstones():
+    log = nested()
+    log.charge(0, [5], [1.0], dataset="tuning", run="t")
+    (_, *outputs) = log.send(Forget(v=3, request="f", user=5, dataset="ads"))
+    assert {out.key for out in outputs} == {b'["ads",5]', b'["person",5]', b'["tuning",5]'}
+    assert {out.channel for out in outputs} == {Channel.ODOMETER}
+    assert {tombstone_offset(out.value) for out in outputs} == {len(log.records) - 1}
+    assert len(log.send(Forget(v=3, request="f", user=5))) == 1  # nothing is left to forget
+    log.audit()
+
+
+def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on():
+    log = begun()
+    log.step(0, prices())
+    forget(log, 8)
+    decision = log.step(1)
+    assert told(decision, "halted") == told(decision, "exhausted") == [1]
+    (halted,) = log.halts()
+    assert unpack_bits(halted.forgotten, 1).tolist() == [True]
+    assert 8 not in unpack_users(halted.users).tolist()
+    answer = log.enrol([7, 8, 9, 10, 11], request="again")
+    assert (answer.members, unpack_positions(answer.forgotten, 5).tolist()) == (5, [1])
+    assert told(log.step(2, members=5), "halted") == []
+    log.audit()
+
+
+def test_a_step_that_was_decided_before_is_answered_as_it_was_decided():
+    log = begun()
+    before = log.charge(0, [7, 8], [1.0, 1.0])
+    forget(log, 7)
+    assert log.charge(0, [7, 8], [1.0, 1.0]) == before
+    log.audit()
+
+
+def test_a_dataset_that_is_created_within_it_later_does_not_know_the_user_either():
+    log = nested()
+    log.charge(0, [5], [1.0], dataset="ads", run="a")
+    assert forget(log, 5).datasets == ["ads", "person"]
+    log.create("later", budget=0.1, within="person")
+    log.open("later", "l")
+    decision = log.charge(0, [5, 0], [0.1, 0.1], dataset="later", run="l")
+    assert (admitted(decision), are_forgotten(decision)) == ([False, True], [True, False])
+    assert forget(log, 5).datasets == ["ads", "later", "person"]
+    log.audit()
+
+
+def test_who_was_never_charged_is_not_forgotten_and_can_be_charged():
+    log = begun()
+    assert forget(log, 99).datasets == []
+    assert admitted(log.charge(0, [99], [1.0])) == [True]
+    assert forget(log, "99").datasets == []
+    log.audit()
+
+
+def test_who_takes_part_too_soon_and_is_forgotten_is_both():
+    log = AuditedLog(v=3)
+    log.create()
+    log.open(min_separation=3)
+    log.charge(0, [1, 2], [1.0, 1.0])
+    forget(log, 1)
+    decision = log.charge(1, [1, 2], [1.0, 1.0])
+    assert unpack_bits(decision.too_soon, 2).tolist() == [True, True]
+    assert are_forgotten(decision) == [True, False]
+    log.audit()
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_clients_of_earlier_versions_are_told_that_nothing_is_left(v):
+    log = Log(v=v)
+    log.create()
+    log.open()
+    log.charge(0, [1], [0.1])
+    forget(log, 1)
+    decision = log.charge(1, [1], [0.1])
+    assert type(decision) is Decision
+    assert (admitted(decision), exhausted(decision)) == ([False], [True])
+    assert answer_of(log.send(Forget(v=v, request="f", user=1))).reason is Reason.MALFORMED
+
+
+def test_a_name_that_somebody_has_is_passed_over_and_its_owner_may_be_forgotten_too():
+    log = begun()
+    name = log.ledger.erasure.ring.name(7, log.ledger.erasure.ring.first, 0)
+    log.charge(0, [name], [0.1])
+    assert forget(log, 7).datasets == ["d"]
+    assert admitted(log.charge(1, [name, 7], [0.1, 0.1])) == [True, False]
+    forget(log, name)
+    assert admitted(log.charge(2, [name, 7], [0.1, 0.1])) == [False, False]
+    log.audit()
+
+
+def test_an_id_under_another_key_is_somebody_else_and_is_refused():
+    log = Log(v=3)
+    log.create("named", pseudonyms="0" * 16)
+    log.create("plain")
+    for dataset in ("named", "plain"):
+        log.open(dataset)
+        log.charge(0, [1], [0.1], dataset=dataset)
+    assert forget(log, 1, "named").reason is Reason.MIXED_USERS
+    assert forget(log, 1, "plain", pseudonyms="0" * 16).reason is Reason.MIXED_USERS
+    assert forget(log, 1).datasets == ["plain"]
+    assert forget(log, 1, pseudonyms="0" * 16).datasets == ["named"]
+
+
+def test_a_user_of_another_partition_and_a_dataset_that_is_not_there_are_refused():
+    log = Log(partitions=2, v=3)
+    log.create()
+    reasons = {getattr(forget(log, user), "reason", None) for user in range(9)}
+    assert reasons == {None, Reason.WRONG_PARTITION}
+    assert forget(log, 1, "nobody").reason is Reason.UNKNOWN_DATASET
+
+
+def keyed(keys: str, records=()) -> Ledger:
+    ledger = Ledger(0, 1, NO_TOPIC, keys)
+    for offset, record in enumerate(records):
+        ledger.apply(offset, record)
+    return ledger
+
+
+def test_no_answer_depends_on_the_key_and_every_name_does():
+    log = begun()
+    log.charge(0, [7, 8], [1.0, 1.0])
+    forget(log, 7)
+    records = [*log.records]
+    ledgers = [keyed(keys, records) for keys in ("", KEY, OTHER)]
+    names = [dict(ledger.forgotten) for ledger in ledgers]
+    assert len({str(each) for each in names}) == 3
+    summaries = [ledger.summary() for ledger in ledgers]
+    assert summaries[0] == summaries[1] == summaries[2]
+
+
+def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
+    log = begun()
+    log.charge(0, [7], [1.0])
+    forget(log, 7)
+    ledger = keyed(KEY, log.records)
+    changes = [encode(ledger.take_changes())]
+    for keys in (KEY, f"{OTHER} {KEY}"):
+        again = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, keys)
+        (*_, answer) = again.apply(99, encode(Forget(v=3, request="f", user=7)))
+        assert answer_of([answer]).datasets == ["d"]
+    with pytest.raises(LostErasureKey, match="not among erasure_keys"):
+        ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, OTHER)
+
+
+def test_after_another_key_came_those_who_were_forgotten_before_are_known_again():
+    log = begun()
+    log.charge(0, [7, 8], [1.0, 1.0])
+    forget(log, 7)
+    first = keyed(KEY, log.records)
+    later = ledger_of(
+        Stored({}, [encode(first.take_changes())]), 0, 1, NO_TOPIC, first.chain, f"{OTHER}\n{KEY}"
+    )
+    later.apply(90, encode(Forget(v=3, request="f", user=8)))
+    assert len(set(later.erasure)) == 2
+    for user in (7, 8):
+        (answer,) = later.apply(91, encode(Forget(v=3, request="f", user=user)))
+        assert answer_of([answer]).datasets == ["d"]
+
+
+FORGETS = st.tuples(st.just("forget"), st.sampled_from(["d", UNSET]), st.sampled_from(USERS))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.lists(st.one_of(OPERATIONS, FORGETS), max_size=30),
+)
+def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operations):
+    scenario = Scenario(policy)
+    for kind, *what in operations:
+        if kind == "forget":
+            forget(scenario.log, what[1], what[0])
+        else:
+            scenario.happen(kind, *what)
+    scenario.log.audit()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            test_nested.OPERATIONS,
+            st.tuples(
+                st.just("forget"),
+                st.sampled_from(["person", "tuning", UNSET]),
+                st.sampled_from(USERS),
+            ),
+        ),
+        max_size=16,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happenings, rng):
+    scenario = test_nested.Scenario()
+    for kind, *what in happenings:
+        if kind == "forget":
+            forget(scenario.log, what[1], what[0])
+        else:
+            scenario.happen(kind, *what)
+        if rng.random() < 0.2:
+            scenario.log.hand_over(rebuilt(scenario.log.changes))
+    scenario.log.audit()
+
+
+@pytest.mark.usefixtures("short_pages")
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
+@given(
+    st.sampled_from(["zcdp", "own order"]),
+    st.lists(st.one_of(OPERATIONS, FORGETS), max_size=20),
+    st.randoms(use_true_random=False),
+)
+def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, operations, rng):
+    scenario = Scenario(policy)
+    for kind, *what in operations:
+        if kind == "forget":
+            forget(scenario.log, what[1], what[0])
+        else:
+            scenario.happen(kind, *what)
+    worker = Worker(rng)
+    for offset, record in enumerate(scenario.log.records):
+        assert worker.ledger.apply(offset, record) == scenario.log.outputs[offset]
+        worker.go_on()
+    worker.finish()
+    compare(
+        scenario.log.auditor,
+        SimpleNamespace(records=scenario.log.published),
+        {0: worker.ledger},
+    )
+
+
+def test_the_blank_of_digests_is_the_same_for_whoever_makes_them():
+    users = np.array([1, 2, 3])
+    forgotten.blank(users, np.array([1]))
+    assert users.tolist() == [1, 0, 3]
+    names: list = ["a", 2, "c"]
+    forgotten.blank(names, np.array([0, 1]))
+    assert names == ["", 0, "c"]
+
+
+def test_an_answer_says_where_and_in_what_order():
+    log = nested()
+    for run, dataset in (("p", "person"), ("t", "tuning")):
+        log.charge(0, [5], [0.1], dataset=dataset, run=run)
+    answer = forget(log, 5)
+    assert isinstance(answer, Forgotten)
+    assert answer.datasets == ["ads", "person", "tuning"]
+    assert rebuilt(log.changes).forgotten == log.ledger.forgotten

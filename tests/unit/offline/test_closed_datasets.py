@@ -1,0 +1,24 @@
+"""A dataset that was closed is proven and reported as it was when it ended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streams import Turnstile
+from streams.offline.report import report
+from streams.offline.verification import verify
+from tests.unit.offline.service import used
+
+
+def test_what_was_charged_before_it_was_closed_is_reported_and_all_of_it_fits() -> None:
+    archived = used()
+    before = report(archived, delta=1e-5, levels_public=True)
+    turnstile = Turnstile(connection=archived)
+    assert turnstile.close_dataset("d") == ["d", "inner"]
+    assert turnstile.close_dataset("faces") == ["faces"]
+    after = report(archived, delta=1e-5, levels_public=True)
+    assert [part.dataset for part in before] == [part.dataset for part in after]
+    for was, now in zip(before, after, strict=True):
+        for name in ("steps", "spent", "remaining", "epsilon"):
+            assert np.array_equal(getattr(was, name), getattr(now, name)), (was.dataset, name)
+    assert verify(archived, archived).fits

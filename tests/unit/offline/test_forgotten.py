@@ -1,0 +1,82 @@
+"""Who was forgotten is told of to nobody but that user, and the rest of the service is proven."""
+
+from __future__ import annotations
+
+import pytest
+
+from streams import Turnstile
+from streams.offline.explanation import explain
+from streams.offline.report import report
+from streams.offline.verification import verify
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, used
+
+USER = 7
+
+
+@pytest.fixture
+def archived() -> Archived:
+    archived = used()
+    turnstile = Turnstile(connection=archived)
+    assert turnstile.forget(USER) == ["d", "faces", "inner"]
+    turnstile.run("d", "later").charge([USER, 8], [0.0, 0.1], noise_stddev=4.0)
+    return archived
+
+
+def home(archived: Archived) -> int:
+    return next(p for p, ledger in enumerate(archived.ledgers) if ledger.forgotten)
+
+
+def test_all_that_is_kept_and_published_fits(archived: Archived) -> None:
+    result = verify(archived, archived)
+    assert result.findings == []
+    assert result.fits
+
+
+def test_a_checkpoint_behind_the_tombstone_of_its_user_is_found(archived: Archived) -> None:
+    place = "odometer", home(archived)
+    records = archived.topics[place]
+    tombstone = next(record for record in records if record.value is None)
+    before = [r for r in records if r.key == tombstone.key and r.value is not None]
+    records.append(before[-1]._replace(offset=records[-1].offset + 1))
+    (finding,) = verify(archived, archived).findings
+    assert "was forgotten, and a checkpoint is still there" in finding.problem
+
+
+def test_checkpoints_and_tombstones_that_compaction_took_away_are_not_missed(
+    archived: Archived,
+) -> None:
+    place = "odometer", home(archived)
+    gone = {record.key for record in archived.topics[place] if record.value is None}
+    archived.topics[place] = [r for r in archived.topics[place] if r.key not in gone]
+    assert verify(archived, archived).fits
+
+
+def test_the_user_is_told_when_and_what_came_of_it(archived: Archived) -> None:
+    events = list(explain(archived, USER, delta=1e-5))
+    *_, forgotten, refused = events
+    assert (forgotten.what, {s.dataset for s in forgotten.budgets}) == (
+        "forgotten",
+        {"d", "faces", "inner"},
+    )
+    assert (refused.what, refused.forgotten, refused.refused_by) == ("refused", True, None)
+    assert refused.budgets[0].cost == [0.0]
+    assert events[0].what in ("charged", "enrolled")
+    done = command_on(archived, "explain", "--user", str(USER))
+    assert "what was left is spent: nothing is admitted any more" in done.out
+    assert done.out.rstrip().splitlines()[-1].startswith("Budget of")
+
+
+def test_of_a_log_that_was_trimmed_only_that_is_known(archived: Archived) -> None:
+    partition = home(archived)
+    archived.draw(partition)
+    archived.trim("norms", partition, archived.kept[partition].next)
+    events = list(explain(archived, USER, delta=1e-5))
+    assert {(event.what, event.forgotten) for event in events} == {("earlier", True)}
+
+
+def test_there_is_no_row_of_the_user_in_a_report(archived: Archived) -> None:
+    losses = report(archived, delta=1e-5, levels_public=True)
+    assert all(USER not in part.users for part in losses)
+    assert sum(part.forgotten for part in losses) == 3
+    assert all(len(part.users) == len(part.steps) == len(part.epsilon) for part in losses)
