@@ -11,11 +11,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from streams.cli import commands, demo, publish, rejects
 from streams.cli.offline_arguments import add_offline
-from streams.cli.options import CLIENT, OBSERVER, SETTING, name_of, path_of, verb, whole
+from streams.cli.operations_arguments import add_operations
+from streams.cli.options import (
+    CLIENT,
+    OBSERVER,
+    SETTING,
+    Later,
+    add_delta,
+    name_of,
+    path_of,
+    verb,
+    whole,
+)
 from streams.cli.security_arguments import add_security
 from streams.schemas import Measure, OnExhaustion, Reason, UserIds
+
+commands = Later("streams.cli.commands")
+demo = Later("streams.cli.demo")
+publish = Later("streams.cli.publish")
+rejects = Later("streams.cli.rejects")
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
@@ -61,7 +76,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_runs(verbs)
     _add_topics(verbs)
     add_security(verbs)
-    verb(verbs, "status", commands.status, "partitions, owners, lag, users", OBSERVER)
+    add_operations(verbs)
     add_offline(verbs)
     return parser
 
@@ -169,7 +184,9 @@ def _add_datasets(verbs: Any) -> None:
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", OBSERVER
     )
     show.add_argument("name", type=name_of)
-    verb(verbs, "list", commands.dataset_list, "all datasets", OBSERVER)
+    listed = verb(verbs, "list", commands.dataset_list, "all datasets", OBSERVER)
+    for command in (show, listed):
+        add_delta(command)
     withdraw = verb(
         verbs,
         "withdraw",
@@ -217,9 +234,11 @@ def _add_topics(verbs: Any) -> None:
         "odometer",
         commands.odometer,
         "odometer checkpoints: what users spent at most",
-        CLIENT,
+        OBSERVER,
+        "Redis is asked for the policies alone, without which there are no epsilons.",
     )
     odometer.add_argument("--dataset", type=name_of)
+    add_delta(odometer)
     odometer.add_argument("--user", help="one user's id; digits find the integer and the string")
     refused = verb(
         verbs,

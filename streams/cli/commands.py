@@ -12,13 +12,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
 from streams.cli.output import Exit, note, show
 from streams.config import Config, redact
 from streams.normal_form import normal_form
-from streams.operations.status import DatasetStatus, read_datasets, read_partitions
-from streams.schemas import Policy, User
+from streams.operations.errors import Unavailable
+from streams.operations.guarantees import epsilon_of, spent_epsilon
+from streams.operations.status import DatasetStatus, read_datasets, read_overview
+from streams.schemas import OdometerCheckpoint, Policy, User
 from streams.sdk.client import Turnstile
 from streams.sdk.pseudonyms import Pseudonyms
 
@@ -137,14 +140,14 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     if options.name not in datasets:
         note(f"turnstile: there is no dataset {options.name!r}")
         return Exit.REFUSED
-    show(_dataset(datasets[options.name]), options.json)
+    show(_dataset(datasets[options.name], options.delta), options.json)
     return Exit.OK
 
 
 def dataset_list(options: argparse.Namespace, config: Config) -> int:
     """All datasets."""
     for _, dataset in sorted(read_datasets(config).items()):
-        show(_dataset(dataset), options.json)
+        show(_dataset(dataset, options.delta), options.json)
     return Exit.OK
 
 
@@ -162,6 +165,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
     wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
+        policies = Policies(config)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
@@ -170,6 +174,8 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                     "dataset": checkpoint.dataset,
                     "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
+                    "epsilon": policies.epsilon(checkpoint, options.delta),
+                    "delta": options.delta,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
                 },
@@ -191,17 +197,14 @@ def ids(text: str, config: Config) -> dict[User, User]:
     return meant
 
 
-def status(options: argparse.Namespace, config: Config) -> int:
-    """Every partition: who owns it, how far it is, what it holds."""
-    behind = False
-    for partition in read_partitions(config):
-        show(asdict(partition), options.json)
-        behind = behind or partition.problem is not None
-    return Exit.UNAVAILABLE if behind else Exit.OK
-
-
-def _dataset(dataset: DatasetStatus) -> dict[str, Any]:
-    return {**_policy(dataset.policy), "users": dataset.users, "exhausted": dataset.exhausted}
+def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
+    return {
+        **_policy(dataset.policy),
+        "epsilon": epsilon_of(dataset.policy, delta),
+        "delta": delta,
+        "users": dataset.users,
+        "exhausted": dataset.exhausted,
+    }
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
@@ -222,3 +225,22 @@ def _policy(policy: Policy) -> dict[str, Any]:
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
     return numbers[0] if numbers and len(numbers) == 1 else numbers
+
+
+class Policies:
+    """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
+
+    def __init__(self, config: Config) -> None:
+        try:
+            self._datasets = read_overview(config).datasets
+        except Unavailable as error:
+            note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
+            self._datasets = {}
+
+    def epsilon(self, checkpoint: OdometerCheckpoint, delta: float) -> float | None:
+        """What a bound implies at delta; None if the policy is not known."""
+        found = self._datasets.get(checkpoint.dataset)
+        if found is None:
+            return None
+        order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+        return spent_epsilon(found.policy, checkpoint.bound, order, delta)

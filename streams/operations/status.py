@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kafka import TopicPartition
-from kafka.errors import KafkaError
-
 from streams.config import Config
+from streams.operations.errors import Unavailable
 from streams.schemas import Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
-from streams.topics.clients import new_reader
-from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -32,10 +28,6 @@ _SUMMARY_WITHIN = 5.0
 _POLL = 0.1
 _REBUILDING = "rebuilding"
 """What a worker shows while it builds a state again: no stop, see ``streams.worker.stops``."""
-
-
-class Unavailable(Exception):
-    """Kafka or Redis does not answer, or nobody has said yet what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +62,51 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    topics = topics_of(config)
-    log = _log(config, topics.partitions)
-    glances = _glances(config, len(log))
-    return [
+    return read_overview(config).partitions
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What there is to be seen of a service, as of now."""
+
+    partitions: list[PartitionStatus]
+    datasets: dict[str, DatasetStatus]
+
+
+def read_overview(config: Config) -> Overview:
+    """Every partition, and the datasets as far as their owners have said what is in them.
+
+    Raises:
+        Unavailable: Kafka or Redis does not answer.
+    """
+    with Topics(config) as topics:
+        seen, log = look_at(topics, config)
+    return overview_of(seen, log, _glances(config, len(log)))
+
+
+def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
+    """The topics, and where each partition of norms begins and ends.
+
+    Raises:
+        Unavailable: Kafka does not answer, or there is no log.
+    """
+    try:
+        seen = _with_norms(topics.look(), config)
+        return seen, topics.extents(seen.partitions)
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+
+
+def overview_of(
+    topics: TopicsSeen, log: Sequence[tuple[int, int]], glances: Sequence[Glance]
+) -> Overview:
+    """What topics, log and Redis say together."""
+    partitions = [
         _status(partition, extent, glance, topics)
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
     ]
+    inventories = [decode_inventory(glance.summary) for glance in glances]
+    return Overview(partitions, _datasets(found for found in inventories if found))
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:
@@ -86,8 +116,12 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
     count = topics_of(config).partitions
+    return _datasets(_summaries(config, count))
+
+
+def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
     datasets: dict[str, DatasetStatus] = {}
-    for inventory in _summaries(config, count):
+    for inventory in inventories:
         for name, found in inventory.summary.datasets.items():
             dataset = datasets.setdefault(name, DatasetStatus(found.policy))
             dataset.users += found.users
@@ -121,9 +155,12 @@ def topics_of(config: Config) -> TopicsSeen:
     """
     try:
         with Topics(config) as topics:
-            seen = topics.look()
+            return _with_norms(topics.look(), config)
     except TopicsUnavailable as error:
         raise Unavailable(str(error)) from error
+
+
+def _with_norms(seen: TopicsSeen, config: Config) -> TopicsSeen:
     if not seen.partitions:
         raise Unavailable(
             f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
@@ -237,25 +274,6 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
             await asyncio.sleep(_POLL)
 
     return _from_redis(config, read)
-
-
-def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
-    try:
-        consumer = new_reader(config)
-    except KafkaError as error:
-        raise Unavailable(_unanswered(config, error)) from error
-    try:
-        places = [TopicPartition(config.topic(NORMS), p) for p in range(partitions)]
-        starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
-        return [(starts[place], ends[place]) for place in places]
-    except KafkaError as error:
-        raise Unavailable(_unanswered(config, error)) from error
-    finally:
-        consumer.close()
-
-
-def _unanswered(config: Config, error: KafkaError) -> str:
-    return f"Kafka at {config.kafka} does not answer: {explained(error)}"
 
 
 def _glances(config: Config, partitions: int) -> list[Glance]:

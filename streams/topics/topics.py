@@ -8,14 +8,15 @@ applied would be charges that nobody ever counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from streams.config import Config
@@ -26,6 +27,8 @@ from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
+
+T = TypeVar("T")
 
 _OVERHEAD = 64 * 1024  # a record batch's own fields, and the fields around the original bytes
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -126,7 +129,25 @@ class Topics:
         with self._lock:
             return self._ask(self._look)
 
-    def _ask(self, question: Any) -> TopicsSeen:
+    def extents(self, partitions: int) -> list[tuple[int, int]]:
+        """Where each partition of norms begins, and where it ends.
+
+        Raises:
+            TopicsUnavailable: Kafka does not answer.
+        """
+        places = [TopicPartition(self._config.topic(NORMS), p) for p in range(partitions)]
+
+        def ask(admin: KafkaAdminClient) -> list[tuple[int, int]]:
+            found = [
+                admin.list_partition_offsets(dict.fromkeys(places, which))
+                for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            ]
+            return [(found[0][place].offset, found[1][place].offset) for place in places]
+
+        with self._lock:
+            return self._ask(ask)
+
+    def _ask(self, question: Callable[[KafkaAdminClient], T]) -> T:
         config = self._config
         try:
             if self._admin is None:
@@ -136,8 +157,7 @@ class Topics:
                 f"no Kafka broker at {config.kafka}: {explained(error)}"
             ) from error
         try:
-            seen: TopicsSeen = question(self._admin)
-            return seen
+            return question(self._admin)
         except KafkaError as error:
             self._disconnect()
             raise TopicsUnavailable(f"the topics at {config.kafka}: {explained(error)}") from error

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -22,17 +26,18 @@ ODD = [
 # Commands that begin nothing, with options and places for a value. Settings are read in one place.
 COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
-    "status": "--kafka --redis --prefix --timeout --config",
+    "status": "--kafka --redis --prefix --timeout --config --delta",
     "publish": "NAME",
     "dataset create": "NAME",
     "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
     "--on-exhaustion --user-ids --budget",
     "dataset show": "NAME",
+    "dataset show d": "--delta",
     "dataset withdraw": "NAME",
     "run close": "NAME",
     "run close d": "NAME",
     "halts": "--dataset --run",
-    "odometer": "--dataset --user",
+    "odometer": "--dataset --user --redis --delta",
     "rejects": "--dataset --reason",
 }
 # Those that would begin something: here only values which must not.
@@ -67,6 +72,25 @@ halts --redis redis://h  | unrecognized arguments: --redis
 status nonsense          | unrecognized arguments: nonsense
 """
 PARSER = cache(arguments._new_parser)
+
+
+def handlers(parser: argparse.ArgumentParser) -> Iterator[Any]:
+    """Of all commands, and of those below them."""
+    if "handler" in parser._defaults:
+        yield parser._defaults["handler"]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from handlers(below)
+
+
+def test_every_command_is_there_when_it_is_called() -> None:
+    found = list(handlers(PARSER()))
+    assert len(found) >= 20
+    for handler in found:
+        assert callable(getattr(import_module(handler.__module__), handler.__name__))
+
+
 TABLE = [tuple(map(str.strip, line.split("|"))) for line in REFUSED.strip().splitlines()]
 
 
@@ -147,7 +171,7 @@ def test_a_bug_says_where_it_is_and_no_password(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("cannot use redis://:secret@host")
 
-    monkeypatch.setattr("streams.cli.commands.read_partitions", fail)
+    monkeypatch.setattr("streams.cli.status.read_overview", fail)
     code, said = run(capsys, "status")
     assert code == Exit.SOFTWARE
     assert "Traceback" in said
