@@ -18,7 +18,7 @@ NOTHING = {
     "user_ids": None,
     "orders": None,
 }
-ORDERS = [1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 128.0, 512.0]
+ORDERS = [256.0, 512.0, 1024.0]
 
 
 def policy(measure: str, epsilon: float, delta: float | None, orders: object = None) -> Policy:
