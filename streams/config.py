@@ -199,6 +199,12 @@ class Config:
         return cls(**{name: _convert(name, value) for name, value in settings.items()})
 
 
+def environment_names() -> set[str]:
+    """Every variable that is a setting."""
+    names = (*_KIND_OF, *(name + _FILE for name in _FILED), "config")
+    return {f"TURNSTILE_{name.upper()}" for name in names}
+
+
 _KINDS = {"int": int, "float": float, "str": str}
 _KIND_OF = {setting.name: _KINDS[str(setting.type)] for setting in fields(Config)}
 _ALWAYS = ("kafka", "redis", "prefix")

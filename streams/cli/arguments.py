@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -25,6 +24,7 @@ from streams.cli.options import (
     whole,
 )
 from streams.cli.security_arguments import add_security
+from streams.cli.versions import release
 from streams.schemas import Measure, OnExhaustion, Reason, UserIds
 
 commands = Later("streams.cli.commands")
@@ -39,7 +39,8 @@ then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs i
 the file: other users of this machine can read options. The settings of TLS, logins and signatures
 are variables and entries of the file alone: docs/security.md.
 
-exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
+exit codes: 0 done; 1 refused, or verify or
+doctor found something; 2 unusable arguments or input; 69 Kafka,
 Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
 75 (worker only) start me again; 130 interrupted
 """
@@ -68,7 +69,7 @@ def _new_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {release()}")
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_local(verbs)
     _add_worker(verbs)
@@ -256,10 +257,3 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
-
-
-def _version() -> str:
-    try:
-        return version("dp-turnstile")
-    except PackageNotFoundError:
-        return "(not installed)"

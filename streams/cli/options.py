@@ -119,6 +119,15 @@ def add_delta(command: argparse.ArgumentParser) -> None:
     )
 
 
+def address_of(text: str) -> str:
+    """host:port."""
+    host, _, port = text.rpartition(":")
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 2**16
+    if not is_port or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give host:port")
+    return text
+
+
 def path_of(text: str) -> Path:
     """A path that is not empty."""
     if not text.strip():  # a variable that is not set, and not the folder that one is in

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from streams.config import Config
 from streams.operations.errors import Unavailable
@@ -45,6 +45,7 @@ class PartitionStatus:
     head: str | None  # of the chain: the receipt of all that was applied
     checkpoint: int | None  # where the last checkpoint continues; None: none, or not known
     problem: str | None
+    remedy: str | None = None  # of a stop, which ``problem`` ends with
 
 
 @dataclass
@@ -81,7 +82,7 @@ def read_overview(config: Config) -> Overview:
     """
     with Topics(config) as topics:
         seen, log = look_at(topics, config)
-    return overview_of(seen, log, _glances(config, len(log)))
+    return overview_of(seen, log, read_glances(config, len(log)))
 
 
 def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
@@ -135,7 +136,7 @@ def read_owners(config: Config, partitions: int) -> list[str]:
     Raises:
         Unavailable: Redis does not answer.
     """
-    return [glance.meta.get("owner", "") for glance in _glances(config, partitions)]
+    return [glance.meta.get("owner", "") for glance in read_glances(config, partitions)]
 
 
 def read_stops(config: Config, partitions: int) -> list[str | None]:
@@ -144,7 +145,7 @@ def read_stops(config: Config, partitions: int) -> list[str | None]:
     Raises:
         Unavailable: Redis does not answer.
     """
-    return [_stopped(glance) for glance in _glances(config, partitions)]
+    return [_stopped(glance) for glance in read_glances(config, partitions)]
 
 
 def topics_of(config: Config) -> TopicsSeen:
@@ -196,6 +197,7 @@ def _status(
         head=meta.get("head"),
         checkpoint=pulse.checkpoint if pulse else None,
         problem=stopped or "; ".join(problems) or None,
+        remedy=glance.stopped.get("remedy") if stopped else None,
     )
 
 
@@ -276,14 +278,33 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
     return _from_redis(config, read)
 
 
-def _glances(config: Config, partitions: int) -> list[Glance]:
+def read_glances(config: Config, partitions: int) -> list[Glance]:
+    """What can be said of every partition without reading its state.
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+
     async def read(store: Store) -> list[Glance]:
         return [await store.glance(partition) for partition in range(partitions)]
 
     return _from_redis(config, read)
 
 
-def _from_redis(config: Config, read: Callable[[Store], Awaitable[list[T]]]) -> list[T]:
+def read_redis_facts(config: Config) -> dict[str, Any]:
+    """What Redis says of itself, and its clock.
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+
+    async def read(store: RedisStore) -> list[dict[str, Any]]:
+        return [await store.facts()]
+
+    return _from_redis(config, read)[0]
+
+
+def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
     async def connected() -> list[T]:
         async with RedisStore.of(config) as store:
             return await read(store)

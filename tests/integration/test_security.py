@@ -351,6 +351,9 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
     done = turnstile("status", "--config", str(used.roles["operator"]), "--json")
     assert done.code == 0
     assert [line["problem"] for line in done.lines] == [None] * PARTITIONS
+    examined = turnstile("doctor", "--config", str(used.roles["operator"]), "--json")
+    assert [line for line in examined.lines if line["level"] == "wrong"] == []
+    assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "Redis", "partitions"}
     refused = turnstile(
         "status",
         "--config",

@@ -27,6 +27,7 @@ ODD = [
 COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
     "status": "--kafka --redis --prefix --timeout --config --delta",
+    "doctor": "--worker",
     "publish": "NAME",
     "dataset create": "NAME",
     "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
