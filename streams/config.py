@@ -84,6 +84,7 @@ class Config:
     redis_certificate: str = _path()
     redis_key: str = _path()
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    dashboard_password: str = _secret()  # for what the dashboard shows of people
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without

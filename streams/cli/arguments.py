@@ -39,10 +39,9 @@ then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs i
 the file: other users of this machine can read options. The settings of TLS, logins and signatures
 are variables and entries of the file alone: docs/security.md.
 
-exit codes: 0 done; 1 refused, or verify or
-doctor found something; 2 unusable arguments or input; 69 Kafka,
-Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
-75 (worker only) start me again; 130 interrupted
+exit codes: 0 done; 1 refused, or verify or doctor found something; 2 unusable arguments or input;
+69 Kafka, Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting
+decisions; 75 (worker only) start me again; 130 interrupted
 """
 
 _MOST_WORKERS: Final = 100

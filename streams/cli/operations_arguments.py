@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streams.cli.options import OBSERVER, Later, add_delta, address_of, verb
+from streams.cli.options import OBSERVER, Later, add_delta, address_of, path_of, verb
 
+dashboard = Later("streams.cli.dashboard")
 doctor = Later("streams.cli.doctor")
 status = Later("streams.cli.status")
+top = Later("streams.cli.top")
 
 
 def add_workers(command: argparse.ArgumentParser) -> None:
@@ -44,3 +46,37 @@ def add_operations(verbs: Any) -> None:
         "something is wrong; warnings are 0.",
     )
     add_workers(examined)
+    watched = verb(
+        verbs,
+        "top",
+        top.top,
+        "the service in a terminal: partitions, runs, workers, what is refused",
+        OBSERVER,
+        "q or Ctrl-C ends it. With --json, or where nobody can press a key, it is shown once. Exit "
+        "code 69 if something is wrong at the end.",
+    )
+    page = verb(
+        verbs,
+        "dashboard",
+        dashboard.dashboard,
+        "the service in a browser, live and read-only, until Ctrl-C or SIGTERM",
+        OBSERVER,
+        "Everybody on this machine sees how the service is; runs, spending and rejects are behind "
+        "the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one a password is made and "
+        "printed. On another address than a loopback one a password has to be set, and everything "
+        "is behind it.",
+    )
+    page.add_argument(
+        "--listen",
+        type=address_of,
+        default="127.0.0.1:8480",
+        metavar="HOST:PORT",
+        help="(default 127.0.0.1:8480)",
+    )
+    page.add_argument("--certificate", type=path_of, metavar="FILE", help="to be encrypted (PEM)")
+    page.add_argument("--key", type=path_of, metavar="FILE", help="of the certificate, if apart")
+    add_delta(page)
+    add_workers(page)
+    watched.add_argument("--once", action="store_true", help="show it once")
+    add_delta(watched)
+    add_workers(watched)

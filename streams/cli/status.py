@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from accounting import from_units_down
 from streams.cli.output import Exit, plain, say, show, show_table
 from streams.config import Config
-from streams.ledger.policies import has_own_orders
-from streams.operations.guarantees import epsilon_of
+from streams.operations.guarantees import budget_of, epsilon_of
 from streams.operations.status import DatasetStatus, PartitionStatus, read_overview
-from streams.schemas import Policy
 
 _PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "decides")
 _DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users")
@@ -33,21 +30,6 @@ def status(options: argparse.Namespace, config: Config) -> int:
             rows = [_dataset(found, options.delta) for _, found in sorted(seen.datasets.items())]
             show_table(_DATASETS, rows, {"dataset", "measure", "budget"})
     return Exit.UNAVAILABLE if wrong else Exit.OK
-
-
-def budget_of(policy: Policy) -> str:
-    """The budget in the unit of its measure, rounded down."""
-    units = [float(from_units_down(number)) for number in policy.budget]
-    match policy.measure:
-        case "renyi" if has_own_orders(policy):
-            return f"{len(units)} orders, each user its own"
-        case "renyi":
-            return f"{len(units)} orders"
-        case "gdp":
-            return f"mu {plain(units[0] ** 0.5)}"
-        case "pure-dp":
-            return f"epsilon {plain(units[0])}"
-    return f"rho {plain(units[0])}"
 
 
 def _row(partition: PartitionStatus) -> list[object]:

@@ -42,7 +42,8 @@ def _ask(address: str) -> WorkerSeen:
         told = json.loads(said)
         _, metrics, _ = _get(f"http://{address}/metrics")
     except (OSError, HTTPException, ValueError) as error:
-        return WorkerSeen(address, f"does not answer: {error}")
+        reason = getattr(error, "reason", error)
+        return WorkerSeen(address, f"does not answer: {reason}")
     samples = list(_samples(metrics))
     problems = told.get("problems") or {}
     named = "; ".join(f"partition {number}: {what}" for number, what in problems.items())

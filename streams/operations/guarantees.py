@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accounting import gdp_to_epsilon, renyi_to_epsilon, zcdp_to_epsilon
+from accounting import from_units_down, gdp_to_epsilon, renyi_to_epsilon, zcdp_to_epsilon
 from streams.ledger.policies import has_own_orders, measure_of
 from streams.schemas import Measure, Policy
 
@@ -34,6 +34,21 @@ def implied_epsilon(
         case "pure-dp":
             return float(stated[0])
     return float(zcdp_to_epsilon(stated[0], delta))
+
+
+def budget_of(policy: Policy) -> str:
+    """The budget in the unit of its measure, rounded down."""
+    units = [float(from_units_down(number)) for number in policy.budget]
+    match policy.measure:
+        case "renyi" if has_own_orders(policy):
+            return f"{len(units)} orders, each user its own"
+        case "renyi":
+            return f"{len(units)} orders"
+        case "gdp":
+            return f"mu {units[0] ** 0.5:.6g}"
+        case "pure-dp":
+            return f"epsilon {units[0]:.6g}"
+    return f"rho {units[0]:.6g}"
 
 
 def epsilon_of(policy: Policy, delta: float) -> float:

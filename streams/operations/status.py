@@ -80,9 +80,15 @@ def read_overview(config: Config) -> Overview:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    with Topics(config) as topics:
-        seen, log = look_at(topics, config)
-    return overview_of(seen, log, read_glances(config, len(log)))
+    try:
+        with Topics(config) as topics:
+            seen = _with_norms(topics.look(), config)
+            # Before the end of the log, which is never behind what was decided then.
+            glances = read_glances(config, seen.partitions)
+            log = topics.extents(seen.partitions)
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+    return overview_of(seen, log, glances)
 
 
 def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
