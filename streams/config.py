@@ -27,6 +27,7 @@ _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits s
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+LOG_FORMATS = ("text", "json")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
 
 
@@ -84,6 +85,7 @@ class Config:
     redis_certificate: str = _path()
     redis_key: str = _path()
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
     dashboard_password: str = _secret()  # for what the dashboard shows of people
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
@@ -106,6 +108,10 @@ class Config:
             )
         if self.health:
             _check_health(self.health)
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigurationError(
+                f"log_format is {self.log_format!r}; it must be one of {', '.join(LOG_FORMATS)}"
+            )
         self._check_login()
         self._check_certificates()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from streams.cli.offline_arguments import add_offline
-from streams.cli.operations_arguments import add_operations
+from streams.cli.operations_arguments import add_completion, add_operations
 from streams.cli.options import (
     CLIENT,
     OBSERVER,
@@ -25,6 +25,7 @@ from streams.cli.options import (
 )
 from streams.cli.security_arguments import add_security
 from streams.cli.versions import release
+from streams.config import LOG_FORMATS
 from streams.schemas import Measure, OnExhaustion, Reason, UserIds
 
 commands = Later("streams.cli.commands")
@@ -52,15 +53,16 @@ _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of one command; ends the process with exit code 2 where they make no sense."""
-    parser = _new_parser()
+    parser = new_parser()
     options = parser.parse_args(arguments)
     for name, value in vars(options).items():
-        if value == []:  # what argparse makes of `--name=--`
+        if value in ([], [[]]):  # what argparse makes of `--name=--`, once or as one of many
             parser.error(f"argument --{name.replace('_', '-')}: expected a value")
     return options
 
 
-def _new_parser() -> argparse.ArgumentParser:
+def new_parser() -> argparse.ArgumentParser:
+    """Of all commands."""
     parser = argparse.ArgumentParser(
         prog="turnstile",
         description="Individual privacy accounting on Kafka: norms in, admissions and HALTs out.",
@@ -78,6 +80,7 @@ def _new_parser() -> argparse.ArgumentParser:
     add_security(verbs)
     add_operations(verbs)
     add_offline(verbs)
+    add_completion(verbs)
     return parser
 
 
@@ -148,8 +151,9 @@ def _add_worker(verbs: Any) -> None:
         commands.worker,
         "apply the log and answer it; start as many as you like",
         (*OBSERVER, "partitions", "health"),
-        "With --json its log is one JSON object a line.",
+        "Its log goes to standard error; with --json to standard output, one JSON object a line.",
     )
+    worker.add_argument("--log-format", choices=LOG_FORMATS, help="of its log (default text)")
     worker.add_argument(
         "--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help="(default INFO)"
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
+from streams.cli.logs import log_as_json
 from streams.cli.output import Exit, note, show
-from streams.config import Config, redact
+from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
 from streams.operations.guarantees import epsilon_of, spent_epsilon
@@ -70,27 +68,11 @@ def worker(options: argparse.Namespace, config: Config) -> int:
     """Run a worker in the foreground."""
     from streams.worker.app import run_worker
 
-    if options.json:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(_JsonLines())
-        logging.basicConfig(level=options.log_level, handlers=[handler])
+    # With --json on standard output, as what other commands say.
+    if options.json or config.log_format == "json":
+        log_as_json(options.log_level, sys.stdout if options.json else sys.stderr)
     run_worker(config, options.log_level)
     return Exit.OK
-
-
-class _JsonLines(logging.Formatter):
-    """A record of the log as one JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": redact(record.getMessage()),
-        }
-        if record.exc_info:
-            line["traceback"] = redact(self.formatException(record.exc_info))
-        return msgspec.json.encode(line).decode()
 
 
 def dataset_create(options: argparse.Namespace, config: Config) -> int:

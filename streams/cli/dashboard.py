@@ -65,6 +65,8 @@ async def _serve(
 
 def _certificate(options: argparse.Namespace) -> ssl.SSLContext | None:
     if options.certificate is None:
+        if options.key is not None:
+            raise ConfigurationError("--key is of a certificate: give --certificate as well")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from streams.cli.arguments import parse
+from streams.cli.extras import MissingExtra
 from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, UnusableInput, note
 from streams.config import Config, ConfigurationError
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ConfigurationError,
         InvalidRequest,
         DemoError,
+        MissingExtra,
         UnusableInput,
         UnusableReceipt,
     ) as error:

@@ -7,10 +7,13 @@ from typing import Any
 
 from streams.cli.options import OBSERVER, Later, add_delta, address_of, path_of, verb
 
+completion = Later("streams.cli.completion")
 dashboard = Later("streams.cli.dashboard")
 doctor = Later("streams.cli.doctor")
 status = Later("streams.cli.status")
 top = Later("streams.cli.top")
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 def add_workers(command: argparse.ArgumentParser) -> None:
@@ -80,3 +83,18 @@ def add_operations(verbs: Any) -> None:
     watched.add_argument("--once", action="store_true", help="show it once")
     add_delta(watched)
     add_workers(watched)
+
+
+def add_completion(verbs: Any) -> None:
+    """Add the command that completes the others."""
+    completed = verb(
+        verbs,
+        "completion",
+        completion.completion,
+        "print a script that completes commands and options in a shell",
+        (),
+        "bash: `turnstile completion bash > ~/.local/share/bash-completion/completions/turnstile`. "
+        "zsh: into a file _turnstile in a directory of fpath. "
+        "fish: `turnstile completion fish > ~/.config/fish/completions/turnstile.fish`.",
+    )
+    completed.add_argument("shell", choices=SHELLS)

@@ -28,7 +28,7 @@ SETTING: Final[dict[str, dict[str, Any]]] = {
         "help": "answer /healthz, /metrics and the like there",
     },
 }
-SETTINGS: Final = tuple(SETTING)
+SETTINGS: Final = (*SETTING, "log_format")
 """What an option may set in place of a variable or a file."""
 
 DELTA: Final = 1e-5

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from streams.cli.extras import extra
 from streams.cli.output import Exit, plain, show
 from streams.config import Config
-from streams.demo.errors import DemoError
 from streams.ledger.outputs import Channel
-from streams.local.errors import how_to_install
 from streams.operations.watching import Watch
 
 if TYPE_CHECKING:
@@ -33,13 +32,9 @@ _LOOKS = {"decides": "green", "rebuilding": "yellow", "waits": "red", "stopped":
 
 def top(options: argparse.Namespace, config: Config) -> int:
     """Show it until q or Ctrl-C; once, where that is asked for or nobody can press a key."""
-    try:
+    with extra("terminal", "top"):
         from rich.console import Console
         from rich.live import Live
-    except ModuleNotFoundError as error:
-        raise DemoError(
-            f"top needs the package {error.name}: {how_to_install('terminal')} brings it"
-        ) from error
     addresses = options.worker or ([config.health] if config.health else [])
     with Watch(config, addresses, options.delta, (Channel.HALTS, Channel.REJECTS)) as watch:
         _wait(watch)

@@ -116,14 +116,15 @@ class Dashboard:
         app.router.add_post("/logout", self._logout)
         for name in _STATIC:
             app.router.add_get("/" if name == "index.html" else f"/{name}", _file(name))
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         site = web.TCPSite(
             self._runner,
             self._host.strip("[]"),
             self._port,
             ssl_context=self._certificate,
-            shutdown_timeout=1.0,
         )
         await site.start()
         self._port = self._runner.addresses[0][1]

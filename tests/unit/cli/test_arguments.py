@@ -28,6 +28,9 @@ COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
     "status": "--kafka --redis --prefix --timeout --config --delta",
     "doctor": "--worker",
+    "top": "--worker",
+    "dashboard": "--worker --certificate --key --listen",
+    "completion": "NAME",
     "publish": "NAME",
     "dataset create": "NAME",
     "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
@@ -72,7 +75,7 @@ worker --log-level LOUD  | invalid choice
 halts --redis redis://h  | unrecognized arguments: --redis
 status nonsense          | unrecognized arguments: nonsense
 """
-PARSER = cache(arguments._new_parser)
+PARSER = cache(arguments.new_parser)
 
 
 def handlers(parser: argparse.ArgumentParser) -> Iterator[Any]:
@@ -121,7 +124,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps nothing of what it has parsed, and takes longer to make than to use."""
-    monkeypatch.setattr(arguments, "_new_parser", PARSER)
+    monkeypatch.setattr(arguments, "new_parser", PARSER)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -178,6 +181,14 @@ def test_a_bug_says_where_it_is_and_no_password(
     assert "Traceback" in said
     assert "redis://***@host" in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, script = run(capsys, "completion", shell)
+    assert code == 0
+    for command in COMMANDS:
+        assert command.split()[0] in script
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
