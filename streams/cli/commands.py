@@ -18,7 +18,7 @@ from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
 from streams.operations.guarantees import epsilon_of, spent_epsilon
-from streams.operations.status import DatasetStatus, read_datasets, read_overview
+from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
 from streams.schemas import OdometerCheckpoint, Policy, User
 from streams.sdk.client import Turnstile
 from streams.sdk.pseudonyms import Pseudonyms
@@ -147,7 +147,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
     wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
-        policies = Policies(config)
+        policies = Policies(config, turnstile.partitions)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
@@ -212,9 +212,9 @@ def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
 class Policies:
     """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, partitions: int) -> None:
         try:
-            self._datasets = read_overview(config).datasets
+            self._datasets = datasets_of(read_glances(config, partitions))
         except Unavailable as error:
             note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
             self._datasets = {}

@@ -193,6 +193,9 @@ class Dashboard:
                 # Each time anew: a session ends while its page is open.
                 seen = await asyncio.to_thread(self._seen_by, request.cookies.get(_COOKIE))
                 await answer.write(b"data: " + msgspec.json.encode(seen, enc_hook=str) + b"\n\n")
+                if seen["service"] is None:  # nobody who may see nothing takes up a place
+                    await answer.write(b"retry: 2000\n\n")
+                    break
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), EVERY)
         except ConnectionResetError:

@@ -112,8 +112,13 @@ def overview_of(
         _status(partition, extent, glance, topics)
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
     ]
-    inventories = [decode_inventory(glance.summary) for glance in glances]
-    return Overview(partitions, _datasets(found for found in inventories if found))
+    return Overview(partitions, datasets_of(glances))
+
+
+def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
+    """Every dataset, as far as the owners have said what is in their partitions."""
+    inventories = (decode_inventory(glance.summary) for glance in glances)
+    return _datasets(found for found in inventories if found)
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:

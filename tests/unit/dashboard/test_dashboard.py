@@ -172,6 +172,15 @@ def test_nothing_foreign_runs_on_the_page_and_nothing_is_kept() -> None:
     serve(ask)
 
 
+def test_who_may_see_nothing_takes_up_no_place() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        async with session.get(f"{url}events") as answer:
+            said = await answer.text()  # it ends
+        assert '"service":null' in said
+
+    serve(ask, is_open=False)
+
+
 def test_nothing_but_reading_is_served() -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         for method in ("PUT", "DELETE", "PATCH", "POST"):
