@@ -303,6 +303,9 @@ class Watch:
                 self._activity.see(decode_answer(record.value), record.written)
 
     def _follow_rejects(self, records: Iterator[Followed]) -> None:
+        with self._lock:  # it begins some records back, also for the second time
+            self._reasons.clear()
+            self._rejects.clear()
         for written, rejected in distinct_rejects(records):
             told = readable(written, rejected)
             record = told.pop("record")

@@ -13,7 +13,16 @@ from streams.operations.activity import MOST_RUNS, Activity
 from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.spending import PARTS, Spending
-from streams.schemas import Decision, OdometerCheckpoint, RosterDecision, RunClosed
+from streams.operations.watching import Watch
+from streams.schemas import (
+    Decision,
+    OdometerCheckpoint,
+    Rejected,
+    RosterDecision,
+    RunClosed,
+    encode,
+)
+from streams.sdk.followers import Followed
 from streams.store.port import Glance
 from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
@@ -147,6 +156,16 @@ def test_a_worker_that_does_not_answer_is_one_with_a_problem() -> None:
     (seen,) = ask_workers(["127.0.0.1:1"])
     assert seen.problem is not None
     assert "does not answer" in seen.problem
+
+
+def test_what_is_read_again_is_not_counted_again() -> None:
+    """A topic is read from some records back again when Kafka was away."""
+    refused = Rejected(v=3, partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
+    watch = Watch(Config(), [], delta=1e-5)
+    for _ in range(2):
+        watch._follow_rejects(iter([Followed(0, encode(refused), 100.0)]))
+    assert watch.service()["rejects"] == {"malformed": 1}
+    assert len(watch.people()["refused"]) == 1
 
 
 def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
