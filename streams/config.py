@@ -28,6 +28,7 @@ _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits s
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+LOG_FORMATS = ("text", "json")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
 
 
@@ -85,6 +86,8 @@ class Config:
     redis_certificate: str = _path()
     redis_key: str = _path()
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
+    dashboard_password: str = _secret()  # for what the dashboard shows of people
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
@@ -107,6 +110,10 @@ class Config:
             )
         if self.health:
             _check_health(self.health)
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigurationError(
+                f"log_format is {self.log_format!r}; it must be one of {', '.join(LOG_FORMATS)}"
+            )
         self._check_login()
         self._check_certificates()
 
@@ -200,6 +207,12 @@ class Config:
         settings.update(_settled(variables, Path()))
         settings.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**{name: _convert(name, value) for name, value in settings.items()})
+
+
+def environment_names() -> set[str]:
+    """Every variable that is a setting."""
+    names = (*_KIND_OF, *(name + _FILE for name in _FILED), "config")
+    return {f"TURNSTILE_{name.upper()}" for name in names}
 
 
 _KINDS = {"int": int, "float": float, "str": str}

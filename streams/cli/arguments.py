@@ -7,15 +7,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from streams.cli import commands, demo, publish, rejects
 from streams.cli.offline_arguments import add_offline
-from streams.cli.options import CLIENT, OBSERVER, SETTING, name_of, path_of, verb, whole
+from streams.cli.operations_arguments import add_completion, add_operations
+from streams.cli.options import (
+    CLIENT,
+    OBSERVER,
+    SETTING,
+    Later,
+    add_delta,
+    name_of,
+    path_of,
+    verb,
+    whole,
+)
 from streams.cli.security_arguments import add_security
+from streams.cli.versions import release
+from streams.config import LOG_FORMATS
 from streams.schemas import Measure, OnExhaustion, Reason, UserIds
+
+commands = Later("streams.cli.commands")
+demo = Later("streams.cli.demo")
+publish = Later("streams.cli.publish")
+rejects = Later("streams.cli.rejects")
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
@@ -24,9 +40,9 @@ then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs i
 the file: other users of this machine can read options. The settings of TLS, logins and signatures
 are variables and entries of the file alone: docs/security.md.
 
-exit codes: 0 done; 1 refused, or verify found something; 2 unusable arguments or input; 69 Kafka,
-Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting decisions;
-75 (worker only) start me again; 130 interrupted
+exit codes: 0 done; 1 refused, or verify or doctor found something; 2 unusable arguments or input;
+69 Kafka, Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting
+decisions; 75 (worker only) start me again; 130 interrupted
 """
 
 _MOST_WORKERS: Final = 100
@@ -37,15 +53,16 @@ _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of one command; ends the process with exit code 2 where they make no sense."""
-    parser = _new_parser()
+    parser = new_parser()
     options = parser.parse_args(arguments)
     for name, value in vars(options).items():
-        if value == []:  # what argparse makes of `--name=--`
+        if value in ([], [[]]):  # what argparse makes of `--name=--`, once or as one of many
             parser.error(f"argument --{name.replace('_', '-')}: expected a value")
     return options
 
 
-def _new_parser() -> argparse.ArgumentParser:
+def new_parser() -> argparse.ArgumentParser:
+    """Of all commands."""
     parser = argparse.ArgumentParser(
         prog="turnstile",
         description="Individual privacy accounting on Kafka: norms in, admissions and HALTs out.",
@@ -53,7 +70,7 @@ def _new_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {release()}")
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_local(verbs)
     _add_worker(verbs)
@@ -62,8 +79,9 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_forget(verbs)
     _add_topics(verbs)
     add_security(verbs)
-    verb(verbs, "status", commands.status, "partitions, owners, lag, users", OBSERVER)
+    add_operations(verbs)
     add_offline(verbs)
+    add_completion(verbs)
     return parser
 
 
@@ -134,8 +152,9 @@ def _add_worker(verbs: Any) -> None:
         commands.worker,
         "apply the log and answer it; start as many as you like",
         (*OBSERVER, "partitions", "health"),
-        "With --json its log is one JSON object a line.",
+        "Its log goes to standard error; with --json to standard output, one JSON object a line.",
     )
+    worker.add_argument("--log-format", choices=LOG_FORMATS, help="of its log (default text)")
     worker.add_argument(
         "--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help="(default INFO)"
     )
@@ -170,7 +189,9 @@ def _add_datasets(verbs: Any) -> None:
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", OBSERVER
     )
     show.add_argument("name", type=name_of)
-    verb(verbs, "list", commands.dataset_list, "all datasets", OBSERVER)
+    listed = verb(verbs, "list", commands.dataset_list, "all datasets", OBSERVER)
+    for command in (show, listed):
+        add_delta(command)
     withdraw = verb(
         verbs,
         "withdraw",
@@ -249,9 +270,11 @@ def _add_topics(verbs: Any) -> None:
         "odometer",
         commands.odometer,
         "odometer checkpoints: what users spent at most",
-        CLIENT,
+        OBSERVER,
+        "Redis is asked for the policies alone, without which there are no epsilons.",
     )
     odometer.add_argument("--dataset", type=name_of)
+    add_delta(odometer)
     odometer.add_argument("--user", help="one user's id; digits find the integer and the string")
     refused = verb(
         verbs,
@@ -269,10 +292,3 @@ def _add_topics(verbs: Any) -> None:
     )
     for command in (halts, odometer, refused):
         command.add_argument("--follow", action="store_true", help="wait for more")
-
-
-def _version() -> str:
-    try:
-        return version("dp-turnstile")
-    except PackageNotFoundError:
-        return "(not installed)"

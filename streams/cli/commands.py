@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
+from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
+from streams.cli.logs import log_as_json
 from streams.cli.output import Exit, note, show
-from streams.config import Config, redact
+from streams.config import Config
 from streams.normal_form import normal_form
-from streams.operations.status import DatasetStatus, read_datasets, read_partitions
-from streams.schemas import Policy, User
+from streams.operations.errors import Unavailable
+from streams.operations.guarantees import epsilon_of, spent_epsilon
+from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
+from streams.schemas import OdometerCheckpoint, Policy, User
 from streams.sdk.client import Turnstile
 from streams.sdk.pseudonyms import Pseudonyms
 
@@ -67,27 +68,11 @@ def worker(options: argparse.Namespace, config: Config) -> int:
     """Run a worker in the foreground."""
     from streams.worker.app import run_worker
 
-    if options.json:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(_JsonLines())
-        logging.basicConfig(level=options.log_level, handlers=[handler])
+    # With --json on standard output, as what other commands say.
+    if options.json or config.log_format == "json":
+        log_as_json(options.log_level, sys.stdout if options.json else sys.stderr)
     run_worker(config, options.log_level)
     return Exit.OK
-
-
-class _JsonLines(logging.Formatter):
-    """A record of the log as one JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": redact(record.getMessage()),
-        }
-        if record.exc_info:
-            line["traceback"] = redact(self.formatException(record.exc_info))
-        return msgspec.json.encode(line).decode()
 
 
 def dataset_create(options: argparse.Namespace, config: Config) -> int:
@@ -172,14 +157,14 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     if options.name not in datasets:
         note(f"turnstile: there is no dataset {options.name!r}")
         return Exit.REFUSED
-    show(_dataset(datasets[options.name]), options.json)
+    show(_dataset(datasets[options.name], options.delta), options.json)
     return Exit.OK
 
 
 def dataset_list(options: argparse.Namespace, config: Config) -> int:
     """All datasets."""
     for _, dataset in sorted(read_datasets(config).items()):
-        show(_dataset(dataset), options.json)
+        show(_dataset(dataset, options.delta), options.json)
     return Exit.OK
 
 
@@ -197,6 +182,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
     wanted = None if options.user is None else ids(options.user, config)
     with Turnstile(config=config) as turnstile:
+        policies = Policies(config, turnstile.partitions)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
@@ -205,6 +191,8 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                     "dataset": checkpoint.dataset,
                     "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
+                    "epsilon": policies.epsilon(checkpoint, options.delta),
+                    "delta": options.delta,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
                 },
@@ -226,18 +214,15 @@ def ids(text: str, config: Config) -> dict[User, User]:
     return meant
 
 
-def status(options: argparse.Namespace, config: Config) -> int:
-    """Every partition: who owns it, how far it is, what it holds."""
-    behind = False
-    for partition in read_partitions(config):
-        show(asdict(partition), options.json)
-        behind = behind or partition.problem is not None
-    return Exit.UNAVAILABLE if behind else Exit.OK
-
-
-def _dataset(dataset: DatasetStatus) -> dict[str, Any]:
-    counts = {"users": dataset.users, "exhausted": dataset.exhausted, "closed": dataset.closed}
-    return _policy(dataset.policy) | counts
+def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
+    return {
+        **_policy(dataset.policy),
+        "epsilon": epsilon_of(dataset.policy, delta),
+        "delta": delta,
+        "users": dataset.users,
+        "exhausted": dataset.exhausted,
+        "closed": dataset.closed,
+    }
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
@@ -258,3 +243,22 @@ def _policy(policy: Policy) -> dict[str, Any]:
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
     return numbers[0] if numbers and len(numbers) == 1 else numbers
+
+
+class Policies:
+    """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
+
+    def __init__(self, config: Config, partitions: int) -> None:
+        try:
+            self._datasets = datasets_of(read_glances(config, partitions))
+        except Unavailable as error:
+            note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
+            self._datasets = {}
+
+    def epsilon(self, checkpoint: OdometerCheckpoint, delta: float) -> float | None:
+        """What a bound implies at delta; None if the policy is not known."""
+        found = self._datasets.get(checkpoint.dataset)
+        if found is None:
+            return None
+        order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+        return spent_epsilon(found.policy, checkpoint.bound, order, delta)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from streams.cli.local import local_stack, stopped_by_signals
 from streams.cli.output import Exit, note, show
 from streams.config import Config
-from streams.demo import DemoReport, check_demo, run_demo
+from streams.demo.entry import DemoReport, check_demo, run_demo
 
 _WORKERS = 2
 

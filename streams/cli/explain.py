@@ -11,11 +11,11 @@ from typing import Any
 
 from streams.cli.commands import ids
 from streams.cli.output import Exit, note, plain, say, show, show_table
-from streams.cli.times import utc
 from streams.config import Config
 from streams.offline.explanation import Event, Share
 from streams.offline.explanation import explain as events_of
 from streams.offline.service import KafkaArchive
+from streams.operations.times import utc
 from streams.schemas import User
 
 NOBODY = "Nothing was ever charged to this user."

@@ -17,7 +17,8 @@ from streams.config import Config
 from streams.local import LocalStack, LocalStackError
 from streams.local.errors import how_to_install
 from streams.local.signals import STOPPING
-from streams.operations.status import Unavailable, read_owners
+from streams.operations.errors import Unavailable
+from streams.operations.status import read_owners
 
 _READY_WITHIN = 60.0
 _POLL = 0.1

@@ -9,15 +9,15 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from streams.cli.arguments import parse
+from streams.cli.extras import MissingExtra
 from streams.cli.options import SETTINGS
-from streams.cli.output import Exit, note
-from streams.cli.publish import UnusableInput
+from streams.cli.output import Exit, UnusableInput, note
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.local.errors import LocalStackError
 from streams.offline.archive import Unreadable
 from streams.offline.receipts import UnusableReceipt
-from streams.operations.status import Unavailable
+from streams.operations.errors import Unavailable
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ConfigurationError,
         InvalidRequest,
         DemoError,
+        MissingExtra,
         UnusableInput,
         UnusableReceipt,
     ) as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streams.cli import explain, report, verify
-from streams.cli import trim as trimming
-from streams.cli.options import CLIENT, OBSERVER, delta_of, name_of, path_of, verb
+from streams.cli.options import CLIENT, OBSERVER, Later, add_delta, name_of, path_of, verb
 
-_DELTA: Final = 1e-5
+explain = Later("streams.cli.explain")
+report = Later("streams.cli.report")
+trimming = Later("streams.cli.trim")
+verify = Later("streams.cli.verify")
+
 _METHODS: Final = ("tightest", "pld", "renyi", "saddlepoint")
 
 
@@ -64,13 +66,7 @@ def add_offline(verbs: Any) -> None:
     explained.add_argument(
         "--dataset", type=name_of, help="only what counts against the budget of this one"
     )
-    explained.add_argument(
-        "--delta",
-        type=delta_of,
-        default=_DELTA,
-        metavar="D",
-        help=f"at which epsilons are told (default {_DELTA:g})",
-    )
+    add_delta(explained)
     explained.add_argument("--csv", action="store_true", help="one line for each budget")
     reported = verb(
         verbs,
@@ -82,13 +78,7 @@ def add_offline(verbs: Any) -> None:
         "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
     )
     reported.add_argument("--dataset", type=name_of, help="this one alone")
-    reported.add_argument(
-        "--delta",
-        type=delta_of,
-        default=_DELTA,
-        metavar="D",
-        help=f"of the epsilons (default {_DELTA:g})",
-    )
+    add_delta(reported)
     reported.add_argument(
         "--method",
         default="tightest",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +28,30 @@ SETTING: Final[dict[str, dict[str, Any]]] = {
         "help": "answer /healthz, /metrics and the like there",
     },
 }
-SETTINGS: Final = tuple(SETTING)
+SETTINGS: Final = (*SETTING, "log_format")
 """What an option may set in place of a variable or a file."""
 
+DELTA: Final = 1e-5
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
+
+
+class Later:
+    """A module of commands that is imported when one of them is called.
+
+    No command waits for what the others need: `turnstile status` is asked every few seconds.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def command(*given: Any) -> int:
+            code: int = getattr(import_module(self._module), name)(*given)
+            return code
+
+        command.__module__, command.__name__ = self._module, name
+        return command
 
 
 def verb(
@@ -86,6 +106,26 @@ def delta_of(text: str) -> float:
     if not 0.0 < number < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
     return number
+
+
+def add_delta(command: argparse.ArgumentParser) -> None:
+    """Let a command be told at which delta epsilons are asked for."""
+    command.add_argument(
+        "--delta",
+        type=delta_of,
+        default=DELTA,
+        metavar="D",
+        help=f"at which epsilons are told (default {DELTA:g})",
+    )
+
+
+def address_of(text: str) -> str:
+    """host:port."""
+    host, _, port = text.rpartition(":")
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 2**16
+    if not is_port or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: give host:port")
+    return text
 
 
 def path_of(text: str) -> Path:

@@ -27,6 +27,10 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+class UnusableInput(ValueError):
+    """A file that cannot be read as what it should be."""
+
+
 def show(record: Mapping[str, Any], as_json: bool) -> None:
     """One record: JSON, or its values with their names."""
     if as_json:

@@ -20,15 +20,11 @@ from typing import Any
 
 import msgspec
 
-from streams.cli.output import Exit, note, show
+from streams.cli.output import Exit, UnusableInput, note, show
 from streams.config import Config
 from streams.schemas import Counter, MinSeparation, Name, User
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
-
-
-class UnusableInput(ValueError):
-    """A file that cannot be read as what it should be."""
 
 
 class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):

@@ -14,8 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from streams.cli.output import Exit, note, show
-from streams.cli.publish import UnusableInput
+from streams.cli.output import Exit, UnusableInput, note, show
 from streams.config import Config
 from streams.offline.report import Losses, ReportRefused
 from streams.offline.report import report as losses_of

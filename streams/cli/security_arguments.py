@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.cli import acl, commands, keys
-from streams.cli.options import path_of, verb
+from streams.cli import acl
+from streams.cli.options import Later, path_of, verb
 from streams.topics.access import ROLES
+
+commands = Later("streams.cli.commands")
+keys = Later("streams.cli.keys")
 
 
 def add_security(verbs: Any) -> None:

@@ -1,5 +1,4 @@
-"""Demos on real data against a running service: private trainings, private daily queries."""
+"""Demos on real data against a running service: private trainings, private daily queries.
 
-from streams.demo.entry import DemoReport, check_demo, run_demo
-
-__all__ = ["DemoReport", "check_demo", "run_demo"]
+``entry`` is where they begin. Nothing is imported here: who catches a ``DemoError`` runs no demo.
+"""

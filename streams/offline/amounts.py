@@ -9,13 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import (
-    from_units_down,
-    gdp_to_epsilon,
-    renyi_to_epsilon,
-    zcdp_to_epsilon,
-)
+from accounting import from_units_down
 from streams.ledger.policies import has_own_orders, measure_of
+from streams.operations.guarantees import implied_epsilon
 from streams.schemas import Policy
 
 Units = NDArray[np.integer]
@@ -92,12 +88,4 @@ class Amounts:
 
     def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
         """An epsilon that what was spent implies at delta; never less."""
-        stated = np.array(self.stated(spent))
-        match self._measure.name:
-            case "renyi":
-                return float(renyi_to_epsilon(self.orders(order), stated, delta))
-            case "gdp":
-                return float(gdp_to_epsilon(stated[0], delta))
-            case "pure-dp":
-                return float(stated[0])
-        return float(zcdp_to_epsilon(stated[0], delta))
+        return implied_epsilon(self.policy.measure, self.stated(spent), self.orders(order), delta)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-from kafka import TopicPartition
-from kafka.errors import KafkaError
+from typing import Any, TypeVar
 
 from streams.config import Config
+from streams.operations.errors import Unavailable
 from streams.schemas import Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
-from streams.topics.clients import new_reader
-from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -32,10 +28,6 @@ _SUMMARY_WITHIN = 5.0
 _POLL = 0.1
 _REBUILDING = "rebuilding"
 """What a worker shows while it builds a state again: no stop, see ``streams.worker.stops``."""
-
-
-class Unavailable(Exception):
-    """Kafka or Redis does not answer, or nobody has said yet what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +45,7 @@ class PartitionStatus:
     head: str | None  # of the chain: the receipt of all that was applied
     checkpoint: int | None  # where the last checkpoint continues; None: none, or not known
     problem: str | None
+    remedy: str | None = None  # of a stop, which ``problem`` ends with
 
 
 @dataclass
@@ -71,13 +64,62 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer.
     """
-    topics = topics_of(config)
-    log = _log(config, topics.partitions)
-    glances = _glances(config, len(log))
-    return [
+    return read_overview(config).partitions
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What there is to be seen of a service, as of now."""
+
+    partitions: list[PartitionStatus]
+    datasets: dict[str, DatasetStatus]
+
+
+def read_overview(config: Config) -> Overview:
+    """Every partition, and the datasets as far as their owners have said what is in them.
+
+    Raises:
+        Unavailable: Kafka or Redis does not answer.
+    """
+    try:
+        with Topics(config) as topics:
+            seen = _with_norms(topics.look(), config)
+            # Before the end of the log, which is never behind what was decided then.
+            glances = read_glances(config, seen.partitions)
+            log = topics.extents(seen.partitions)
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+    return overview_of(seen, log, glances)
+
+
+def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
+    """The topics, and where each partition of norms begins and ends.
+
+    Raises:
+        Unavailable: Kafka does not answer, or there is no log.
+    """
+    try:
+        seen = _with_norms(topics.look(), config)
+        return seen, topics.extents(seen.partitions)
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
+
+
+def overview_of(
+    topics: TopicsSeen, log: Sequence[tuple[int, int]], glances: Sequence[Glance]
+) -> Overview:
+    """What topics, log and Redis say together."""
+    partitions = [
         _status(partition, extent, glance, topics)
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
     ]
+    return Overview(partitions, datasets_of(glances))
+
+
+def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
+    """Every dataset, as far as the owners have said what is in their partitions."""
+    inventories = (decode_inventory(glance.summary) for glance in glances)
+    return _datasets(found for found in inventories if found)
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:
@@ -87,8 +129,12 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
     count = topics_of(config).partitions
+    return _datasets(_summaries(config, count))
+
+
+def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
     datasets: dict[str, DatasetStatus] = {}
-    for inventory in _summaries(config, count):
+    for inventory in inventories:
         for name, found in inventory.summary.datasets.items():
             dataset = datasets.setdefault(name, DatasetStatus(found.policy))
             dataset.users += found.users
@@ -103,7 +149,7 @@ def read_owners(config: Config, partitions: int) -> list[str]:
     Raises:
         Unavailable: Redis does not answer.
     """
-    return [glance.meta.get("owner", "") for glance in _glances(config, partitions)]
+    return [glance.meta.get("owner", "") for glance in read_glances(config, partitions)]
 
 
 def read_stops(config: Config, partitions: int) -> list[str | None]:
@@ -112,7 +158,7 @@ def read_stops(config: Config, partitions: int) -> list[str | None]:
     Raises:
         Unavailable: Redis does not answer.
     """
-    return [_stopped(glance) for glance in _glances(config, partitions)]
+    return [_stopped(glance) for glance in read_glances(config, partitions)]
 
 
 def topics_of(config: Config) -> TopicsSeen:
@@ -123,9 +169,12 @@ def topics_of(config: Config) -> TopicsSeen:
     """
     try:
         with Topics(config) as topics:
-            seen = topics.look()
+            return _with_norms(topics.look(), config)
     except TopicsUnavailable as error:
         raise Unavailable(str(error)) from error
+
+
+def _with_norms(seen: TopicsSeen, config: Config) -> TopicsSeen:
     if not seen.partitions:
         raise Unavailable(
             f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
@@ -161,6 +210,7 @@ def _status(
         head=meta.get("head"),
         checkpoint=pulse.checkpoint if pulse else None,
         problem=stopped or "; ".join(problems) or None,
+        remedy=glance.stopped.get("remedy") if stopped else None,
     )
 
 
@@ -241,33 +291,33 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
     return _from_redis(config, read)
 
 
-def _log(config: Config, partitions: int) -> list[tuple[int, int]]:
-    try:
-        consumer = new_reader(config)
-    except KafkaError as error:
-        raise Unavailable(_unanswered(config, error)) from error
-    try:
-        places = [TopicPartition(config.topic(NORMS), p) for p in range(partitions)]
-        starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
-        return [(starts[place], ends[place]) for place in places]
-    except KafkaError as error:
-        raise Unavailable(_unanswered(config, error)) from error
-    finally:
-        consumer.close()
+def read_glances(config: Config, partitions: int) -> list[Glance]:
+    """What can be said of every partition without reading its state.
 
+    Raises:
+        Unavailable: Redis does not answer.
+    """
 
-def _unanswered(config: Config, error: KafkaError) -> str:
-    return f"Kafka at {config.kafka} does not answer: {explained(error)}"
-
-
-def _glances(config: Config, partitions: int) -> list[Glance]:
     async def read(store: Store) -> list[Glance]:
         return [await store.glance(partition) for partition in range(partitions)]
 
     return _from_redis(config, read)
 
 
-def _from_redis(config: Config, read: Callable[[Store], Awaitable[list[T]]]) -> list[T]:
+def read_redis_facts(config: Config) -> dict[str, Any]:
+    """What Redis says of itself, and its clock.
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+
+    async def read(store: RedisStore) -> list[dict[str, Any]]:
+        return [await store.facts()]
+
+    return _from_redis(config, read)[0]
+
+
+def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:
     async def connected() -> list[T]:
         async with RedisStore.of(config) as store:
             return await read(store)

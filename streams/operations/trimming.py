@@ -20,8 +20,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.operations.errors import Unavailable
 from streams.operations.images import ImagesUnavailable, read_image
-from streams.operations.status import Unavailable, topics_of
+from streams.operations.status import topics_of
 from streams.store.image import Image, UnusableImage, deletable
 from streams.store.layout import LAYOUT
 from streams.topics.authentic import Inspector, inspector_of

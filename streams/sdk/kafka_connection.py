@@ -134,7 +134,7 @@ class KafkaConnection(Connection):
         try:
             while not self._closed.is_set():
                 for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
-                    for record in filter(_admitted_by(self._inspector), records):
+                    for record in filter(believing(self._inspector), records):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
@@ -152,7 +152,7 @@ class KafkaConnection(Connection):
                 self._consumer.close()
 
 
-def _admitted_by(inspector: Inspector | None) -> Callable[[Any], bool]:
+def believing(inspector: Inspector | None) -> Callable[[Any], bool]:
     """Which records are believed: all, or those that a worker has signed."""
     if inspector is None:
         return lambda record: True
@@ -194,7 +194,7 @@ def read_topic(
             consumer.position(place)
         opened.pop_all()
     stopping = closed or threading.Event()
-    return _poll(config, consumer, ends, reading, stopping, _admitted_by(inspector))
+    return _poll(config, consumer, ends, reading, stopping, believing(inspector))
 
 
 def _poll(

@@ -156,6 +156,18 @@ class RedisStore(Store):
             )
         return None
 
+    async def facts(self) -> dict[str, Any]:
+        """What Redis says of itself (INFO), and its clock, as ``now``.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        try:
+            seconds, micros = await self._redis.time()
+            return {**await self._redis.info(), "now": seconds + micros / 1_000_000}
+        except (RedisError, OSError) as error:
+            raise self._unavailable("Redis does not answer", error) from error
+
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         """Own a partition of this log and fence every other owner."""
         keys = (*STATE, *FIRST_LAYOUT)

@@ -80,6 +80,16 @@ ROLES: Mapping[str, Role] = {
         "shows each user what that user has spent, and nobody else's",
         {**dict.fromkeys(_EVERY_TOPIC, _SEE), "odometer": ("Describe", "Read")},
     ),
+    "dashboard": Role(
+        "shows operators how the service is, and behind a login what happens to people in it",
+        {
+            **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
+            "halts": ("Describe", "DescribeConfigs", "Read"),
+            "odometer": ("Describe", "DescribeConfigs", "Read"),
+            "rejects": ("Describe", "DescribeConfigs", "Read"),
+        },
+        redis="look",
+    ),
     "operator": Role(
         "creates topics and watches the service; reads no record",
         dict.fromkeys(_EVERY_TOPIC, ("AlterConfigs", "Create", "Describe", "DescribeConfigs")),

@@ -8,14 +8,15 @@ applied would be charges that nobody ever counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from streams.config import Config
@@ -26,6 +27,8 @@ from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
+
+T = TypeVar("T")
 
 _OVERHEAD = 64 * 1024  # a record batch's own fields, and the fields around the original bytes
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -68,7 +71,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 """With what they are created. Compression is the client's choice: a topic that stores everything
 uncompressed would make the broker unpack whatever 600 KB can hold, in its own memory."""
 
-_WISHES = {
+WISHES = {
     (NORMS, "max.message.bytes"),
     (HALTS, "retention.ms"),
     (REJECTS, "retention.ms"),
@@ -126,7 +129,25 @@ class Topics:
         with self._lock:
             return self._ask(self._look)
 
-    def _ask(self, question: Any) -> TopicsSeen:
+    def extents(self, partitions: int) -> list[tuple[int, int]]:
+        """Where each partition of norms begins, and where it ends.
+
+        Raises:
+            TopicsUnavailable: Kafka does not answer.
+        """
+        places = [TopicPartition(self._config.topic(NORMS), p) for p in range(partitions)]
+
+        def ask(admin: KafkaAdminClient) -> list[tuple[int, int]]:
+            found = [
+                admin.list_partition_offsets(dict.fromkeys(places, which))
+                for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            ]
+            return [(found[0][place].offset, found[1][place].offset) for place in places]
+
+        with self._lock:
+            return self._ask(ask)
+
+    def _ask(self, question: Callable[[KafkaAdminClient], T]) -> T:
         config = self._config
         try:
             if self._admin is None:
@@ -136,8 +157,7 @@ class Topics:
                 f"no Kafka broker at {config.kafka}: {explained(error)}"
             ) from error
         try:
-            seen: TopicsSeen = question(self._admin)
-            return seen
+            return question(self._admin)
         except KafkaError as error:
             self._disconnect()
             raise TopicsUnavailable(f"the topics at {config.kafka}: {explained(error)}") from error
@@ -151,7 +171,7 @@ class Topics:
     def _create(self, admin: KafkaAdminClient) -> TopicsSeen:
         partitions = self._config.partitions
         for name in TOPICS:
-            if found := _described(admin, [self._config.topic(name)]):
+            if found := described_topics(admin, [self._config.topic(name)]):
                 if name == NORMS:  # a topic that a later release adds has as many
                     partitions = len(found[self._config.topic(name)]["partitions"])
             else:
@@ -166,7 +186,7 @@ class Topics:
 
     def _look(self, admin: KafkaAdminClient) -> TopicsSeen:
         names = {name: self._config.topic(name) for name in TOPICS}
-        described = _described(admin, list(names.values()))
+        described = described_topics(admin, list(names.values()))
         norms = described.get(names[NORMS])
         if norms is None:
             gone = f"there is no topic {names[NORMS]}, the log of everything that was spent"
@@ -177,7 +197,7 @@ class Topics:
 
     def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
         """What the settings would lose, and what to do."""
-        found = _settings(admin, names)
+        found = settings_of(admin, names)
         wrong: dict[str, dict[str, str]] = {}
         for name, wanted in SETTINGS.items():
             if not found[name]:
@@ -185,9 +205,9 @@ class Topics:
                 continue
             for setting, value in wanted.items():
                 actual = found[name].get(setting)
-                if actual is None or _suits(setting, actual, value):
+                if actual is None or suits(setting, actual, value):
                     continue
-                if (name, setting) in _WISHES:
+                if (name, setting) in WISHES:
                     self._warn(f"{names[name]} has {setting}={actual}, {value} is advised")
                 else:
                     wrong.setdefault(name, {})[setting] = actual
@@ -234,7 +254,7 @@ def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
             ambiguous.
     """
     names = [config.topic(name) for name in CLIENT_TOPICS]
-    described = _described(admin, names)
+    described = described_topics(admin, names)
     missing = sorted(name for name in names if name not in described)
     if missing:
         raise TopicsUnavailable(f"no such topics: {', '.join(missing)}")
@@ -257,7 +277,7 @@ def _uneven(counts: Mapping[str, int]) -> str | None:
     )
 
 
-def _described(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, Any]]:
+def described_topics(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, Any]]:
     """The topics among these that exist."""
     try:
         found = admin.describe_topics(names)
@@ -273,10 +293,14 @@ def _topic_id(described: Mapping[str, Any]) -> bytes:
     return (found if isinstance(found, UUID) else UUID(str(found))).bytes
 
 
-def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Name -> setting -> value; nothing for topics whose settings may not be seen."""
+def settings_of(
+    admin: KafkaAdminClient, names: Mapping[str, str], more: Sequence[str] = ()
+) -> dict[str, dict[str, str]]:
+    """Name -> setting -> value, and ``more`` of them; nothing where they may not be seen."""
     asked = [
-        ConfigResource(ConfigResourceType.TOPIC, names[name], dict.fromkeys(SETTINGS[name], ""))
+        ConfigResource(
+            ConfigResourceType.TOPIC, names[name], dict.fromkeys((*SETTINGS[name], *more), "")
+        )
         for name in names
     ]
     answer = admin.describe_configs(asked, config_filter="all").get("topic", {})
@@ -290,7 +314,7 @@ def _settings(admin: KafkaAdminClient, names: Mapping[str, str]) -> dict[str, di
     }
 
 
-def _suits(setting: str, actual: str, wanted: str) -> bool:
+def suits(setting: str, actual: str, wanted: str) -> bool:
     """Whether a setting keeps at least what it has to keep."""
     if not wanted.lstrip("-").isdecimal():
         return actual == wanted

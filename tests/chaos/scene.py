@@ -20,7 +20,8 @@ from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.children import Child
 from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
-from streams.operations.status import Unavailable, read_stops
+from streams.operations.errors import Unavailable
+from streams.operations.status import read_stops
 from streams.store.layout import KEYS, key_of
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy

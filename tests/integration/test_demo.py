@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streams.demo import run_demo
+from streams.demo.entry import run_demo
 from tests.integration.demos import few_samples
 from tests.integration.service import ServiceFactory
 

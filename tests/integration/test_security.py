@@ -117,6 +117,7 @@ RIGHTS = """
     answerer   w      r      -         r        -
     worker     r      w      rw        w        rw
     portal     -      -      r         -        -
+    dashboard  -      r      r         r        -
     operator   -      -      -         -        -
     auditor    r      r      r         r        r
     trimmer    r      -      -         -        r
@@ -351,6 +352,11 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
     done = turnstile("status", "--config", str(used.roles["operator"]), "--json")
     assert done.code == 0
     assert [line["problem"] for line in done.lines] == [None] * PARTITIONS
+    examined = turnstile("doctor", "--config", str(used.roles["operator"]), "--json")
+    assert [line for line in examined.lines if line["level"] == "wrong"] == []
+    assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "Redis", "partitions"}
+    shown = turnstile("top", "--json", "--config", str(used.roles["dashboard"]))
+    assert (shown.code, shown.lines[0]["alarms"]) == (0, [])
     refused = turnstile(
         "status",
         "--config",

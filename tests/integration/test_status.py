@@ -45,6 +45,11 @@ def status(service: Service, *options: str) -> Done:
     return turnstile("status", *settings, *options)
 
 
+def doctor(service: Service, *options: str) -> Done:
+    settings = ["--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix]
+    return turnstile("doctor", *settings, *options)
+
+
 @contextmanager
 def unsupervised_worker(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     """A worker that nobody starts again."""
@@ -74,6 +79,9 @@ def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceF
             assert not any(service.problems())
             shown = status(service, "--json")
             assert (shown.code, shown.said) == (Exit.OK, "")
+            examined = doctor(service)
+            assert (examined.code, examined.said) == (Exit.OK, "")
+            assert "Nothing is wrong" in examined.out
 
 
 def test_a_service_whose_only_worker_was_killed_is_not_healthy(
@@ -89,6 +97,10 @@ def test_a_service_whose_only_worker_was_killed_is_not_healthy(
         shown = status(service)
         assert shown.code == Exit.UNAVAILABLE
         assert "start a worker" in shown.out
+        examined = doctor(service, "--json")
+        assert examined.code == Exit.REFUSED
+        wrong = {line["area"] for line in examined.lines if line["level"] == "wrong"}
+        assert wrong == {"partitions"}
         assert read_datasets(service.config)["d"].users == len(USERS)
         with unsupervised_worker(service):
             charge(service, 1)

@@ -77,8 +77,10 @@ def test_from_a_norm_to_its_halt(up):
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
     assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
     assert {type(r["user"]) for r in rises} == {int, str}
+    epsilons = {(r["epsilon"], r["delta"]) for r in rises}
     code, datasets, _ = turnstile("dataset", "show", "cli", "--json", environment=up)
     assert (datasets[0]["users"], datasets[0]["exhausted"]) == (3, 2)
+    assert epsilons == {(datasets[0]["epsilon"], datasets[0]["delta"])}  # all of it is spent
     code, listed, _ = turnstile("dataset", "list", "--json", environment=up)
     assert "cli" in [dataset["dataset"] for dataset in listed]
     code, partitions, _ = turnstile("status", "--json", environment=up)

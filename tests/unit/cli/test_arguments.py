@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -22,17 +26,22 @@ ODD = [
 # Commands that begin nothing, with options and places for a value. Settings are read in one place.
 COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
-    "status": "--kafka --redis --prefix --timeout --config",
+    "status": "--kafka --redis --prefix --timeout --config --delta",
+    "doctor": "--worker",
+    "top": "--worker",
+    "dashboard": "--worker --certificate --key --listen",
+    "completion": "NAME",
     "publish": "NAME",
     "dataset create": "NAME",
     "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
     "--on-exhaustion --user-ids --budget",
     "dataset show": "NAME",
+    "dataset show d": "--delta",
     "dataset withdraw": "NAME",
     "run close": "NAME",
     "run close d": "NAME",
     "halts": "--dataset --run",
-    "odometer": "--dataset --user",
+    "odometer": "--dataset --user --redis --delta",
     "rejects": "--dataset --reason",
 }
 # Those that would begin something: here only values which must not.
@@ -66,7 +75,26 @@ worker --log-level LOUD  | invalid choice
 halts --redis redis://h  | unrecognized arguments: --redis
 status nonsense          | unrecognized arguments: nonsense
 """
-PARSER = cache(arguments._new_parser)
+PARSER = cache(arguments.new_parser)
+
+
+def handlers(parser: argparse.ArgumentParser) -> Iterator[Any]:
+    """Of all commands, and of those below them."""
+    if "handler" in parser._defaults:
+        yield parser._defaults["handler"]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from handlers(below)
+
+
+def test_every_command_is_there_when_it_is_called() -> None:
+    found = list(handlers(PARSER()))
+    assert len(found) >= 20
+    for handler in found:
+        assert callable(getattr(import_module(handler.__module__), handler.__name__))
+
+
 TABLE = [tuple(map(str.strip, line.split("|"))) for line in REFUSED.strip().splitlines()]
 
 
@@ -96,7 +124,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps nothing of what it has parsed, and takes longer to make than to use."""
-    monkeypatch.setattr(arguments, "_new_parser", PARSER)
+    monkeypatch.setattr(arguments, "new_parser", PARSER)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -147,12 +175,20 @@ def test_a_bug_says_where_it_is_and_no_password(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("cannot use redis://:secret@host")
 
-    monkeypatch.setattr("streams.cli.commands.read_partitions", fail)
+    monkeypatch.setattr("streams.cli.status.read_overview", fail)
     code, said = run(capsys, "status")
     assert code == Exit.SOFTWARE
     assert "Traceback" in said
     assert "redis://***@host" in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, script = run(capsys, "completion", shell)
+    assert code == 0
+    for command in COMMANDS:
+        assert command.split()[0] in script
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from streams.cli.commands import _JsonLines
+from streams.cli.logs import JsonLines
 from streams.cli.output import note, show
 
 
@@ -45,7 +45,7 @@ def test_the_log_of_a_worker_can_be_json_without_passwords() -> None:
             "turnstile.worker", logging.ERROR, __file__, 1, "lost %s", ("redis://:secret@h",), None
         )
         record.exc_info = sys.exc_info()
-    line = json.loads(_JsonLines().format(record))
+    line = json.loads(JsonLines().format(record))
     assert (line["level"], line["logger"], line["message"]) == (
         "ERROR",
         "turnstile.worker",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streams.cli.output import show
-from streams.cli.rejects import decoded, readable
+from streams.operations.rejected import decoded, readable
 from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
 
 CHARGE = Charge(

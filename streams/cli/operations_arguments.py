@@ -1,0 +1,100 @@
+"""The arguments of the commands for those who keep the service running."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from streams.cli.options import OBSERVER, Later, add_delta, address_of, path_of, verb
+
+completion = Later("streams.cli.completion")
+dashboard = Later("streams.cli.dashboard")
+doctor = Later("streams.cli.doctor")
+status = Later("streams.cli.status")
+top = Later("streams.cli.top")
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_workers(command: argparse.ArgumentParser) -> None:
+    """Let a command be told where workers answer over HTTP."""
+    command.add_argument(
+        "--worker",
+        type=address_of,
+        action="append",
+        metavar="HOST:PORT",
+        help="where a worker answers /metrics, its TURNSTILE_HEALTH; again for more",
+    )
+
+
+def add_operations(verbs: Any) -> None:
+    """Add them."""
+    shown = verb(
+        verbs,
+        "status",
+        status.status,
+        "partitions, owners, lag, users",
+        OBSERVER,
+        "Exit code 69 if a partition is not decided. With --json one object for each partition; "
+        "`turnstile dataset list --json` has the datasets.",
+    )
+    add_delta(shown)
+    examined = verb(
+        verbs,
+        "doctor",
+        doctor.doctor,
+        "look for what is wrong, or could go wrong, and say what to do",
+        OBSERVER,
+        "It asks Kafka, Redis, the workers and this machine, and changes nothing. Exit code 1 if "
+        "something is wrong; warnings are 0.",
+    )
+    add_workers(examined)
+    watched = verb(
+        verbs,
+        "top",
+        top.top,
+        "the service in a terminal: partitions, runs, workers, what is refused",
+        OBSERVER,
+        "q or Ctrl-C ends it. With --json, or where nobody can press a key, it is shown once. Exit "
+        "code 69 if something is wrong at the end.",
+    )
+    page = verb(
+        verbs,
+        "dashboard",
+        dashboard.dashboard,
+        "the service in a browser, live and read-only, until Ctrl-C or SIGTERM",
+        OBSERVER,
+        "Everybody on this machine sees how the service is; runs, spending and rejects are behind "
+        "the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one a password is made and "
+        "printed. On another address than a loopback one a password has to be set, and everything "
+        "is behind it.",
+    )
+    page.add_argument(
+        "--listen",
+        type=address_of,
+        default="127.0.0.1:8480",
+        metavar="HOST:PORT",
+        help="(default 127.0.0.1:8480)",
+    )
+    page.add_argument("--certificate", type=path_of, metavar="FILE", help="to be encrypted (PEM)")
+    page.add_argument("--key", type=path_of, metavar="FILE", help="of the certificate, if apart")
+    add_delta(page)
+    add_workers(page)
+    watched.add_argument("--once", action="store_true", help="show it once")
+    add_delta(watched)
+    add_workers(watched)
+
+
+def add_completion(verbs: Any) -> None:
+    """Add the command that completes the others."""
+    completed = verb(
+        verbs,
+        "completion",
+        completion.completion,
+        "print a script that completes commands and options in a shell",
+        (),
+        "bash: `turnstile completion bash > ~/.local/share/bash-completion/completions/turnstile`. "
+        "zsh: into a file _turnstile in a directory of fpath. "
+        "fish: `turnstile completion fish > ~/.config/fish/completions/turnstile.fish`.",
+    )
+    completed.add_argument("shell", choices=SHELLS)

@@ -1,0 +1,51 @@
+"""`turnstile status`: who owns each partition, how far it is, and what the datasets guarantee."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from streams.cli.output import Exit, plain, say, show, show_table
+from streams.config import Config
+from streams.operations.guarantees import budget_of, epsilon_of
+from streams.operations.status import DatasetStatus, PartitionStatus, read_overview
+
+_PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "decides")
+_DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users")
+
+
+def status(options: argparse.Namespace, config: Config) -> int:
+    """Every partition and, for people, every dataset."""
+    seen = read_overview(config)
+    wrong = [partition for partition in seen.partitions if partition.problem]
+    if options.json:
+        for partition in seen.partitions:
+            show(asdict(partition), True)
+    else:
+        show_table(_PARTITIONS, [_row(partition) for partition in seen.partitions], {"owner"})
+        for partition in wrong:
+            say(f"\npartition {partition.partition}: {plain(partition.problem)}")
+        if seen.datasets:
+            say("")
+            rows = [_dataset(found, options.delta) for _, found in sorted(seen.datasets.items())]
+            show_table(_DATASETS, rows, {"dataset", "measure", "budget"})
+    return Exit.UNAVAILABLE if wrong else Exit.OK
+
+
+def _row(partition: PartitionStatus) -> list[object]:
+    return [
+        partition.partition,
+        partition.owner,
+        partition.next,
+        partition.lag,
+        partition.users,
+        partition.checkpoint,
+        None if partition.seen is None else f"{partition.seen} s ago",
+        "no" if partition.problem else "yes",
+    ]
+
+
+def _dataset(found: DatasetStatus, delta: float) -> list[object]:
+    policy = found.policy
+    epsilon = epsilon_of(policy, delta)
+    return [policy.dataset, policy.measure, budget_of(policy), epsilon, delta, found.users]

@@ -1,0 +1,1 @@
+"""`turnstile dashboard`: the service in a browser, live and read-only."""

@@ -1,0 +1,117 @@
+"""What runs do, as the decisions show it: steps, how fast, how many are left out.
+
+Counts are kept, and no user: who is halted is read past. They are data about people all the same,
+for the eyes of whoever runs the service.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from streams.schemas import Answer, Decision, RosterDecision, RunClosed
+from streams.wire.packing import unpack_positions
+
+RATE_OVER = 30.0
+"""Seconds over which steps are counted."""
+MOST_RUNS = 200
+"""Those that were decided last are kept."""
+
+
+@dataclass
+class _Counts:
+    """Of one partition, after its last step that was seen."""
+
+    step: int = -1
+    users: int = 0
+    halted: int = 0
+    exhausted: int = 0
+
+
+@dataclass
+class _Run:
+    partitions: dict[int, _Counts] = field(default_factory=dict)
+    attempt: int = 0
+    step: int = -1
+    first: int = 0  # step that was seen: what happened before it to a roster is not counted
+    is_roster: bool = False
+    is_closed: bool = False
+    moved: float = 0.0  # when the last step was decided
+    steps: deque[float] = field(default_factory=deque)
+
+
+class Activity:
+    """Of all runs, from the records of the topic halts."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[tuple[str, str], _Run] = OrderedDict()
+
+    def see(self, answer: Answer, written: float) -> None:
+        """Take a record, once or several times."""
+        if isinstance(answer, RunClosed):
+            if run := self._runs.get((answer.dataset, answer.run)):
+                run.is_closed = True
+            return
+        if not isinstance(answer, Decision | RosterDecision):
+            return
+        name = answer.dataset, answer.run
+        run = self._runs.setdefault(name, _Run(first=answer.step))
+        counts = run.partitions.setdefault(answer.partition, _Counts())
+        if answer.step <= counts.step:
+            return  # a step that is asked for again
+        counts.step = answer.step
+        if isinstance(answer, Decision):
+            counts.users = answer.users
+            counts.halted = answer.users - _bits(answer.admitted)
+            counts.exhausted = _bits(answer.exhausted)
+        else:
+            _count(counts, answer)
+            run.is_roster = True
+        run.attempt = max(run.attempt, answer.attempt)
+        if answer.step > run.step:
+            run.step, run.moved = answer.step, written
+            run.steps.append(written)
+        self._runs.move_to_end(name)
+        while len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
+
+    def runs(self, now: float) -> list[dict[str, Any]]:
+        """All runs, those that are fastest now first."""
+        told = [
+            {"dataset": dataset, "run": name, **_told(run, now)}
+            for (dataset, name), run in list(self._runs.items())
+        ]
+        return sorted(told, key=lambda run: (-run["rate"], -run["moved"]))
+
+
+def _told(run: _Run, now: float) -> dict[str, Any]:
+    while run.steps and run.steps[0] < now - RATE_OVER:
+        run.steps.popleft()
+    counts = list(run.partitions.values())
+    halted = sum(one.halted for one in counts)
+    users = sum(one.users for one in counts)
+    return {
+        "attempt": run.attempt,
+        "step": run.step,
+        "rate": len(run.steps) / RATE_OVER,
+        "active": users - halted,
+        "halted": halted,
+        "exhausted": sum(one.exhausted for one in counts),
+        # A roster says who comes and goes; before the first step that was seen, nobody counted.
+        "counted_from": run.first if run.is_roster and run.first else None,
+        "closed": run.is_closed,
+        "moved": run.moved,
+    }
+
+
+def _count(counts: _Counts, answer: RosterDecision) -> None:
+    packed = answer.halted, answer.readmitted, answer.exhausted
+    halted, readmitted, exhausted = (len(unpack_positions(p, answer.members)) for p in packed)
+    counts.users = answer.members
+    counts.halted = max(0, counts.halted + halted - readmitted)
+    counts.exhausted += exhausted
+
+
+def _bits(packed: bytes) -> int:
+    return int.from_bytes(packed, "little").bit_count()

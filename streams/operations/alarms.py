@@ -1,0 +1,75 @@
+"""What an operator has to do something about, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streams.operations.endpoints import WorkerSeen
+
+NOT_YET = "not looked at yet"
+_ESSENTIAL = ("Kafka", "Redis")
+STALE_AFTER = 5.0
+"""Seconds without an answer, after which a side is said to be away."""
+
+
+@dataclass
+class Side:
+    """One of the sides from which a service is looked at."""
+
+    problem: str | None = NOT_YET
+    seen: float = 0.0  # when it last answered, by a clock that never goes back; 0: never
+
+
+def alarms_of(
+    sides: Mapping[str, Side],
+    partitions: Sequence[Mapping[str, Any]],
+    workers: Sequence[WorkerSeen],
+    now: float,
+) -> list[dict[str, str]]:
+    """All alarms: how bad, what is wrong and what to do.
+
+    Args:
+        sides: by their names.
+        partitions: with their ``problem``, ``remedy`` and ``state``.
+        workers: as they answer at their addresses.
+        now: by the clock of the sides.
+    """
+    alarms = [
+        alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
+    ]
+    for one in partitions:
+        if one["problem"]:
+            level = "warning" if one["state"] == "rebuilding" else "wrong"
+            what = f"Partition {one['partition']}: {one['problem']}"
+            do = one["remedy"] or "Start a worker: `turnstile worker`. If it ends, read its log"
+            alarms.append(_alarm(level, what, do))
+    for worker in workers:
+        if worker.problem:
+            what = f"Worker {worker.address}: {worker.problem}"
+            alarms.append(_alarm("wrong", what, "Read its log; start it again if it is gone"))
+    return sorted(alarms, key=lambda alarm: alarm["level"] != "wrong")
+
+
+def _away(name: str, side: Side, now: float) -> dict[str, str] | None:
+    is_essential = name in _ESSENTIAL
+    if side.problem == NOT_YET and not is_essential:
+        return None
+    is_stale = is_essential and side.seen > 0 and now - side.seen > STALE_AFTER
+    if side.problem is None and not is_stale:
+        return None
+    old = f"What is shown is {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
+    do = (
+        "Nothing is decided without it. This page comes back by itself"
+        if is_essential
+        else "The rest is shown all the same"
+    )
+    if side.problem == NOT_YET:
+        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment")
+    level = "wrong" if is_essential else "warning"
+    return _alarm(level, f"{name}: {side.problem or 'does not answer'}", f"{old}{do}")
+
+
+def _alarm(level: str, what: str, do: str) -> dict[str, str]:
+    return {"level": level, "what": what, "do": do}

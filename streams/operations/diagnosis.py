@@ -1,0 +1,191 @@
+"""What follows from the facts of a service; nobody is asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streams.config import Config
+from streams.operations.findings import Facts, Finding, Level, size_of
+from streams.operations.servers import of_kafka, of_redis, of_topics
+from streams.topics.topics import NORMS
+
+CLOCKS_APART = 5.0
+"""Seconds: more of it, and times in rejects and alarms are hard to put in order."""
+LITTLE_DISK = 0.1
+"""Of a disk, that should be free."""
+
+
+def diagnose(facts: Facts, config: Config) -> list[Finding]:
+    """All that follows from the facts."""
+    return [
+        *of_kafka(facts, config),
+        *of_topics(facts, config),
+        *of_redis(facts, config),
+        *_partitions(facts),
+        *_workers(facts),
+        *_clocks(facts),
+        *_disks(facts),
+        *_settings(facts, config),
+    ]
+
+
+def _partitions(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.overview, str):
+        yield Finding(
+            "partitions",
+            Level.WRONG,
+            "it cannot be said whether anything is decided",
+            facts.overview,
+            "Mend what is wrong above",
+        )
+        return
+    well = []
+    for one in facts.overview.partitions:
+        if one.problem is None:
+            well.append(one)
+            continue
+        problem = one.problem.removesuffix(f". {one.remedy}") if one.remedy else one.problem
+        rebuilding = one.remedy is not None and not problem.startswith("stopped")
+        yield Finding(
+            "partitions",
+            Level.WARNING if rebuilding else Level.WRONG,
+            f"partition {one.partition} {problem}"
+            if one.remedy
+            else (f"partition {one.partition}: {problem}"),
+            f"Nothing is decided for its users; {one.lag} records wait",
+            one.remedy or "Start a worker: `turnstile worker`, and read its log if it ends",
+        )
+    if well:
+        waiting = sum(one.lag for one in well)
+        yield Finding(
+            "partitions",
+            Level.OK,
+            f"{len(well)} of {len(facts.overview.partitions)} are decided, {waiting} records wait",
+        )
+    old = [one.partition for one in well if one.checkpoint is None and one.next > 0]
+    if old:
+        yield Finding(
+            "partitions",
+            Level.WARNING,
+            f"of partitions {old} there is no checkpoint",
+            "If Redis is lost, all of the log is applied again, and none of it can be trimmed",
+            "Nothing, if workers began within TURNSTILE_CHECKPOINT_SECONDS; else see their log",
+        )
+
+
+def _workers(facts: Facts) -> Iterator[Finding]:
+    if not isinstance(facts.overview, str):
+        owners = {one.owner for one in facts.overview.partitions if one.owner and not one.problem}
+        if owners:
+            yield Finding("workers", Level.OK, f"{len(owners)} alive, and own partitions")
+    for worker in facts.workers:
+        if worker.problem:
+            yield Finding(
+                "workers",
+                Level.WRONG,
+                f"{worker.address}: {worker.problem}",
+                "Its partitions are decided late, or not at all",
+                "Read its log; start it again if it is gone",
+            )
+        else:
+            yield Finding(
+                "workers",
+                Level.OK,
+                f"{worker.address} decides partitions {worker.partitions}, release "
+                f"{worker.release}",
+            )
+    releases = {worker.release for worker in facts.workers if worker.release} | {facts.release}
+    if len(releases) > 1 and facts.workers:
+        yield Finding(
+            "workers",
+            Level.WARNING,
+            f"releases differ: {', '.join(sorted(releases))} (here {facts.release})",
+            "An older worker stops at what a newer one wrote",
+            "Bring all to the newest, one after the other",
+        )
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    apart = {}
+    if not isinstance(facts.redis, str) and "now" in facts.redis:
+        apart["Redis"] = float(facts.redis["now"]) - facts.clock
+    for worker in facts.workers:
+        if worker.ahead is not None:
+            apart[worker.address] = worker.ahead
+    if not isinstance(facts.kafka, str) and facts.kafka.newest is not None:
+        ahead = facts.kafka.newest - facts.clock
+        if ahead > CLOCKS_APART:  # an old record says nothing
+            apart["who wrote the newest record of norms"] = ahead
+    wrong = {who: by for who, by in apart.items() if abs(by) > CLOCKS_APART}
+    for who, by in wrong.items():
+        yield Finding(
+            "clocks",
+            Level.WARNING,
+            f"{who}: the clock is {abs(by):.0f} s {'ahead of' if by > 0 else 'behind'} this one",
+            "No decision depends on a clock; times in rejects, metrics and alarms do",
+            "Let the machines keep time by NTP",
+        )
+    if apart and not wrong:
+        yield Finding("clocks", Level.OK, f"{', '.join(apart)}: as the one here")
+
+
+def _disks(facts: Facts) -> Iterator[Finding]:
+    for directory, (total, free) in facts.disks.items():
+        told = f"{directory}: {size_of(free)} of {size_of(total)} are free"
+        if free < LITTLE_DISK * total:
+            yield Finding(
+                "disk",
+                Level.WARNING,
+                told,
+                "A broker whose disk is full ends, and nothing can be charged",
+                "Give it more, or trim the log: `turnstile trim --dry-run`",
+            )
+        else:
+            yield Finding("disk", Level.OK, told)
+
+
+def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
+    found = []
+    kafka = facts.kafka
+    if not isinstance(kafka, str) and NORMS in kafka.topics:
+        there = kafka.topics[NORMS].partitions
+        if there != config.partitions:
+            found.append(
+                Finding(
+                    "settings",
+                    Level.OK,
+                    f"partitions is {config.partitions}, and the topics have {there}: it counts "
+                    "for topics that do not exist yet alone",
+                )
+            )
+    if facts.unknown:
+        found.append(
+            Finding(
+                "settings",
+                Level.WARNING,
+                f"nobody reads {', '.join(facts.unknown)}",
+                "A setting that was meant has no effect",
+                "Look how it is written: docs/commands.md and docs/security.md name them all",
+            )
+        )
+    if config.signing_key and not config.trusted_keys:
+        found.append(
+            Finding(
+                "settings",
+                Level.WARNING,
+                "signing_key is set, and trusted_keys is not",
+                "What is signed is not checked by whoever has these settings",
+                "Set TURNSTILE_TRUSTED_KEYS_FILE to the ring of public keys",
+            )
+        )
+    if config.checkpoint_seconds == 0:
+        found.append(
+            Finding(
+                "settings",
+                Level.WARNING,
+                "checkpoint_seconds is 0: partitions are never copied",
+                "If Redis is lost, all of the log is applied again; it can never be trimmed",
+                "Leave TURNSTILE_CHECKPOINT_SECONDS at 600",
+            )
+        )
+    yield from found or [Finding("settings", Level.OK, "none of them conflict")]

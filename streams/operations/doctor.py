@@ -1,0 +1,58 @@
+"""What is wrong with a service, or could be: all its parts are asked, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import disk_usage
+from typing import Any
+
+from streams.config import Config, environment_names
+from streams.operations.diagnosis import diagnose
+from streams.operations.endpoints import ask_workers
+from streams.operations.errors import Unavailable
+from streams.operations.findings import Facts, Finding
+from streams.operations.status import Overview, read_overview, read_redis_facts
+from streams.topics.facts import KafkaFacts, read_facts
+from streams.topics.seen import TopicsUnavailable
+
+
+def examine(config: Config, workers: Sequence[str], release: str) -> list[Finding]:
+    """Ask all parts of a service, and say what is found.
+
+    Args:
+        config: where they are.
+        workers: host:port at which workers answer over HTTP, as far as that is known.
+        release: of this package.
+    """
+    kafka: KafkaFacts | str
+    redis: Mapping[str, Any] | str
+    overview: Overview | str
+    try:
+        kafka = read_facts(config)
+    except TopicsUnavailable as error:
+        kafka = str(error)
+    try:
+        redis = read_redis_facts(config)
+    except Unavailable as error:
+        redis = str(error)
+    clock = time.time()
+    try:
+        unanswered = isinstance(kafka, str) or isinstance(redis, str)
+        overview = "Kafka and Redis both have to answer" if unanswered else read_overview(config)
+    except Unavailable as error:
+        overview = str(error)
+    directories = [] if isinstance(kafka, str) else kafka.directories
+    disks = {}
+    for directory in filter(os.path.isdir, directories):
+        usage = disk_usage(Path(directory))
+        disks[directory] = (usage.total, usage.free)
+    unknown = sorted(
+        name
+        for name in os.environ
+        if name.startswith("TURNSTILE_") and name not in environment_names()
+    )
+    seen = ask_workers(workers)
+    return diagnose(Facts(clock, kafka, redis, overview, seen, disks, release, unknown), config)

@@ -1,0 +1,61 @@
+"""What a diagnosis is made of, and what it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from streams.operations.endpoints import WorkerSeen
+from streams.operations.status import Overview
+from streams.topics.facts import KafkaFacts
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    WARNING = "warning"  # it works, and something could be lost or become wrong
+    WRONG = "wrong"  # something is not decided, or is being lost
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a diagnosis."""
+
+    area: str
+    level: Level
+    what: str
+    means: str = ""
+    do: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the parts of a service said; of one that does not answer, why.
+
+    Attributes:
+        clock: of this machine, seconds since 1970, when Redis and Kafka were asked.
+        disks: directory of a broker -> bytes of its disk, and how many are free, where it is here.
+        release: of this package here.
+        unknown: variables of the environment that look like settings and are none.
+    """
+
+    clock: float
+    kafka: KafkaFacts | str
+    redis: Mapping[str, Any] | str
+    overview: Overview | str
+    workers: Sequence[WorkerSeen] = ()
+    disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    release: str = "unknown"
+    unknown: Sequence[str] = ()
+
+
+def size_of(size: float) -> str:
+    """Bytes, as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

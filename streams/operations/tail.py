@@ -1,0 +1,62 @@
+"""The end of a topic, and whatever is written to it from now on.
+
+Whoever watches begins a few records before the end, and goes on for as long as it is asked to. A
+broker that is away ends nothing: reading goes on when it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Event
+
+from kafka import TopicPartition
+
+from streams.config import Config
+from streams.ledger.outputs import Channel
+from streams.sdk.followers import Followed
+from streams.sdk.kafka_connection import believing, reaching_kafka
+from streams.topics.authentic import inspector_of
+from streams.topics.clients import new_reader
+
+_POLL_MS = 500
+
+
+def tail(
+    config: Config, channel: Channel, log: bytes, back: int | None, closed: Event
+) -> Iterator[Followed | None]:
+    """Records that are believed, and None now and then, once those before this are read.
+
+    Args:
+        config: where they are.
+        channel: of which topic.
+        log: the id of norms, for which they are signed.
+        back: how many records of each partition before the end; None: all of them.
+        closed: ends it.
+
+    Raises:
+        ServiceUnavailable: Kafka does not answer at the start, or does not let this client read.
+    """
+    is_believed = believing(inspector_of(config, log))
+    name = config.topic(channel.value)
+    with reaching_kafka(config):
+        consumer = new_reader(config)
+    try:
+        with reaching_kafka(config):
+            numbers = sorted(consumer.partitions_for_topic(name) or ())
+            places = [TopicPartition(name, number) for number in numbers]
+            consumer.assign(places)
+            starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+            for place in places:
+                start = starts[place] if back is None else ends[place] - back
+                consumer.seek(place, max(starts[place], start))
+        while not closed.is_set():
+            with reaching_kafka(config):
+                polled = consumer.poll(timeout_ms=_POLL_MS)
+            for place, records in polled.items():
+                for record in records:
+                    if record.value is not None and is_believed(record):
+                        yield Followed(place.partition, record.value, record.timestamp / 1000)
+            if not polled or all(consumer.position(place) >= ends[place] for place in places):
+                yield None
+    finally:
+        consumer.close()

@@ -1,0 +1,344 @@
+"""Keeps looking at a service, from as many sides as it has, and says at any time what it last saw.
+
+Each side has a thread of its own, so that one that does not answer holds up none of the others: it
+is said to be away, what was seen of it stays, and it is looked at again.
+
+    Kafka     every second     the topics, and where the log ends
+    Redis     every second     three small keys of each partition
+    workers   every 2 seconds  /healthz and /metrics, where their addresses are known
+    halts     as written       steps of runs; 64 records of each partition back
+    rejects   as written       why, and the record; 200 of each partition back
+    odometer  as written       how much of their budgets users have spent, from the beginning
+
+The first three name no user, dataset's data or run; the others are data about people, and apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from streams.config import Config
+from streams.ledger.outputs import Channel
+from streams.operations.activity import Activity
+from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
+from streams.operations.endpoints import WorkerSeen, ask_workers
+from streams.operations.errors import Unavailable
+from streams.operations.guarantees import budget_of, epsilon_of, spent_share
+from streams.operations.rejected import readable
+from streams.operations.spending import Spending
+from streams.operations.status import Overview, look_at, overview_of, read_glances
+from streams.operations.tail import tail
+from streams.schemas import OdometerCheckpoint, Policy, decode_answer
+from streams.sdk.errors import ServiceUnavailable
+from streams.sdk.followers import UNREADABLE, Followed, distinct_rejects
+from streams.store.port import Glance
+from streams.topics.seen import TopicsSeen
+from streams.topics.topics import Topics
+
+logger = logging.getLogger("turnstile.watching")
+
+T = TypeVar("T")
+
+RATE_OVER = 10.0
+"""Seconds over which decisions are counted."""
+HISTORY = 120
+"""Seconds of rates that are kept."""
+_ANSWERS_WITHIN = 5.0
+_AGAIN_AFTER = 3.0
+_BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
+_SHOWN_REJECTS = 50
+_ROOM = 600  # characters of a record that was refused
+
+
+@dataclass
+class _Seen:
+    kafka: tuple[TopicsSeen, list[tuple[int, int]]] | None = None
+    glances: list[Glance] | None = None
+    before: list[Glance] | None = None  # as they were when the end of the log was asked for
+    workers: list[WorkerSeen] = field(default_factory=list)
+
+
+class Watch:
+    """Looks from ``start`` to ``close``; ``service`` and ``people`` may be asked by any thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        workers: Sequence[str],
+        delta: float,
+        channels: Sequence[Channel] = tuple(_BACK),
+    ) -> None:
+        """Describe it.
+
+        Args:
+            config: where the service is.
+            workers: host:port at which workers answer over HTTP, as far as that is known.
+            delta: at which epsilons are told.
+            channels: the topics that are followed.
+        """
+        # Who watches is told soon that somebody is away.
+        self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
+        self._addresses, self._delta = workers, delta
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._sides = {name: Side() for name in ("Kafka", "Redis", *(c.value for c in channels))}
+        self._seen = _Seen()
+        self._offsets: deque[tuple[float, list[int]]] = deque()
+        self._policies: dict[str, Policy] = {}
+        self._rates: deque[float] = deque(maxlen=HISTORY)
+        self._activity, self._spending = Activity(), Spending()
+        self._reasons: Counter[str] = Counter()
+        self._rejects: deque[dict[str, Any]] = deque(maxlen=_SHOWN_REJECTS)
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Begin to look."""
+        followers = {
+            Channel.HALTS: self._follow_halts,
+            Channel.REJECTS: self._follow_rejects,
+            Channel.ODOMETER: self._follow_odometer,
+        }
+        work: list[Callable[[], None]] = [self._look_at_kafka, self._look_at_redis]
+        if self._addresses:
+            work.append(self._look_at_workers)
+        for channel, follow in followers.items():
+            if channel.value not in self._sides:
+                continue
+            work.append(partial(self._follow, channel, follow))
+        for one in work:
+            thread = threading.Thread(target=one, name="turnstile-watch", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join(2 * _ANSWERS_WITHIN)
+
+    def is_complete(self) -> bool:
+        """Whether every side has answered, or said why it does not."""
+        waiting = [s for s in self._sides.values() if not s.seen and s.problem == NOT_YET]
+        has_rates = len(self._offsets) > 1 or self._is_away("Redis") or self._is_away("Kafka")
+        return not waiting and has_rates and (bool(self._seen.workers) or not self._addresses)
+
+    def service(self) -> dict[str, Any]:
+        """How the service is: nothing of it is about people."""
+        now = time.monotonic()
+        with self._lock:
+            overview, rates = self._overview(), self._rates_of_partitions()
+            rejects = dict(self._reasons.most_common())
+        partitions = [
+            {
+                **asdict(one),
+                "problem": None if one.problem is None else _apart(one.problem, one.remedy),
+                "rate": rates.get(one.partition, 0.0),
+                "state": _state(one.problem, one.remedy),
+            }
+            for one in overview.partitions
+        ]
+        workers = [asdict(worker) for worker in self._seen.workers]
+        return {
+            "time": time.time(),
+            "alarms": alarms_of(self._sides, partitions, self._seen.workers, now),
+            "partitions": partitions,
+            "rate": sum(rates.values()),
+            "rates": list(self._rates),
+            "lag": sum(one.lag for one in overview.partitions),
+            "datasets": [
+                {
+                    "dataset": name,
+                    "measure": found.policy.measure,
+                    "budget": budget_of(found.policy),
+                    "epsilon": epsilon_of(found.policy, self._delta),
+                    "delta": self._delta,
+                    "users": found.users,
+                }
+                for name, found in sorted(overview.datasets.items())
+            ],
+            "workers": workers,
+            "rejects": rejects,
+        }
+
+    def people(self) -> dict[str, Any]:
+        """Runs, what users have spent, and what was refused: data about people."""
+        with self._lock:
+            datasets = self._overview().datasets
+            return {
+                "runs": self._activity.runs(time.time()),
+                "spending": self._spending.told({n: d.users for n, d in datasets.items()}),
+                "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
+            }
+
+    def _overview(self) -> Overview:
+        """What was seen of Redis before the log's end was: else a log would seem to end early."""
+        seen = self._seen
+        if seen.kafka is None or seen.glances is None:
+            return Overview([], {})
+        topics, log = seen.kafka
+        glances = seen.before
+        if glances is None or self._is_away("Kafka"):
+            glances = seen.glances
+            log = [
+                (start, max(end, int(glance.meta.get("next", "0"))))
+                for (start, end), glance in zip(log, glances, strict=False)
+            ]
+        return overview_of(topics, log, glances) if len(log) == len(glances) else Overview([], {})
+
+    def _is_away(self, name: str) -> bool:
+        side = self._sides[name]
+        return side.problem is not None or time.monotonic() - side.seen > STALE_AFTER
+
+    def _rates_of_partitions(self) -> dict[int, float]:
+        """Records that were decided in a second, of each partition."""
+        if len(self._offsets) < 2:
+            return {}
+        (began, first), (ended, last) = self._offsets[0], self._offsets[-1]
+        if len(first) != len(last) or ended <= began:
+            return {}
+        pairs = enumerate(zip(first, last, strict=True))
+        return {
+            number: max(0, after - before) / (ended - began) for number, (before, after) in pairs
+        }
+
+    def _look_at_kafka(self) -> None:
+        with Topics(self._config) as topics:
+
+            def look() -> None:
+                before = self._seen.glances
+                found = look_at(topics, self._config)
+                with self._lock:
+                    self._seen.kafka, self._seen.before = found, before
+
+            self._repeat("Kafka", look, 1.0)
+
+    def _look_at_redis(self) -> None:
+        def look() -> None:
+            kafka = self._seen.kafka
+            count = len(kafka[1]) if kafka else len(self._seen.glances or ()) or 1
+            glances = read_glances(self._config, count)
+            now = time.monotonic()
+            with self._lock:
+                if kafka is None:
+                    return
+                self._seen.glances = glances
+                datasets = self._overview().datasets
+                self._policies = {name: found.policy for name, found in datasets.items()}
+                offsets = [int(glance.meta.get("next", "0")) for glance in glances]
+                self._offsets.append((now, offsets))
+                while self._offsets[0][0] < now - RATE_OVER:
+                    self._offsets.popleft()
+                self._rates.append(sum(self._rates_of_partitions().values()))
+
+        while self._sides["Kafka"].problem == NOT_YET and not self._closed.is_set():
+            self._closed.wait(0.02)  # it says how many partitions there are
+        self._repeat("Redis", look, 1.0)
+
+    def _look_at_workers(self) -> None:
+        while not self._closed.is_set():
+            self._seen.workers = ask_workers(self._addresses)
+            self._closed.wait(2.0)
+
+    def _repeat(self, name: str, look: Callable[[], None], every: float) -> None:
+        side = self._sides[name]
+        while not self._closed.is_set():
+            try:
+                look()
+                side.problem, side.seen = None, time.monotonic()
+            except Unavailable as error:
+                side.problem = str(error)
+            except Exception as error:  # whoever watches goes on watching
+                logger.exception("%s", name)
+                side.problem = f"{type(error).__name__}: {error}"
+            self._closed.wait(every)
+
+    def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
+        """Read a topic for ever; what is wrong is said, and it is tried again."""
+        side = self._sides[channel.value]
+        while not self._closed.is_set():
+            kafka = self._seen.kafka
+            if kafka is None or self._seen.glances is None:  # the policies come first
+                if kafka is None and self._sides["Kafka"].problem != NOT_YET:
+                    side.problem = "not read, since Kafka does not answer"
+                self._closed.wait(0.05)
+                continue
+            try:
+                records = tail(self._config, channel, kafka[0].topic, _BACK[channel], self._closed)
+                follow(self._noted(side, records))
+            except ServiceUnavailable as error:
+                side.problem = str(error)
+            except Exception as error:  # whoever watches goes on watching
+                logger.exception("the topic %s", channel.value)
+                side.problem = f"{type(error).__name__}: {error}"
+            self._closed.wait(_AGAIN_AFTER)
+
+    def _noted(self, side: Side, records: Iterator[Followed | None]) -> Iterator[Followed]:
+        for record in records:
+            if record is None:  # there is no more for now
+                side.problem, side.seen = None, time.monotonic()
+            else:
+                yield record
+
+    def _follow_halts(self, records: Iterator[Followed]) -> None:
+        for record in records:
+            with suppress(*UNREADABLE, ValueError), self._lock:
+                self._activity.see(decode_answer(record.value), record.written)
+
+    def _follow_rejects(self, records: Iterator[Followed]) -> None:
+        with self._lock:  # it begins some records back, also for the second time
+            self._reasons.clear()
+            self._rejects.clear()
+        for written, rejected in distinct_rejects(records):
+            told = readable(written, rejected)
+            record = told.pop("record")
+            whole = msgspec.json.encode(record, enc_hook=str).decode() if record else ""
+            told["bytes"] = len(rejected.record)
+            told["record"] = whole if len(whole) <= _ROOM else f"{whole[:_ROOM]} …"
+            with self._lock:
+                self._reasons[rejected.reason] += 1
+                self._rejects.appendleft(told)
+
+    def _follow_odometer(self, records: Iterator[Followed]) -> None:
+        decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
+        for record in records:
+            with suppress(*UNREADABLE):
+                checkpoint = decoder.decode(record.value)
+                order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+                with self._lock:
+                    policy = self._policies.get(checkpoint.dataset)
+                    if policy is None:
+                        continue  # a dataset that was withdrawn, or is too new
+                    share = spent_share(policy, checkpoint.bound, order)
+                    if share is not None:
+                        self._spending.see(checkpoint, share)
+
+
+def _apart(problem: str, remedy: str | None) -> str:
+    """The problem without what to do about it."""
+    return problem.removesuffix(f". {remedy}") if remedy else problem
+
+
+def _state(problem: str | None, remedy: str | None) -> str:
+    if problem is None:
+        return "decides"
+    if problem.startswith("stopped"):
+        return "stopped"
+    return "rebuilding" if remedy else "waits"

@@ -1,0 +1,112 @@
+"""What Kafka says of itself, its topics and its disks, for whoever looks for what is wrong."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.errors import KafkaError
+
+from streams.config import Config
+from streams.topics.clients import new_admin
+from streams.topics.security import explained
+from streams.topics.seen import TopicsUnavailable
+from streams.topics.topics import NORMS, TOPICS, described_topics, settings_of
+
+_MORE = ("min.insync.replicas",)
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """One topic."""
+
+    partitions: int
+    replicas: int  # the fewest that a partition has
+    in_sync: int  # the fewest that a partition has right now
+    without_leader: list[int]  # partitions that cannot be read or written
+    settings: dict[str, str]  # none: nobody may see them
+
+
+@dataclass(frozen=True)
+class KafkaFacts:
+    """One Kafka, as far as it lets itself be seen."""
+
+    release: str  # the latest whose requests it knows
+    brokers: int
+    topics: dict[str, TopicFacts]  # those that exist, by their names without the prefix
+    newest: float | None = None  # time of the newest record of norms, by its writer's clock
+    directories: list[str] = field(default_factory=list)  # of the brokers' logs, on their machines
+    members: list[str] = field(default_factory=list)  # the machines of the group of the workers
+
+
+def read_facts(config: Config) -> KafkaFacts:
+    """Ask Kafka; what it does not let this client see is left out.
+
+    Raises:
+        TopicsUnavailable: it does not answer.
+    """
+    try:
+        admin = new_admin(config)
+    except KafkaError as error:
+        raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {explained(error)}") from error
+    try:
+        return _facts(admin, config)
+    except KafkaError as error:
+        raise TopicsUnavailable(f"Kafka at {config.kafka}: {explained(error)}") from error
+    finally:
+        with suppress(KafkaError, OSError):
+            admin.close()
+
+
+def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
+    brokers = admin.describe_cluster()["brokers"]
+    names = {name: config.topic(name) for name in TOPICS}
+    described = described_topics(admin, list(names.values()))
+    there = {name: topic for name, topic in names.items() if topic in described}
+    settings = settings_of(admin, there, _MORE) if there else {}
+    topics = {}
+    for name, topic in there.items():
+        partitions = described[topic]["partitions"]
+        topics[name] = TopicFacts(
+            partitions=len(partitions),
+            replicas=min(len(one["replica_nodes"]) for one in partitions),
+            in_sync=min(len(one["isr_nodes"]) for one in partitions),
+            without_leader=[one["partition_index"] for one in partitions if one["leader_id"] < 0],
+            settings=settings.get(name, {}),
+        )
+    version = admin.get_broker_version_data(brokers[0]["broker_id"])
+    return KafkaFacts(
+        release=str(version).removeprefix("<BrokerVersionData ").rstrip(">"),
+        brokers=len(brokers),
+        topics=topics,
+        newest=_newest(admin, names[NORMS], topics),
+        directories=_directories(admin),
+        members=_members(admin, f"{config.prefix}worker"),
+    )
+
+
+def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) -> float | None:
+    if NORMS not in topics or topics[NORMS].without_leader:
+        return None
+    places = [TopicPartition(norms, number) for number in range(topics[NORMS].partitions)]
+    with suppress(KafkaError):  # brokers before 3.0 do not know the question
+        found = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.MAX_TIMESTAMP))
+        newest = max(one.timestamp for one in found.values())
+        return newest / 1000 if newest >= 0 else None
+    return None
+
+
+def _directories(admin: KafkaAdminClient) -> list[str]:
+    with suppress(KafkaError):  # the right to describe the cluster is not every operator's
+        brokers = admin.describe_log_dirs()
+        return sorted({one["log_dir"] for broker in brokers for one in broker["log_dirs"]})
+    return []
+
+
+def _members(admin: KafkaAdminClient, group: str) -> list[str]:
+    with suppress(KafkaError, KeyError):  # the group is the workers'
+        members = admin.describe_groups([group])[group]["members"]
+        return sorted(str(one["client_host"]).lstrip("/") for one in members)
+    return []

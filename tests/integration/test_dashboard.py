@@ -1,0 +1,216 @@
+"""`turnstile dashboard` and `top` show what is wrong, come back by themselves, and hide people."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from streams.cli.output import Exit
+from streams.local.ports import free_ports
+from tests.integration.command import turnstile
+from tests.integration.service import Service, ServiceFactory, eventually
+from tests.readme import TOP
+
+PASSWORD = "of these tests"
+USERS = [f"user-{name}" for name in ("eve", "adam", "lilith")]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+OUT = TOP / "out" / "dashboard"
+SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
+
+
+class Page:
+    """A dashboard, as a browser hears it."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.address = url, urlsplit(url)
+        self.cookie = ""
+
+    def login(self) -> None:
+        connection = HTTPConnection(str(self.address.hostname), self.address.port, timeout=10)
+        connection.request("POST", "/login", json.dumps({"password": PASSWORD}))
+        answer = connection.getresponse()
+        assert answer.status == 204
+        self.cookie = str(answer.headers["Set-Cookie"]).split(";")[0]
+        connection.close()
+
+    def said(self) -> str:
+        """What is told first, as it comes."""
+        connection = HTTPConnection(str(self.address.hostname), self.address.port, timeout=10)
+        connection.request("GET", "/events", headers={"Cookie": self.cookie})
+        line = connection.getresponse().readline().decode()
+        connection.close()
+        return line.removeprefix("data: ")
+
+    def seen(self) -> dict[str, Any]:
+        seen: dict[str, Any] = json.loads(self.said())
+        return seen
+
+    def alarms(self, *words: str) -> list[dict[str, str]]:
+        """The alarms that say all of these words."""
+        alarms = self.seen()["service"]["alarms"]
+        return [alarm for alarm in alarms if all(word in str(alarm) for word in words)]
+
+
+@pytest.fixture(scope="module")
+def watched(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=1, partitions=2, own_redis=True) as service:
+        service.client.create_dataset("people", budget=1.0)
+        run = service.client.run("people", "night-7", timeout=60.0)
+        for _ in range(3):  # the third does not fit
+            run.charge(USERS, [1.0, 1.0, 0.1], noise_stddev=1.0)
+        service.publish(0, {"type": "charge", "v": 3, "users": USERS, "norms": [1.0]})
+        service.settle()
+        yield service
+
+
+@pytest.fixture(scope="module")
+def page(watched: Service) -> Iterator[Page]:
+    environment = {
+        **os.environ,
+        "TURNSTILE_KAFKA": watched.kafka,
+        "TURNSTILE_REDIS": watched.redis,
+        "TURNSTILE_PREFIX": watched.prefix,
+        "TURNSTILE_DASHBOARD_PASSWORD": PASSWORD,
+    }
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [sys.executable, "-m", "streams.cli", "dashboard", "--listen", address, "--json"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        shown = Page(json.loads(process.stdout.readline())["dashboard"])
+        try:
+            eventually(lambda: shown.seen()["service"]["rejects"])
+            yield shown
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == Exit.OK
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_nobody_sees_a_user_without_the_login(watched: Service, page: Page) -> None:
+    everybody = page.seen()
+    assert [one["state"] for one in everybody["service"]["partitions"]] == ["decides"] * 2
+    assert everybody["service"]["datasets"][0]["users"] == len(USERS)
+    assert everybody["service"]["rejects"] == {"malformed": 1}
+    said = page.said()
+    settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
+    top = turnstile("top", "--once", *settings)
+    assert (top.code, "night-7" in top.out) == (Exit.OK, True)
+    status = turnstile("status", *settings)
+    for user in USERS:
+        assert user not in said + top.out + top.said + status.out
+    assert "night-7" not in said
+
+
+def test_the_operator_sees_runs_spending_and_what_was_refused(page: Page) -> None:
+    operator = Page(page.url)
+    operator.login()
+    people = eventually(lambda: whole(operator.seen()["people"]))
+    (run,) = people["runs"]
+    assert (run["run"], run["step"], run["halted"], run["active"]) == ("night-7", 2, 2, 1)
+    (spent,) = people["spending"]
+    assert spent["parts"] == [1, 0, 0, 0, 0, 0, 0, 2]
+    (refused,) = people["refused"]
+    assert USERS[0] in refused["record"]
+
+
+def whole(people: dict[str, Any]) -> dict[str, Any] | None:
+    """What there is of people, once all of it was read."""
+    is_whole = people["runs"] and people["refused"] and people["spending"][0]["parts"][-1]
+    return people if is_whole else None
+
+
+def test_a_redis_that_is_away_is_said_to_be_and_comes_back(watched: Service, page: Page) -> None:
+    with paused(watched.stack.redis_server.pid):
+        eventually(lambda: page.alarms("Redis", "wrong"))
+        assert page.seen()["service"]["partitions"]  # as they were
+    eventually(lambda: not page.seen()["service"]["alarms"])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_the_page_in_a_browser(watched: Service, page: Page) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    OUT.mkdir(parents=True, exist_ok=True)
+    with playwright.sync_playwright() as driver:
+        # Nothing but our own page is loaded: root, as in a container, has no other sandbox.
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        for name, (width, height) in SCREENS.items():
+            shown = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if name == "dark" else "light",
+            )
+            wrong: list[str] = []
+            shown.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            shown.on(
+                "console",
+                lambda said, wrong=wrong: said.type == "error" and wrong.append(said.text),
+            )
+            asked: list[str] = []
+            shown.on("request", lambda request, asked=asked: asked.append(request.url))
+            look(shown, page.url, OUT / f"{name}.png")
+            assert wrong == []
+            assert all(url.startswith(page.url) for url in asked)
+            shown.close()
+        browser.close()
+
+
+def look(shown: Any, url: str, screenshot: Path) -> None:
+    """Log in as people do, and see that everything is there and fits."""
+    shown.goto(url)
+    shown.wait_for_selector("#partitions .state.decides")
+    shown.wait_for_selector("#pill.well")
+    assert not any(user in shown.content() for user in USERS)
+    assert not shown.is_visible("#people")
+    shown.fill("#password", PASSWORD)
+    shown.click("form button")
+    shown.wait_for_selector("#runs td:has-text('night-7')")
+    shown.wait_for_selector("#spending .parts")
+    shown.click("#refused summary")
+    shown.wait_for_selector(f"#refused pre:has-text('{USERS[0]}')")
+    width = shown.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0, "it has to be scrolled sideways"
+    shown.screenshot(path=str(screenshot), full_page=True)
+    shown.click("#leave")
+    shown.wait_for_selector("#login", state="visible")
+    assert not any(user in shown.content() for user in USERS)
+
+
+def test_a_killed_worker_and_a_stop_are_red_with_their_remedy(watched: Service, page: Page) -> None:
+    for worker in watched.stack.workers:
+        worker.terminate()
+        worker.hasten()
+    eventually(lambda: len(page.alarms("was last seen", "Start a worker")) == 2)
+    with redis.Redis.from_url(watched.redis) as client:
+        client.hset(
+            watched.key(1, "stopped"),
+            mapping={"reason": "hole", "problem": "a record is missing", "remedy": "Restore it"},
+        )
+    (alarm,) = eventually(lambda: page.alarms("a record is missing"))
+    assert (alarm["level"], alarm["do"]) == ("wrong", "Restore it")
+    assert page.seen()["service"]["partitions"][1]["state"] == "stopped"
+    settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
+    top = turnstile("top", "--once", *settings)
+    assert top.code == Exit.UNAVAILABLE
+    assert "Restore it" in top.out

@@ -1,0 +1,213 @@
+"""What is about people is for whoever has logged in, however somebody asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from streams.cli.main import main
+from streams.dashboard.server import Dashboard, is_loopback
+from streams.dashboard.sessions import TRIES, Sessions, TooManyTries
+
+PASSWORD = "correct horse"
+SECRET = "eve-was-halted"
+
+
+class Fake:
+    """A service with one thing to hide."""
+
+    def service(self) -> dict[str, Any]:
+        return {"alarms": []}
+
+    def people(self) -> dict[str, Any]:
+        return {"runs": [SECRET]}
+
+
+def serve(
+    ask: Callable[[aiohttp.ClientSession, str], Awaitable[None]], *, is_open: bool = True
+) -> None:
+    """Ask a server on a loopback address; ``is_open``: as one there, else as one elsewhere."""
+
+    async def asked() -> None:
+        dashboard = Dashboard(Fake(), Sessions(PASSWORD), "127.0.0.1:0")
+        dashboard._is_local = is_open
+        await dashboard.start()
+        try:
+            jar = aiohttp.CookieJar(unsafe=True)  # it is an address, which has no domain
+            async with aiohttp.ClientSession(cookie_jar=jar) as session:
+                await ask(session, dashboard.url)
+        finally:
+            await dashboard.stop()
+
+    asyncio.run(asked())
+
+
+async def first(session: aiohttp.ClientSession, url: str, **headers: str) -> dict[str, Any]:
+    """What the page is told first."""
+    async with session.get(f"{url}events", headers=headers) as answer:
+        line = await answer.content.readline()
+        assert line.startswith(b"data: ")
+        told: dict[str, Any] = msgspec.json.decode(line.removeprefix(b"data: "))
+        return told
+
+
+async def login(session: aiohttp.ClientSession, url: str, password: str, **headers: str) -> int:
+    content = {"password": password}
+    async with session.post(f"{url}login", json=content, headers=headers) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_people_are_behind_the_login(is_open: bool) -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        before = await first(session, url)
+        assert (before["known"], before["people"]) == (False, None)
+        assert (before["service"] is not None) == is_open
+        assert await login(session, url, "wrong") == 403
+        assert (await first(session, url))["people"] is None
+        assert await login(session, url, PASSWORD) == 204
+        assert (await first(session, url))["people"] == {"runs": [SECRET]}
+        async with session.post(f"{url}logout") as answer:
+            assert answer.status == 204
+        assert (await first(session, url))["people"] is None
+
+    serve(ask, is_open=is_open)
+
+
+@pytest.mark.parametrize(
+    "cookie", ["", "turnstile=", "turnstile=x", "turnstile=" + "A" * 43, "turnstile=%00", "a=b"]
+)
+def test_a_token_that_was_not_given_out_is_none(cookie: str) -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        assert (await first(session, url, Cookie=cookie))["people"] is None
+
+    serve(ask)
+
+
+def test_a_token_is_of_no_use_after_its_session() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        await login(session, url, PASSWORD)
+        token = next(cookie.value for cookie in session.cookie_jar)
+        await (await session.post(f"{url}logout")).release()
+        replayed = await first(session, url, Cookie=f"turnstile={token}")
+        assert replayed["people"] is None
+
+    serve(ask)
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        async with session.post(f"{url}login", json={"password": PASSWORD}) as answer:
+            cookie = answer.cookies["turnstile"]
+            assert cookie["httponly"]
+            assert cookie["samesite"] == "Strict"
+
+    serve(ask)
+
+
+def test_whoever_guesses_has_few_tries_whatever_the_answer_would_be() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        for number in range(TRIES):
+            assert await login(session, url, f"guess {number}") == 403
+        assert await login(session, url, PASSWORD) == 429
+
+    serve(ask)
+
+
+def test_tries_come_back_and_sessions_end() -> None:
+    now = 0.0
+    sessions = Sessions(PASSWORD, lambda: now)
+    for _ in range(TRIES):
+        assert sessions.enter("wrong") is None
+    with pytest.raises(TooManyTries) as refused:
+        sessions.enter(PASSWORD)
+    now += refused.value.wait
+    token = sessions.enter(PASSWORD)
+    assert sessions.knows(token)
+    now += 12 * 3600
+    assert not sessions.knows(token)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"password": 5}', b"\xff", b'{"password": "\\ud800"}', b"x" * 99]
+)
+def test_an_odd_login_is_refused(body: bytes) -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        async with session.post(f"{url}login", data=body) as answer:
+            assert answer.status in (400, 403)
+
+    serve(ask)
+
+
+def test_another_page_cannot_log_in_and_another_name_is_refused() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        assert await login(session, url, PASSWORD, Origin="http://evil.example") == 403
+        assert await login(session, url, PASSWORD, Origin=url.rstrip("/")) == 204
+        for name in ("evil.example", "127.0.0.1.evil.example", "", "[", "a b"):
+            async with session.get(f"{url}events", headers={"Host": name}) as answer:
+                assert answer.status in (400, 403), name
+
+    serve(ask)
+
+
+def test_nothing_foreign_runs_on_the_page_and_nothing_is_kept() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        for path in ("", "dashboard.css", "dashboard.js", "icon.svg", "events", "nowhere"):
+            async with session.get(url + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert answer.headers["Cache-Control"] == "no-store"
+                if not path:
+                    page = await answer.text()
+        assert "http" not in page  # no content delivery network, no font of somebody's
+        assert "style=" not in page
+        assert SECRET not in page
+
+    serve(ask)
+
+
+def test_who_may_see_nothing_takes_up_no_place() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        async with session.get(f"{url}events") as answer:
+            said = await answer.text()  # it ends
+        assert '"service":null' in said
+
+    serve(ask, is_open=False)
+
+
+def test_nothing_but_reading_is_served() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        for method in ("PUT", "DELETE", "PATCH", "POST"):
+            async with session.request(method, f"{url}events") as answer:
+                assert answer.status == 405
+
+    serve(ask)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("localhost", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("[::]", False),
+        ("10.0.0.1", False),
+        ("localhost.evil.example", False),
+        ("", False),
+    ],
+)
+def test_what_is_loopback(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+def test_elsewhere_a_password_has_to_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboard", "--listen", "0.0.0.0:8480"]) == 2
+    assert "TURNSTILE_DASHBOARD_PASSWORD_FILE" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""What is shown of a service is what happened, once, and keeps no user."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from streams.config import Config
+from streams.operations import status
+from streams.operations.activity import MOST_RUNS, Activity
+from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
+from streams.operations.endpoints import WorkerSeen, ask_workers
+from streams.operations.spending import PARTS, Spending
+from streams.operations.watching import Watch
+from streams.schemas import (
+    Decision,
+    OdometerCheckpoint,
+    Rejected,
+    RosterDecision,
+    RunClosed,
+    encode,
+)
+from streams.sdk.followers import Followed
+from streams.store.port import Glance
+from streams.topics.seen import TopicsSeen
+from streams.wire.packing import pack_bits, pack_positions
+
+WELL = {"partition": 0, "problem": None, "remedy": None, "state": "decides"}
+STOPPED = {"partition": 3, "problem": "stopped: a hole", "remedy": "Mend it", "state": "stopped"}
+
+
+def decision(step: int, admitted: list[int], partition: int = 0, run: str = "r") -> Decision:
+    bits = np.array(admitted, dtype=bool)
+    return Decision(
+        v=3,
+        dataset="d",
+        run=run,
+        attempt=1,
+        step=step,
+        partition=partition,
+        offset=step,
+        digest=b"",
+        users=len(bits),
+        admitted=pack_bits(bits),
+        exhausted=pack_bits(~bits),
+        halted=["eve"] * int((~bits).sum()),
+    )
+
+
+def roster(step: int, halted: list[int], readmitted: list[int]) -> RosterDecision:
+    return RosterDecision(
+        v=3,
+        dataset="d",
+        run="r",
+        attempt=1,
+        step=step,
+        partition=0,
+        offset=step,
+        digest=b"",
+        members=10,
+        halted=pack_positions(np.array(halted, dtype=np.int64), 10),
+        readmitted=pack_positions(np.array(readmitted, dtype=np.int64), 10),
+    )
+
+
+def test_a_step_counts_once_over_its_partitions_however_often_it_is_published() -> None:
+    activity = Activity()
+    for _ in range(2):
+        activity.see(decision(0, [1, 1, 0]), 100.0)
+        activity.see(decision(0, [1, 0], partition=1), 100.0)
+        activity.see(decision(1, [1, 0, 0]), 101.0)
+        activity.see(decision(1, [1, 1], partition=1), 101.5)
+    (run,) = activity.runs(now=110.0)
+    assert (run["step"], run["active"], run["halted"], run["exhausted"]) == (1, 3, 2, 2)
+    assert run["rate"] == pytest.approx(2 / 30)
+    assert activity.runs(now=131.1)[0]["rate"] == 0.0
+    assert "eve" not in repr(vars(activity))
+
+
+def test_a_roster_is_counted_by_who_comes_and_goes() -> None:
+    activity = Activity()
+    activity.see(roster(0, [1, 2, 3], []), 0.0)
+    activity.see(roster(1, [4], [1, 2]), 1.0)
+    (run,) = activity.runs(now=2.0)
+    assert (run["active"], run["halted"], run["counted_from"]) == (8, 2, None)
+    late = Activity()
+    late.see(roster(5, [1], []), 0.0)
+    assert late.runs(now=2.0)[0]["counted_from"] == 5
+
+
+def test_only_so_many_runs_are_kept_and_a_closed_one_is_said_to_be() -> None:
+    activity = Activity()
+    for number in range(MOST_RUNS + 5):
+        activity.see(decision(0, [1], run=f"r{number}"), float(number))
+    name = f"r{MOST_RUNS}"
+    closed = RunClosed(
+        v=3, dataset="d", run=name, attempt=1, request="t", partition=0, offset=9, last_step=0
+    )
+    activity.see(closed, 1.0)
+    runs = {run["run"]: run for run in activity.runs(now=1e6)}
+    assert len(runs) == MOST_RUNS
+    assert "r0" not in runs
+    assert runs[name]["closed"]
+
+
+def checkpoint(user: int) -> OdometerCheckpoint:
+    return OdometerCheckpoint(v=3, dataset="d", user=user, partition=0, offset=1, bound=[1.0])
+
+
+def test_a_user_is_counted_once_where_the_bound_is_highest() -> None:
+    spending = Spending()
+    for user in range(10):
+        for share in (1 / 8, 3 / 8 + 1e-9, 2 / 8):
+            spending.see(checkpoint(user), share)
+    spending.see(checkpoint(10), 1.0)
+    (told,) = spending.told({"d": 20})
+    assert told["parts"] == [9, 0, 10, 0, 0, 0, 0, 1]
+    assert len(told["parts"]) == PARTS
+
+
+def test_of_many_users_some_stand_for_all() -> None:
+    random.seed(5)
+    spending = Spending(most_users=500)
+    for user in range(8_000):
+        spending.see(checkpoint(user), 1.0 if user % 4 == 0 else 0.5)
+    (told,) = spending.told({"d": 8_000})
+    assert told["one_in"] in (16, 32)
+    assert told["parts"][-1] == pytest.approx(2_000, rel=0.4)
+    assert len(spending._parts) <= 500
+
+
+def test_what_is_wrong_comes_first_with_what_to_do() -> None:
+    sides = {"Kafka": Side(None, 100.0), "halts": Side("not admitted", 0.0)}
+    gone = WorkerSeen("h:1", "does not answer")
+    alarms = alarms_of(sides, [WELL, STOPPED], [gone], now=101.0)
+    assert [(alarm["level"], alarm["what"]) for alarm in alarms] == [
+        ("wrong", "Partition 3: stopped: a hole"),
+        ("wrong", "Worker h:1: does not answer"),
+        ("warning", "halts: not admitted"),
+    ]
+    assert alarms[0]["do"] == "Mend it"
+    assert all(alarm["do"] for alarm in alarms)
+
+
+def test_what_has_not_answered_for_a_while_is_away() -> None:
+    sides = {"Redis": Side(None, 100.0), "odometer": Side(NOT_YET)}
+    assert alarms_of(sides, [WELL], [], now=100.0 + STALE_AFTER) == []
+    (alarm,) = alarms_of(sides, [WELL], [], now=107.0)
+    assert alarm["level"] == "wrong"
+    assert "7 s old" in alarm["do"]
+
+
+def test_a_worker_that_does_not_answer_is_one_with_a_problem() -> None:
+    (seen,) = ask_workers(["127.0.0.1:1"])
+    assert seen.problem is not None
+    assert "does not answer" in seen.problem
+
+
+def test_what_is_read_again_is_not_counted_again() -> None:
+    """A topic is read from some records back again when Kafka was away."""
+    refused = Rejected(v=3, partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
+    watch = Watch(Config(), [], delta=1e-5)
+    for _ in range(2):
+        watch._follow_rejects(iter([Followed(0, encode(refused), 100.0)]))
+    assert watch.service()["rejects"] == {"malformed": 1}
+    assert len(watch.people()["refused"]) == 1
+
+
+def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is decided in between would be beyond the end of the log."""
+    decided = 7
+
+    class Moving:
+        def __init__(self, _: Config) -> None: ...
+
+        def __enter__(self) -> Moving:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def look(self) -> TopicsSeen:
+            return TopicsSeen(b"t" * 16, 1, None)
+
+        def extents(self, _: int) -> list[tuple[int, int]]:
+            nonlocal decided
+            decided += 1
+            return [(0, decided)]
+
+    def glances(*_: object) -> list[Glance]:
+        nonlocal decided
+        decided += 1
+        meta = {"next": str(decided), "owner": "me", "layout": "2", "partitions": "1"}
+        return [Glance(0, {**meta, "topic": (b"t" * 16).hex()}, 0, b"", b"", {})]
+
+    monkeypatch.setattr(status, "Topics", Moving)
+    monkeypatch.setattr(status, "read_glances", glances)
+    (partition,) = status.read_partitions(Config())
+    assert "beyond the end" not in (partition.problem or "")
