@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from streams.cli import commands, demo, publish, rejects
+from streams.cli.answer import add_answer
 from streams.cli.offline_arguments import add_offline
 from streams.cli.options import CLIENT, OBSERVER, SETTING, name_of, path_of, verb, whole
 from streams.cli.security_arguments import add_security
@@ -59,6 +60,7 @@ def _new_parser() -> argparse.ArgumentParser:
     _add_worker(verbs)
     _add_datasets(verbs)
     _add_runs(verbs)
+    add_answer(verbs)
     _add_topics(verbs)
     add_security(verbs)
     verb(verbs, "status", commands.status, "partitions, owners, lag, users", OBSERVER)

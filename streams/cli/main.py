@@ -8,6 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from streams.answerer.journal import JournalUnavailable
+from streams.answerer.marks import Superseded
+from streams.answerer.questions import UnusableQueries
 from streams.cli.arguments import parse
 from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, note
@@ -43,14 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         InvalidRequest,
         DemoError,
         UnusableInput,
+        UnusableQueries,
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except RequestRejected as error:
+    except (RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,
         DecisionTimeout,
+        JournalUnavailable,
         LocalStackError,
         TopicsUnavailable,
         Unavailable,
