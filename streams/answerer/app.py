@@ -235,8 +235,8 @@ def run_answerer(
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    for chatty in ("kafka", "aiokafka", "faust", "mode"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for chatty in ("kafka", "aiokafka", "faust", "mode", "streams.worker"):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # what counts is said by this one
     with _or_end():
         ensure_answer_topics(config)
         source, partitions = _look_at(config, questions.source.topic)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from streams.answerer.questions import UnusableQueries, read_questions
+from streams.answerer.questions import KINDS, UnusableQueries, read_questions
 from tests.readme import TOP
 from tests.unit.answerer.asking import COUNT, FILE, asked_of
 
@@ -77,6 +78,14 @@ def test_the_digest_is_of_what_is_asked_and_not_of_how_it_is_written() -> None:
     first = asked_of(FILE + COUNT)
     assert asked_of(FILE + "# a remark\n" + COUNT).digest == first.digest
     assert asked_of(FILE + COUNT.replace("each = 2", "each = 3")).digest != first.digest
+
+
+def test_the_file_on_the_page_can_be_asked() -> None:
+    page = (TOP / "docs" / "answering.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```\n(dataset = .*?)```", page, re.DOTALL)
+    assert asked_of(file).queries[0].noise == 10.0
+    kinds = re.findall(r"^\| `([a-z]+)` \| ", page, re.MULTILINE)
+    assert set(KINDS) <= set(kinds)
 
 
 def test_the_example_can_be_asked() -> None:
