@@ -148,9 +148,10 @@ class Intake:
         desk, now = self._answering.desk, time.monotonic()
         quiet: dict[int, int | None] = {}
         for partition, heard in self._heard.items():
+            if 1000 * (now - heard) < self._idle:
+                continue
             end = self.end_of(partition)
-            idle = 1000 * (now - heard) >= self._idle
-            if idle and end is not None and desk.positions.get(partition, 0) >= end:
+            if end is not None and desk.positions.get(partition, 0) >= end:
                 quiet[partition] = (
                     round(1000 * time.time()) - self._idle if self._by_arrival else None
                 )

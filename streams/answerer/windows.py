@@ -35,13 +35,18 @@ class Window(NamedTuple):
 
 
 class Calendar:
-    """Which window closes next."""
+    """Which window closes next.
+
+    Attributes:
+        numbers: of the windows that close next, one of each query.
+        next: the one of them that closes first.
+    """
 
     def __init__(self, questions: Questions, step: int = 0) -> None:
         self._source = questions.source
         self._queries = questions.queries
         self.numbers = [0] * len(questions.queries)
-        """Of the windows that close next, one of each query."""
+        self.next = self._next()
         for _ in range(step):
             self.advance()
 
@@ -50,14 +55,13 @@ class Calendar:
         """The step of the run that charges the next window."""
         return sum(self.numbers)
 
-    @property
-    def next(self) -> Window:
-        """The window that closes next."""
-        return min(map(self._window, range(len(self._queries))), key=lambda w: (w.closes, w.query))
-
     def advance(self) -> None:
         """Go on to the window after it."""
         self.numbers[self.next.query] += 1
+        self.next = self._next()
+
+    def _next(self) -> Window:
+        return min(map(self._window, range(len(self._queries))), key=lambda w: (w.closes, w.query))
 
     def _window(self, query: int) -> Window:
         asked, number = self._queries[query], self.numbers[query]
