@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint simulate chaos fuzz bench bench-torch papers clean
+.PHONY: help demo check test test-torch lint docs simulate chaos fuzz bench bench-torch papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -40,6 +40,10 @@ lint: $(VENV)/installed           ## ruff, mypy, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/installed           ## the documentation site, in out/docs
+	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs/site . out/docs
+	@echo "out/docs/index.html is the first page"
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from streams.sdk.asynchronous import AsyncRun, AsyncTurnstile
     from streams.sdk.client import Turnstile
     from streams.sdk.errors import (
         ConflictingDecisions,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from streams.sdk.steps import StepDecision
 
 __all__ = [
+    "AsyncRun",
+    "AsyncTurnstile",
     "ConflictingDecisions",
     "DatasetInUse",
     "DecisionTimeout",
@@ -53,6 +56,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncRun": "streams.sdk.asynchronous",
+    "AsyncTurnstile": "streams.sdk.asynchronous",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
     "StepDecision": "streams.sdk.steps",

@@ -9,6 +9,14 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
 COMMANDS = (TOP / "docs" / "commands.md").read_text(encoding="utf-8")
+DOCS = sorted((TOP / "docs").glob("**/*.md"))
+BLOCKS = {
+    "using": "tests/integration, tests/unit/sdk, tests/unit/trainers",
+    "library": "tests/unit/accounting",
+    "dp-ftrl": "tests/unit/sdk",
+    "pytorch": "tests/unit/trainers",
+}
+"""Pages with blocks of Python that need what a reader brings along, and who runs them."""
 PAGES = "\n".join(
     [
         README,
@@ -21,6 +29,11 @@ DOCUMENTS = sorted(
     for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
     if path.is_file()
 )
+
+
+def page(name: str) -> str:
+    """The text of a page of ``docs``."""
+    return (TOP / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str = PAGES) -> list[str]:
@@ -41,7 +54,12 @@ def blocks_of_the_library() -> list[str]:
 
 def blocks_of_the_service() -> list[str]:
     """Those that need a broker; the tests of the pipeline run them on a real one."""
-    return [block for block in blocks() if "Turnstile(" in block]
+    return [block for block in blocks() if '"localhost:9092"' in block and "await" not in block]
+
+
+def blocks_with_an_event_loop() -> list[str]:
+    """Those that await; the tests of the pipeline run them on a real broker."""
+    return [block for block in blocks() if "await" in block]
 
 
 def blocks_of_several_datasets() -> list[str]:

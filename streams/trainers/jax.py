@@ -104,7 +104,7 @@ def private_grad(
         examples_at_once: bounds memory.
 
     Returns:
-        A function (params, *data) -> gradient like params. Every array of ``data`` has the
+        ``(params, *data) -> gradient``, like params. Every array of ``data`` has the
         examples along its first axis.
 
     Raises (in that function):

@@ -16,6 +16,7 @@ from dp_accounting import dp_event
 
 from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_step, renyi_cost
 from streams import (
+    AsyncTurnstile,
     DatasetInUse,
     Fenced,
     Halt,
@@ -30,6 +31,7 @@ from streams import (
 )
 from streams.local import LocalStack
 from streams.queries import QueryAnswerer
+from tests.conformance.blocking import BlockingTurnstile
 
 PARTITIONS = 3
 
@@ -40,10 +42,13 @@ def stack() -> Iterator[LocalStack]:
         yield running
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.process)])
+@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
 def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
+    opened: Any
     if request.param == "memory":
         opened = Turnstile.in_memory(partitions=PARTITIONS)
+    elif request.param == "awaited":
+        opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
     else:
         running = request.getfixturevalue("stack")
         opened = Turnstile(running.kafka, prefix=running.prefix)
@@ -293,7 +298,7 @@ def test_following_ends_when_the_turnstile_is_closed(turnstile: Turnstile, name:
 def test_what_cannot_be_followed_is_refused(turnstile: Turnstile, options: dict[str, Any]) -> None:
     for follow in (turnstile.halts, turnstile.odometer):
         with pytest.raises(InvalidRequest):
-            follow("d", **options)
+            list(follow("d", follow=False, **options))
 
 
 def test_a_closed_turnstile_is_of_no_more_use(turnstile: Turnstile, name: str) -> None:
@@ -307,8 +312,8 @@ def test_a_closed_turnstile_is_of_no_more_use(turnstile: Turnstile, name: str) -
         lambda: turnstile.withdraw_dataset(name),
         lambda: turnstile.run(name, "r"),
         lambda: turnstile.close_run(name, "r"),
-        lambda: turnstile.halts(),
-        lambda: turnstile.odometer(),
+        lambda: list(turnstile.halts(follow=False)),
+        lambda: list(turnstile.odometer(follow=False)),
     ):
         with pytest.raises(Unusable, match="closed"):
             call()

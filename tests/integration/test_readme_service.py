@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from streams import AsyncTurnstile
 from tests.integration.service import Service
-from tests.readme import blocks_of_the_service
+from tests.readme import blocks, blocks_of_the_service, blocks_with_an_event_loop, page
 
 USERS = np.arange(20)
 STEPS = 40  # of norm 1 at noise 4: more than (8, 1e-5) pays for
@@ -77,3 +80,29 @@ def test_the_examples_of_the_service_run_and_survive_a_crash(
     assert len(halts) == (STEPS - paid) * len(USERS)
     assert {int(user) for user, *_ in halts} == set(USERS.tolist())
     assert {dataset for *_, dataset in halts} == {"mnist"}
+
+
+def test_the_tutorial_trains_over_the_service_and_goes_on_from_its_checkpoint(
+    readers_shell: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory, _, over_kafka = blocks(page("tutorial"))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(in_memory.partition("t = Turnstile.in_memory()")[0], names)
+    over_kafka = over_kafka.replace("localhost:9092", readers_shell.kafka)
+    exec(over_kafka, names)
+    model, run = names["model"], names["run"]
+    assert run.step == 120
+    assert model.score(names["X"][1400:], names["y"][1400:]) > 0.7
+    exec(over_kafka, names)  # there is nothing left to train: the same model, and no charge
+    assert (names["run"].attempt, names["run"].step) == (run.attempt + 1, 120)
+    np.testing.assert_array_equal(names["model"].coef_, model.coef_)
+    readers_shell.audit()
+
+
+def test_the_example_with_an_event_loop_charges(readers_shell: Service) -> None:
+    (example,) = blocks_with_an_event_loop()
+    names: dict[str, Any] = {"AsyncTurnstile": AsyncTurnstile, "users": [1, 2], "norms": [1.0, 0.5]}
+    exec(example.replace("localhost:9092", readers_shell.kafka), names)
+    assert asyncio.run(names["train"]()) == []
+    readers_shell.audit()

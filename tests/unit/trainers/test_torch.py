@@ -12,6 +12,7 @@ from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import Selection
 from streams.trainers.sums import ClippedSum
+from tests.readme import blocks, page
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
 
@@ -288,3 +289,18 @@ def test_images_are_learnt() -> None:
     train(module, optimizer, loader)
     with torch.no_grad():
         assert float((module(ROWS).argmax(dim=1) == LABELS).float().mean()) > 0.75
+
+
+def test_the_script_of_the_documentation_trains() -> None:
+    (script,) = blocks(page("pytorch"))
+    module = network()
+    names: dict[str, Any] = {
+        "module": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
+        "dataset": torch.utils.data.TensorDataset(ROWS, LABELS),
+        "user_ids": USERS,
+        "criterion": torch.nn.CrossEntropyLoss(),
+        "epochs": 1,
+    }
+    exec(script.replace('Turnstile("localhost:9092")', "Turnstile.in_memory()"), names)
+    assert names["run"].step == 100  # one pass at a rate of 0.01

@@ -1,0 +1,290 @@
+"""The SDK for those who have an event loop: the same names, awaited.
+
+Every call is made by the blocking SDK in another thread, so that what is decided, refused and
+charged is the same by construction. What is different is that a task can be cancelled while it
+waits, and its charge is made nevertheless: nobody was told what was decided. Such a run is of no
+more use; opened again with ``released``, it hands the step back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from numpy.typing import ArrayLike
+
+from streams.schemas import Policy
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import Unusable
+from streams.sdk.roster_steps import RosterStep
+from streams.sdk.rosters import Roster
+from streams.sdk.run import Run
+from streams.sdk.steps import StepDecision
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    method: Callable[Concatenate[Turnstile, P], T],
+) -> Callable[Concatenate[AsyncTurnstile, P], Coroutine[Any, Any, T]]:
+    """A method of ``Turnstile``, in another thread."""
+
+    @functools.wraps(method)
+    async def awaited(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self.blocking, *args, **options)
+
+    return awaited
+
+
+def _followed(
+    method: Callable[Concatenate[Turnstile, P], Iterator[T]],
+) -> Callable[Concatenate[AsyncTurnstile, P], Following[T]]:
+    """A method of ``Turnstile`` that gives one after the other, in a thread of its own."""
+
+    @functools.wraps(method)
+    def followed(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> Following[T]:
+        return Following(functools.partial(method, self.blocking, *args, **options))
+
+    return followed
+
+
+class AsyncTurnstile:
+    """As ``Turnstile``, for tasks of one event loop.
+
+        async with AsyncTurnstile("localhost:9092") as t:
+            await t.create_dataset("mnist", epsilon=8.0, delta=1e-5)
+            run = await t.run("mnist", "night-7", released=last_released())
+            d = await run.charge(users, norms, noise_stddev=4.0, clip_norm=1.0)
+            async for halt in t.halts("mnist", follow=False):
+                print(halt.user)
+
+    Whoever leaves a loop over HALTs or odometers early leaves a thread behind it, which ends with
+    the next record, or with this object.
+
+    Args:
+        options: those of ``Turnstile``. Nothing is connected before ``async with``.
+
+    Attributes:
+        blocking: the ``Turnstile`` that makes the calls.
+    """
+
+    blocking: Turnstile
+
+    def __init__(self, kafka: str | None = None, **options: Any) -> None:
+        self._open: Callable[[], Turnstile] = functools.partial(Turnstile, kafka, **options)
+
+    @classmethod
+    def in_memory(cls, **options: Any) -> AsyncTurnstile:
+        """As ``Turnstile.in_memory``: the service in this process, for tests and notebooks."""
+        made = cls()
+        made._open = functools.partial(Turnstile.in_memory, **options)
+        return made
+
+    async def __aenter__(self) -> AsyncTurnstile:
+        self.blocking = await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def partitions(self) -> int:
+        """P, over how many partitions users are spread."""
+        return self.blocking.partitions
+
+    close = _awaited(Turnstile.close)
+    create_dataset = _awaited(Turnstile.create_dataset)
+    withdraw_dataset = _awaited(Turnstile.withdraw_dataset)
+    close_run = _awaited(Turnstile.close_run)
+    halts = _followed(Turnstile.halts)
+    odometer = _followed(Turnstile.odometer)
+
+    async def run(
+        self,
+        dataset: str,
+        name: str,
+        *,
+        released: int | None = None,
+        min_separation: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncRun:
+        """As ``Turnstile.run``."""
+        opened = await asyncio.to_thread(
+            self.blocking.run,
+            dataset,
+            name,
+            released=released,
+            min_separation=min_separation,
+            timeout=timeout,
+        )
+        return AsyncRun(opened)
+
+
+class AsyncRun:
+    """As ``Run``. One task at a time may use it.
+
+    Attributes:
+        blocking: the ``Run`` that makes the calls.
+    """
+
+    def __init__(self, blocking: Run) -> None:
+        self.blocking = blocking
+        self._cancelled = False
+
+    @property
+    def step(self) -> int:
+        """The next step to charge."""
+        return self.blocking.step
+
+    @property
+    def attempt(self) -> int:
+        """Which incarnation of the run this is."""
+        return self.blocking.attempt
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether ``step`` was handed back by an earlier attempt."""
+        return self.blocking.interrupted
+
+    @property
+    def policy(self) -> Policy:
+        """Of the dataset."""
+        return self.blocking.policy
+
+    @property
+    def outer(self) -> tuple[Policy, ...]:
+        """Of the datasets that it is within, the nearest first."""
+        return self.blocking.outer
+
+    @property
+    def min_separation(self) -> int | None:
+        """How many steps after a participation the next one of the same user may be."""
+        return self.blocking.min_separation
+
+    async def charge(self, users: ArrayLike, norms: ArrayLike, **options: Any) -> StepDecision:
+        """As ``Run.charge``, which has the arguments and the errors.
+
+        Raises:
+            Unusable: an earlier call was cancelled before its answer came.
+        """
+        return await self.make(functools.partial(self.blocking.charge, users, norms, **options))
+
+    async def enrol(self, users: ArrayLike, **options: Any) -> AsyncRoster:
+        """As ``Run.enrol``."""
+        roster = await self.make(functools.partial(self.blocking.enrol, users, **options))
+        return AsyncRoster(roster, self)
+
+    async def abandon(self, timeout: float | None = None) -> None:
+        """As ``Run.abandon``."""
+        await self.make(functools.partial(self.blocking.abandon, timeout))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """As ``Run.close``."""
+        await self.make(functools.partial(self.blocking.close, timeout))
+
+    async def make(self, call: Callable[[], T]) -> T:
+        """Make a call of the blocking run in another thread.
+
+        Raises:
+            Unusable: an earlier one was cancelled before its answer came.
+        """
+        if self._cancelled:
+            raise Unusable(
+                f"a call of run {self.blocking.name!r} was cancelled before its answer came, and "
+                "what it asked for was done or not: open the run again, with released="
+            )
+        try:
+            return await asyncio.to_thread(call)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+
+
+class AsyncRoster:
+    """As ``Roster``: charges are awaited, levels are set at once.
+
+    Attributes:
+        blocking: the ``Roster`` that makes the calls.
+    """
+
+    def __init__(self, blocking: Roster, run: AsyncRun) -> None:
+        self.blocking, self._run = blocking, run
+        self.set_norms, self.observe = blocking.set_norms, blocking.observe
+
+    def __len__(self) -> int:
+        return len(self.blocking)
+
+    async def charge(self, **options: Any) -> RosterStep:
+        """As ``Roster.charge``, which has the arguments and the errors."""
+        return await self._run.make(functools.partial(self.blocking.charge, **options))
+
+
+class Following(AsyncIterator[T]):
+    """What an iterator gives, one by one as it is asked for; each ``next`` may wait for ever.
+
+    It begins at once, in a thread that keeps no process alive.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
+        self._begin = begin
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Semaphore(0)
+        self._given: asyncio.Queue[T | _End] = asyncio.Queue()
+        self._left = False
+        threading.Thread(target=self._work, name="turnstile-follower", daemon=True).start()
+
+    async def __anext__(self) -> T:
+        if self._left:
+            raise StopAsyncIteration
+        self._wanted.release()
+        given = await self._given.get()
+        if not isinstance(given, _End):
+            return given
+        self._left = True
+        if given.error is not None:
+            raise given.error
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ask for no more. The thread ends with the next record, or with the Turnstile."""
+        self._left = True
+        self._wanted.release()
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            each = self._begin()
+            while self._is_wanted():
+                self._tell(next(each))
+        except StopIteration:
+            pass
+        except BaseException as raised:
+            error = raised
+        self._tell(_End(error))
+
+    def _is_wanted(self) -> bool:
+        self._wanted.acquire()
+        return not self._left
+
+    def _tell(self, given: T | _End) -> None:
+        with suppress(RuntimeError):  # the event loop has ended, and nobody listens
+            self._loop.call_soon_threadsafe(self._given.put_nowait, given)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Nothing more comes."""
+
+    error: BaseException | None

@@ -1,0 +1,59 @@
+"""The documentation site is built without a warning, and has what it should."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from sphinx.application import Sphinx
+
+import accounting
+import streams
+from streams.schemas import Charge
+from tests.readme import DOCS, TOP
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    """One test, since building takes its time: what it looks at is below."""
+    site = tmp_path / "html"
+    app = Sphinx(
+        TOP, TOP / "docs" / "site", site, tmp_path / "doctrees", "html",
+        status=None, exception_on_warning=True,
+    )  # fmt: skip
+    app.build()
+    assert app.statuscode == 0
+    assert 'url=docs/index.html"' in (site / "index.html").read_text(encoding="utf-8")
+    _the_first_page_leads_to_every_page(site / "docs")
+    _the_page_of_the_protocol_has_every_field_of_a_charge(site / "docs")
+    _every_public_name_has_an_entry(site / "docs" / "reference")
+
+
+def _the_first_page_leads_to_every_page(site: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    linked = set(re.findall(r'href="([^"#:]+)\.html', first))
+    pages = {path.relative_to(TOP / "docs").with_suffix("").as_posix() for path in DOCS}
+    assert pages - {"index"} <= linked
+
+
+def _the_page_of_the_protocol_has_every_field_of_a_charge(site: Path) -> None:
+    text = (site / "protocol.html").read_text(encoding="utf-8")
+    _, found, section = text.partition('id="record-charge"')
+    section = section.partition("<section ")[0]
+    assert found
+    for field in Charge.__struct_fields__:
+        assert f'<span class="pre">{field}</span>' in section, field
+    assert "<p>anything" not in text  # nothing of which the page does not know what it is
+
+
+def _every_public_name_has_an_entry(reference: Path) -> None:
+    entries = "".join(page.read_text(encoding="utf-8") for page in reference.glob("*.html"))
+    missing = [
+        name
+        for module in (accounting, streams)
+        for name in module.__all__
+        if not re.search(rf'id="[a-zA-Z_.]*\b{name}"', entries)
+    ]
+    assert missing == []
