@@ -75,3 +75,8 @@ def blocks_of_correlated_noise() -> list[str]:
 def blocks_of_sampled_training() -> list[str]:
     """A loop over a roster and a classifier; the tests of the trainers run them."""
     return [block for block in blocks() if "roster" in block or "Classifier" in block]
+
+
+def blocks_of_queries() -> list[str]:
+    """Answers to queries; the tests of the queries run them."""
+    return [block for block in blocks() if "QueryAnswerer" in block]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from streams.cli.answer_arguments import add_answer
 from streams.cli.offline_arguments import add_offline
 from streams.cli.operations_arguments import add_completion, add_operations
 from streams.cli.options import (
@@ -77,6 +78,7 @@ def new_parser() -> argparse.ArgumentParser:
     _add_datasets(verbs)
     _add_runs(verbs)
     _add_forget(verbs)
+    add_answer(verbs)
     _add_topics(verbs)
     add_security(verbs)
     add_operations(verbs)

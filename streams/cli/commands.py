@@ -56,10 +56,12 @@ def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def topics_create(options: argparse.Namespace, config: Config) -> int:
     """Create the topics that are missing, for workers who have no right to."""
+    from streams.topics.answers import ANSWER_TOPICS, ensure_answer_topics
     from streams.topics.topics import TOPICS, ensure_topics
 
     partitions = ensure_topics(config)
-    topics = [config.topic(name) for name in TOPICS]
+    ensure_answer_topics(config)
+    topics = [config.topic(name) for name in (*TOPICS, *ANSWER_TOPICS)]
     show({"kafka": config.kafka, "topics": topics, "partitions": partitions}, options.json)
     return Exit.OK
 

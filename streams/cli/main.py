@@ -8,6 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from streams.answerer.journal import JournalUnavailable
+from streams.answerer.marks import Superseded
+from streams.answerer.questions import UnusableQueries
 from streams.cli.arguments import parse
 from streams.cli.extras import MissingExtra
 from streams.cli.options import SETTINGS
@@ -44,14 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DemoError,
         MissingExtra,
         UnusableInput,
+        UnusableQueries,
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except RequestRejected as error:
+    except (RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,
         DecisionTimeout,
+        JournalUnavailable,
         LocalStackError,
         TopicsUnavailable,
         Unavailable,

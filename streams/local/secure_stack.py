@@ -22,6 +22,7 @@ from streams.local.secure_redis import SecureRedis
 from streams.local.stack import LocalStack
 from streams.store.rights import rights
 from streams.topics.access import ROLES, rules_of
+from streams.topics.answers import ensure_answer_topics
 from streams.topics.granting import grant, set_passwords
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import ensure_topics
@@ -119,5 +120,6 @@ class SecureStack(LocalStack):
             set_passwords(admin, secrets.passwords)
             grant(admin, {f"User:{role}": rules_of(role, self.prefix) for role in ROLES})
             ensure_topics(admin)
+            ensure_answer_topics(admin)
         except TopicsUnavailable as error:
             raise LocalStackError(f"The users and rights could not be made: {error}") from error

@@ -35,8 +35,10 @@ bits come from the operating system. What remains is how long a release takes.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,8 +46,10 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise
 from accounting.release.clipping import clip_rows, row_norms
+from streams.queries.frames import read_frame, side_by_side
+from streams.queries.release import Release
 from streams.schemas import User
-from streams.sdk.arguments import read_rows, read_users
+from streams.sdk.arguments import Ids, read_rows, read_users
 from streams.sdk.errors import InvalidRequest, TurnstileError
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
@@ -59,21 +63,6 @@ _LARGEST_SUM = 2.0**1000  # in spacings of the grid: it stays a float64
 
 class ReleasedTwice(TurnstileError):
     """The charge came back with a step that was released already. Nothing was released now."""
-
-
-@dataclass(frozen=True, eq=False)
-class Release:
-    """What may be published of a query.
-
-    Attributes:
-        step: the step of the run; it depends on nothing but how many queries came before.
-        value: the private sum, float64; shape () for numbers, (d,) for vectors.
-        noise_stddev: standard deviation of the noise in each coordinate.
-    """
-
-    step: int
-    value: NDArray[np.float64]
-    noise_stddev: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +150,82 @@ class QueryAnswerer:
             ReleasedTwice: the run gave out a step a second time.
             TurnstileError: whatever the charge raises; nothing is released then.
         """
-        # Step 1.
         ids = read_users(users)
-        rows = read_contributions(contributions, len(ids))
+        return self._answer(ids, read_contributions(contributions, len(ids)))
+
+    def answer_frame(self, frame: Any, *, user: str, value: str | Sequence[str]) -> Release:
+        """Charge and answer one query on the columns of a frame, by their names.
+
+        A user contributes the sum of its rows, which is clipped and charged as a whole.
+
+        Args:
+            frame: of pandas, polars or Arrow, or a mapping of names to columns.
+            user: the column with ids.
+            value: the column to add up, or several, which are the coordinates of one vector.
+
+        Raises:
+            InvalidRequest: there are no such columns, or they cannot be charged; nothing was
+                published.
+            TurnstileError: as ``answer``.
+        """
+        ids, rows = read_frame(frame, user, value)
+        return self._answer(ids, read_contributions(rows, len(ids)))
+
+    def answer_all(
+        self,
+        queries: Mapping[str, tuple[ArrayLike, ArrayLike]],
+        *,
+        scales: Mapping[str, float] | None = None,
+    ) -> dict[str, Release]:
+        """Charge several queries as one step, and answer each.
+
+        A user is charged once, for the L2 norm of all that it contributes to all of them; it is
+        admitted to all or to none, and ``clip_norm`` is of that norm.
+
+        Args:
+            queries: by name, users and contributions as ``answer`` takes them; the users of two
+                queries may differ.
+            scales: of queries whose numbers are of other sizes: the noise of such a query is
+                ``noise_stddev`` times its scale, and what it contributes to the joint norm is
+                divided by it. 1 for the others.
+
+        Returns:
+            The releases by name, all of one step.
+
+        Raises:
+            InvalidRequest: no queries, or those that cannot be charged; nothing was published.
+            TurnstileError: as ``answer``.
+        """
+        factors = dict(scales or {})
+        if not queries or factors.keys() - queries.keys():
+            raise InvalidRequest(
+                f"there are queries {sorted(queries)} and scales of {sorted(factors)}: give at "
+                "least one query, and scales of queries alone"
+            )
+        for name, scale in factors.items():
+            if not 2.0**-_NOISE_EXPONENTS <= scale <= 2.0**_NOISE_EXPONENTS:
+                raise InvalidRequest(f"the scale of {name!r} is {scale}; it must be positive")
+        read = {}
+        for name, (users, contributions) in queries.items():
+            ids = read_users(users)
+            read[name] = ids, read_contributions(contributions, len(ids))
+        with np.errstate(over="ignore", under="ignore"):
+            ids, rows, columns = side_by_side(read, factors)
+        released = self._answer(ids, read_contributions(rows, len(ids)))
+        answers = {}
+        for name, where in columns.items():
+            scale = factors.get(name, 1.0)
+            value = released.value[where] * scale
+            single = read[name][1].ndim == 1
+            answers[name] = Release(
+                released.step,
+                np.array(value[0]) if single else value,
+                released.noise_stddev * scale,
+            )
+        return answers
+
+    def _answer(self, ids: Ids, rows: NDArray[np.float64]) -> Release:
+        # Step 1.
         with np.errstate(over="ignore"):
             size = float(np.abs(self._on_grid(rows)).sum())
         if size > _LARGEST_SUM:

@@ -17,6 +17,7 @@ from streams.config import ConfigurationError
 TOPIC, GROUP, TRANSACTIONS = "topic", "group", "transactional-id"
 RedisUse: TypeAlias = Literal["audit", "decide", "look"]
 _EVERY_TOPIC = ("norms", "halts", "odometer", "rejects", "checkpoints")
+_OF_ANSWERERS = ("answers", "answers-state")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Role:
     topics: Mapping[str, Sequence[str]]
     redis: RedisUse | None = None
     decides: bool = False  # belongs to the group of the workers, and fences who did before
+    consumes: bool = False  # reads events, in groups of its own
 
 
 _SEE = ("Describe",)
@@ -63,7 +65,11 @@ _ASK = {
 
 ROLES: Mapping[str, Role] = {
     "trainer": Role("charges runs, hears its decisions, and creates datasets", _ASK),
-    "answerer": Role("charges the queries that it answers, and hears its decisions", _ASK),
+    "answerer": Role(
+        "charges the queries that it answers, hears its decisions, and publishes its answers",
+        {**_ASK, **dict.fromkeys(_OF_ANSWERERS, ("Describe", "DescribeConfigs", "Read", "Write"))},
+        consumes=True,
+    ),
     "worker": Role(
         "applies the log, decides, and signs what it decided",
         {
@@ -92,12 +98,15 @@ ROLES: Mapping[str, Role] = {
     ),
     "operator": Role(
         "creates topics and watches the service; reads no record",
-        dict.fromkeys(_EVERY_TOPIC, ("AlterConfigs", "Create", "Describe", "DescribeConfigs")),
+        dict.fromkeys(
+            (*_EVERY_TOPIC, *_OF_ANSWERERS),
+            ("AlterConfigs", "Create", "Describe", "DescribeConfigs"),
+        ),
         redis="look",
     ),
     "auditor": Role(
         "reads everything and proves what was spent; writes nothing",
-        dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs", "Read")),
+        dict.fromkeys((*_EVERY_TOPIC, *_OF_ANSWERERS), ("Describe", "DescribeConfigs", "Read")),
         redis="audit",
     ),
     "trimmer": Role(
@@ -126,6 +135,8 @@ def rules_of(role: str, prefix: str) -> list[Rule]:
     rules = [
         Rule(TOPIC, f"{prefix}{topic}", operations) for topic, operations in known.topics.items()
     ]
+    if known.consumes:
+        rules.append(Rule(GROUP, f"{prefix}answerer-", ("Describe", "Read"), prefixed=True))
     if known.decides:
         rules.append(Rule(GROUP, f"{prefix}worker", ("Describe", "Read")))
         rules.append(Rule(TRANSACTIONS, prefix, ("Describe", "Write"), prefixed=True))

@@ -193,7 +193,7 @@ class Topics:
             return TopicsSeen(NO_TOPIC, 0, gone)
         counts = {topic: len(found["partitions"]) for topic, found in described.items()}
         problem = _uneven(counts) or self._unsuitable(admin, names)
-        return TopicsSeen(_topic_id(norms), counts[names[NORMS]], problem)
+        return TopicsSeen(topic_id_of(norms), counts[names[NORMS]], problem)
 
     def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
         """What the settings would lose, and what to do."""
@@ -262,7 +262,7 @@ def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
     if problem := _uneven(counts):
         raise UnusableTopics(problem)
     norms = described[config.topic(NORMS)]
-    return TopicsSeen(_topic_id(norms), len(norms["partitions"]), None)
+    return TopicsSeen(topic_id_of(norms), len(norms["partitions"]), None)
 
 
 def _uneven(counts: Mapping[str, int]) -> str | None:
@@ -286,7 +286,8 @@ def described_topics(admin: KafkaAdminClient, names: list[str]) -> dict[str, dic
     return {entry["name"]: entry for entry in found if entry["partitions"]}
 
 
-def _topic_id(described: Mapping[str, Any]) -> bytes:
+def topic_id_of(described: Mapping[str, Any]) -> bytes:
+    """The 16 bytes of the id of a topic; zeros from a broker that has no ids."""
     found = described.get("topic_id")
     if found is None:
         return NO_TOPIC

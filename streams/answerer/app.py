@@ -1,0 +1,287 @@
+"""The answerer: a Faust app with one agent on a topic of events, in the real world.
+
+Every instance is a consumer group of its own and reads all partitions, since a window needs them
+all. Who answers is told by the marks (``marks``), not by Kafka's groups: a second instance takes
+over, and the first one ends at its next mark. Where events are read from comes from the marks, too;
+what Faust acknowledges counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from uuid import uuid4
+
+from faust.worker import Worker
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from streams.answerer.answering import Announce, Answering, Open
+from streams.answerer.desk import Place
+from streams.answerer.journal import JournalUnavailable
+from streams.answerer.kafka_journal import KafkaJournal
+from streams.answerer.marks import Superseded
+from streams.answerer.questions import Questions, UnusableQueries
+from streams.config import Config
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
+from streams.topics.answers import ensure_answer_topics
+from streams.topics.clients import new_admin, new_reader
+from streams.topics.topics import topic_id_of
+from streams.worker.exits import EXIT_RESTART
+from streams.worker.kafka.connection import credentials
+from streams.worker.kafka.transport import NoTables, TurnstileApp
+
+logger = logging.getLogger("turnstile.answer")
+
+EXIT_REFUSED, EXIT_USAGE = 1, 2
+_LOG_APPEND_TIME = 1
+_TICK_SECONDS = 0.5
+_POLL_MS = 200
+_BUFFERED_RECORDS = 1024
+
+
+class Intake:
+    """Between Faust and the answering: what ``TurnstileApp`` asks of the owner of partitions.
+
+    Args:
+        config: where Kafka is.
+        answering: takes events and closes windows.
+        partitions: of the input.
+    """
+
+    def __init__(self, config: Config, answering: Answering, partitions: int) -> None:
+        self._config = config
+        self._answering = answering
+        self._topic = answering.questions.source.topic
+        self._by_arrival = answering.questions.source.by_arrival
+        self._idle = answering.questions.source.idle
+        self._partitions = partitions
+        self._lock = asyncio.Lock()
+        self._started = False
+        self._heard = dict.fromkeys(range(partitions), time.monotonic())
+        self.end_of: Callable[[int], int | None] = lambda partition: None
+
+    def decides(self, partition: int) -> bool:
+        """Whether events of a partition are wanted: of all."""
+        return True
+
+    async def claim(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        """From where on Faust is to read."""
+        if not partitions:
+            return {}
+        if len(partitions) != self._partitions:
+            raise UnusableQueries(
+                f"{self._topic} had {self._partitions} partitions and has {len(partitions)}: "
+                "start again"
+            )
+        async with self._lock:
+            if not self._started:
+                await asyncio.to_thread(self._start)
+                self._started = True
+            positions = self._answering.desk.positions
+            return {partition: positions.get(partition, 0) for partition in partitions}
+
+    def _start(self) -> None:
+        self._answering.start()
+        places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
+        reader = new_reader(self._config)
+        try:
+            reader.assign(places)
+            begins = reader.beginning_offsets(places)
+            desk, again = self._answering.desk, self._answering.again
+            for place in places:
+                number = place.partition
+                known = desk.positions.get(number)
+                if known is None:
+                    desk.positions[number] = begins[place]
+                elif known < begins[place]:
+                    raise UnusableQueries(
+                        f"partition {number} of {self._topic} begins at {begins[place]}, and "
+                        f"windows need events from {known} on, which were deleted: answer under a "
+                        "run of another name; the budgets go on"
+                    )
+                reader.seek(place, desk.positions[number])
+            while any(reader.position(p) < again.get(p.partition, 0) for p in places):
+                for records in reader.poll(timeout_ms=_POLL_MS).values():
+                    for record in records:
+                        if record.offset < again.get(record.partition, 0):
+                            self._take(record)
+        finally:
+            reader.close()
+        self._answering.go_on()
+
+    async def arrive(self, message: Any) -> None:
+        """Take an event, and close what it closes."""
+        async with self._lock:
+            self._heard[message.partition] = time.monotonic()
+            self._take(message)
+            await self._close()
+
+    async def tick(self) -> None:
+        """Close what time alone closes."""
+        async with self._lock:
+            if self._started:
+                await self._close()
+
+    def _take(self, record: Any) -> None:
+        if record.timestamp_type != _LOG_APPEND_TIME and self._by_arrival:
+            raise UnusableQueries(
+                f"records of {self._topic} have the time of whoever sent them, who could decide "
+                "then when windows close for everybody: give the topic "
+                "message.timestamp.type=LogAppendTime, or, if its events are in the order of "
+                'their times, write clock = "events" under [input]'
+            )
+        timestamp = record.timestamp
+        # Faust has seconds, kafka-python milliseconds.
+        arrived = round(timestamp * 1000) if isinstance(timestamp, float) else timestamp
+        place = Place(record.partition, record.offset)
+        self._answering.desk.take(place, record.value, arrived)
+
+    async def _close(self) -> None:
+        desk, now = self._answering.desk, time.monotonic()
+        quiet: dict[int, int | None] = {}
+        for partition, heard in self._heard.items():
+            if 1000 * (now - heard) < self._idle:
+                continue
+            end = self.end_of(partition)
+            if end is not None and desk.positions.get(partition, 0) >= end:
+                quiet[partition] = (
+                    round(1000 * time.time()) - self._idle if self._by_arrival else None
+                )
+        clock = desk.clock(self._partitions, quiet)
+        if desk.is_due(clock):
+            await asyncio.to_thread(self._answering.close_due, clock)
+
+
+def create_app(config: Config, answering: Answering, partitions: int) -> TurnstileApp:
+    """The Faust app of an answerer."""
+    topic = answering.questions.source.topic
+    app = TurnstileApp(
+        f"{config.prefix}answerer-{uuid4().hex[:12]}",
+        broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
+        broker_credentials=credentials(config),
+        store="memory://",
+        TableManager=NoTables,
+        web_enabled=False,
+        topic_disable_leader=True,
+        table_standby_replicas=0,
+        topic_allow_declare=False,
+        key_serializer="raw",
+        value_serializer="raw",
+        consumer_auto_offset_reset="none",  # an event that is not there is not skipped
+        broker_max_poll_records=_BUFFERED_RECORDS,
+        stream_buffer_maxsize=_BUFFERED_RECORDS,
+    )
+    app.norms_topic = topic
+    app.end = _end
+    intake: Any = Intake(config, answering, partitions)
+    intake.end_of = app.end_of
+    app.owned = intake
+
+    async def nothing() -> None:
+        """There is nothing to connect to, or to give back."""
+
+    app.connect = app.disconnect = nothing
+
+    @app.agent(app.topic(topic, key_type=bytes, value_type=bytes, allow_empty=True))
+    async def take(stream: Any) -> None:
+        with _or_end():
+            async for event in stream.noack().events():
+                message = event.message
+                app.arrived(message.partition, len(message.value or b""))
+                await intake.arrive(message)
+                event.ack()
+
+    @app.task(on_leader=False)
+    async def keep_time() -> None:
+        with _or_end():
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                await intake.tick()
+
+    return app
+
+
+def _end(why: str, error: BaseException | None = None) -> NoReturn:
+    """End this process without any clean-up; what is written down goes on elsewhere."""
+    refused = isinstance(error, Superseded | Fenced | RequestRejected)
+    usage = isinstance(error, UnusableQueries | InvalidRequest)
+    expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
+    logger.critical("the answerer ends: %s", why, exc_info=None if expected else error)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_USAGE if usage else EXIT_REFUSED if refused else EXIT_RESTART)
+
+
+@contextmanager
+def _or_end() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        _end(str(error), error)
+
+
+def run_answerer(
+    config: Config, questions: Questions, announce: Announce, log_level: str = "INFO"
+) -> NoReturn:
+    """Answer until told to stop, superseded, or something is not as expected."""
+    logging.basicConfig(
+        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    for chatty in ("kafka", "aiokafka", "faust", "mode", "streams.worker"):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # what counts is said by this one
+    with _or_end():
+        ensure_answer_topics(config)
+        source, partitions = _look_at(config, questions.source.topic)
+        turnstile = Turnstile(config=config)
+        journal = KafkaJournal(config, questions.dataset, questions.run)
+        answering = Answering(questions, source, opener(turnstile, questions), journal, announce)
+        app = create_app(config, answering, partitions)
+    worker = _Worker(app, loglevel=log_level, quiet=True, override_logging=False)
+    worker.spinner = None
+    worker.execute_from_commandline()
+    raise SystemExit(0)
+
+
+def opener(turnstile: Turnstile, questions: Questions) -> Open:
+    """Opens the run that the questions are asked in."""
+    return lambda released: turnstile.run(questions.dataset, questions.run, released=released)
+
+
+class _Worker(Worker):
+    """Faust's, which sleeps for a second when all that it ran has ended."""
+
+    async def _sentinel_task(self) -> None:
+        await asyncio.sleep(0)
+
+
+def _look_at(config: Config, topic: str) -> tuple[str, int]:
+    """Which topic it is, and how many partitions it has.
+
+    Raises:
+        UnusableQueries: there is none.
+        TopicsUnavailable: no broker.
+    """
+    if not topic:
+        raise UnusableQueries(
+            "[input]: topic is missing; name the topic of the events, or give a file with --input"
+        )
+    try:
+        admin = new_admin(config)
+        try:
+            found = [entry for entry in admin.describe_topics([topic]) if entry["partitions"]]
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise UnusableQueries(f"[input]: topic {topic!r} cannot be read: {error!r}") from error
+    if not found:
+        raise UnusableQueries(f"[input]: there is no topic {topic!r} at {config.kafka}")
+    return f"topic:{topic}:{topic_id_of(found[0]).hex()}", len(found[0]["partitions"])

@@ -1,0 +1,189 @@
+"""The desk: all that an answerer knows of its input. No input and no output, no clock, no noise.
+
+It takes events, keeps those that count in windows to come, and says which window closes next. What
+is too late is decided by event: with the broker's clock an event is too late for a window if it
+came when the window was to close, whatever others did. That is what the guarantee of each user
+needs: nobody's events may decide whether somebody else's count. With the clock of the events
+(``clock = "events"``) the latest event of a partition closes windows, so it is for inputs that are
+in the order of time, as files are made to be here: then nothing is too late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from streams.answerer.events import Event, Reader, Unreadable
+from streams.answerer.kinds import Asked, Floats
+from streams.answerer.questions import Questions
+from streams.answerer.windows import Calendar, Panes, Window
+from streams.schemas import User
+
+
+class Place(NamedTuple):
+    """Where an event is in the input."""
+
+    partition: int
+    offset: int
+
+
+class Desk:
+    """See above.
+
+    Args:
+        questions: what is asked.
+        text: whether the columns of events are text.
+        step: of the window that closes next.
+
+    Attributes:
+        asked: the queries.
+        calendar: which window closes next.
+        positions: by partition, the offset of the next event.
+        clocks: by partition, the latest time, in ms.
+        passed_over: how many events did not count, by why.
+    """
+
+    def __init__(self, questions: Questions, *, text: bool = False, step: int = 0) -> None:
+        source = questions.source
+        self.asked = [Asked(query, text) for query in questions.queries]
+        self.calendar = Calendar(questions, step)
+        self.positions: dict[int, int] = {}
+        self.clocks: dict[int, int] = {}
+        self.passed_over: Counter[Unreadable] = Counter()
+        self._source = source
+        self._reader = Reader(source, text)
+        self._panes = [Panes(q, source.start, source.lateness) for q in questions.queries]
+        self._replaying: Mapping[int, int] = {}
+
+    def resume(
+        self, positions: Mapping[int, int], clocks: Mapping[int, int], begins: Mapping[int, int]
+    ) -> None:
+        """Go on where another one was: events from ``begins`` on come again, up to
+        ``positions``, and are not counted as passed over again."""
+        self._replaying = dict(positions)
+        self.positions = dict(begins)
+        self.clocks = dict(clocks)
+
+    def take(self, place: Place, value: bytes | None, arrived: int | None) -> None:
+        """Take a record of the input.
+
+        Args:
+            place: of the record.
+            value: an event as it was sent.
+            arrived: when the broker had it, in ms; None if nothing says so.
+        """
+        self._take(place, self._reader.decode(value), arrived)
+
+    def take_row(self, place: Place, row: Mapping[str, object]) -> None:
+        """Take a row of a file."""
+        self._take(place, self._reader.event_of(row), None)
+
+    def event_of(self, row: Mapping[str, object]) -> Event | Unreadable:
+        """What a row of a file is."""
+        return self._reader.event_of(row)
+
+    def _take(self, place: Place, event: Event | Unreadable, arrived: int | None) -> None:
+        partition, offset = place
+        if offset < self.positions.get(partition, 0):
+            return  # it was taken before
+        again = offset < self._replaying.get(partition, 0)
+        self.positions[partition] = offset + 1
+        clock = arrived if self._source.by_arrival else None
+        if isinstance(event, Event):
+            if arrived is not None and event.time > arrived + self._source.ahead:
+                event = Unreadable.AHEAD
+            elif not self._source.by_arrival:
+                clock = event.time
+        if clock is not None:
+            self.clocks[partition] = max(clock, self.clocks.get(partition, clock))
+        outcome = self._keep(event, place, arrived) if isinstance(event, Event) else event
+        if outcome is not None and not again:
+            self.passed_over[outcome] += 1
+
+    def _keep(self, event: Event, place: Place, arrived: int | None) -> Unreadable | None:
+        if event.time < self._source.start:
+            return Unreadable.BEFORE
+        outcome = None
+        for number, (asked, panes) in enumerate(zip(self.asked, self._panes, strict=True)):
+            added = asked.added(event)
+            if added is None:
+                outcome = outcome or Unreadable.INCOMPLETE
+            if not added:
+                continue
+            first, belongs, last = panes.windows_of(
+                event.time,
+                self.calendar.numbers[number],
+                arrived if self._source.by_arrival else None,
+            )
+            if first > last:
+                outcome = Unreadable.TOO_LATE
+                continue
+            if first > belongs:
+                outcome = outcome or Unreadable.LATE
+            panes.add(event.user, added, first, last, place)
+        return outcome
+
+    def is_due(self, now: int | None) -> bool:
+        """Whether the next window can be closed.
+
+        Args:
+            now: the latest time of which nothing is missing any more, in ms; None if nobody knows.
+        """
+        return now is not None and now >= self.calendar.next.closes
+
+    def clock(self, partitions: int, quiet: Mapping[int, int | None]) -> int | None:
+        """The time up to which every partition has come.
+
+        Args:
+            partitions: how many there are.
+            quiet: those that have been read to their end and have had nothing for a while; with
+                the broker's clock up to when that is so, in ms.
+        """
+        times: list[int] = []
+        for partition in range(partitions):
+            known = self.clocks.get(partition)
+            if partition in quiet:
+                until = quiet[partition]
+                if until is not None:
+                    known = until if known is None else max(known, until)
+                elif len(quiet) < partitions or known is None:
+                    continue
+            if known is None:
+                return None
+            times.append(known)
+        if not times:
+            return None
+        # If all have been read to their ends, they are as good as one.
+        all_read = len(quiet) == partitions and not self._source.by_arrival
+        return max(times) if all_read else min(times)
+
+    def end_of_window(self, time: int | None) -> int | None:
+        """When the first window closes that a time is in."""
+        if time is None:
+            return None
+        closing = []
+        for query in (one.query for one in self.asked):
+            last = (time - self._source.start) // query.every
+            first = max(last - query.window // query.every + 1, 0)
+            closing.append(self._source.start + first * query.every + query.window)
+        return min(closing) + self._source.lateness
+
+    def begins(self) -> dict[int, int]:
+        """From where on the input has to be read again to know what is kept here."""
+        begins = dict(self.positions)
+        for panes in self._panes:
+            for first in panes.begins():
+                for partition, offset in first.items():
+                    begins[partition] = min(begins.get(partition, offset), offset)
+        return begins
+
+    def content_of(self, window: Window) -> tuple[list[User], Floats]:
+        """The users of the window that closes next, and what each adds to it."""
+        asked = self.asked[window.query]
+        return asked.rows(self._panes[window.query].content(window.number))
+
+    def close(self, window: Window) -> None:
+        """Go on to the next window."""
+        self._panes[window.query].close(window.number)
+        self.calendar.advance()

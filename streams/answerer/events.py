@@ -1,0 +1,134 @@
+"""An event of one user, as it comes: JSON, MessagePack, or a row of a file.
+
+What cannot be read is counted and passed over, since one bad event may not stop the others. Ids are
+read as the dataset knows them, so that no charge of a window is refused for one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from streams.answerer.questions import Source
+from streams.normal_form import normal_form
+from streams.schemas import User
+
+_LONGEST_ID: Final = 256
+_LARGEST_MS: Final = 2**53
+_JSON: Final = msgspec.json.Decoder(dict[str, Any])
+_MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+class Unreadable(StrEnum):
+    """Why an event was passed over."""
+
+    NO_EVENT = "no JSON or MessagePack object"
+    NO_USER = "no id of a user"
+    NO_TIME = "no time"
+    AHEAD = "a time in the future"
+    BEFORE = "before the first window"
+    TOO_LATE = "too late for all of its windows"
+    LATE = "too late for some of its windows"
+    INCOMPLETE = "no such number in it"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Who did something, when, and what else is known of it."""
+
+    user: User
+    time: int
+    columns: Mapping[str, Any]
+
+
+class Reader:
+    """Reads events.
+
+    Args:
+        source: which columns say who and when.
+        text: whether all columns are text, as in a file of CSV.
+    """
+
+    def __init__(self, source: Source, text: bool = False) -> None:
+        self._source = source
+        self.text = text
+
+    def decode(self, value: bytes | None) -> Event | Unreadable:
+        """An event from a record of Kafka."""
+        if not value:
+            return Unreadable.NO_EVENT
+        try:
+            columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            return Unreadable.NO_EVENT
+        return self.event_of(columns)
+
+    def event_of(self, columns: Mapping[str, Any]) -> Event | Unreadable:
+        """An event from its columns."""
+        user = self._user(columns.get(self._source.user))
+        if user is None:
+            return Unreadable.NO_USER
+        time = self._time(columns.get(self._source.time))
+        if time is None:
+            return Unreadable.NO_TIME
+        return Event(user, time, columns)
+
+    def _user(self, value: Any) -> User | None:
+        if self._source.integers:
+            if self.text and isinstance(value, str):
+                try:
+                    value = int(value)
+                except ValueError:
+                    return None
+            return value if type(value) is int and -(2**63) <= value < 2**63 else None
+        if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_ID:
+            return None
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return None
+        name = normal_form(value)
+        return name if 1 <= len(name) <= _LONGEST_ID else None
+
+    def _time(self, value: Any) -> int | None:
+        if isinstance(value, datetime | date):
+            return _ms(value)
+        if self._source.time_unit == "iso":
+            try:
+                return _ms(datetime.fromisoformat(value))
+            except (TypeError, ValueError, OverflowError):
+                return None
+        number = number_of(value, self.text)
+        if number is None:
+            return None
+        time = number * (1000.0 if self._source.time_unit == "s" else 1.0)
+        return math.floor(time) if abs(time) < _LARGEST_MS else None
+
+
+def number_of(value: Any, text: bool) -> float | None:
+    """A finite number, from text if all is text."""
+    if text and isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _ms(moment: datetime | date) -> int:
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return math.floor(aware.timestamp() * 1000)

@@ -1,0 +1,124 @@
+"""Events from a file: CSV, JSON lines or Parquet, in the order of their times.
+
+A file has an end: there its clock runs on to the first end of a window that the last event is in. A
+window that has not ended by then is not whole, and is not answered.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from streams.answerer.answering import Answering
+from streams.answerer.desk import Place
+from streams.answerer.events import Event, Reader
+from streams.answerer.questions import Questions, UnusableQueries
+
+_BLOCK: Final = 1 << 20
+KINDS: Final = (".csv", ".jsonl", ".parquet")
+
+
+class EventFile:
+    """A file of events.
+
+    Args:
+        path: ends in one of KINDS.
+        questions: which columns say who and when.
+
+    Raises:
+        UnusableQueries: it cannot be read.
+    """
+
+    def __init__(self, path: Path, questions: Questions) -> None:
+        self.path = path
+        self.text = path.suffix == ".csv"
+        self._source = questions.source
+        if path.suffix not in KINDS:
+            raise UnusableQueries(f"{path} is no file of events: give {', '.join(KINDS)}")
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.sha256()
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            raise UnusableQueries(f"cannot read {path}: {error}") from error
+        self.source = f"file:{digest.hexdigest()}"
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Its rows, those without a time first, the others in the order of their times."""
+        reader = Reader(self._source, self.text)
+        rows = list(self._read())
+        wanted = {self._source.user, self._source.time}
+        if rows and (missing := wanted - rows[0].keys()):
+            raise UnusableQueries(
+                f"{self.path} has no column {min(missing)!r}; it has {', '.join(rows[0])}"
+            )
+        events = [reader.event_of(row) for row in rows]
+        times = [event.time if isinstance(event, Event) else -(2**62) for event in events]
+        return [rows[place] for place in sorted(range(len(rows)), key=times.__getitem__)]
+
+    def _read(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            match self.path.suffix:
+                case ".csv":
+                    with self.path.open(newline="", encoding="utf-8") as lines:
+                        yield from csv.DictReader(lines)
+                case ".jsonl":
+                    decoder = msgspec.json.Decoder(dict[str, Any])
+                    with self.path.open("rb") as lines:
+                        for number, line in enumerate(lines, start=1):
+                            if line.strip():
+                                yield _decoded(decoder, line, number)
+                case _:
+                    yield from _parquet(self.path)
+        except (OSError, UnicodeDecodeError, csv.Error, msgspec.DecodeError) as error:
+            raise UnusableQueries(f"{self.path}: {error}") from error
+
+
+def answer_file(answering: Answering, file: EventFile) -> None:
+    """Answer all windows that a file ends.
+
+    Raises:
+        UnusableQueries: nothing more can be answered.
+        TurnstileError: as ``Answering.close_due``.
+    """
+    rows = file.rows()
+    answering.start()
+    desk = answering.desk
+    again = answering.again.get(0, 0)
+    for offset, row in enumerate(rows):
+        if offset == again:
+            answering.go_on()
+        desk.take_row(Place(0, offset), row)
+        if offset >= again:
+            answering.close_due(desk.clock(1, {}))
+    if again >= len(rows):
+        answering.go_on()
+    answering.close_due(desk.end_of_window(desk.clock(1, {})))
+
+
+def _decoded(decoder: msgspec.json.Decoder[dict[str, Any]], line: bytes, number: int) -> Any:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnusableQueries(f"line {number}: {error}") from error
+
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        raise UnusableQueries(
+            f"{path}: Parquet files need pyarrow: pip install 'dp-turnstile[report]'"
+        ) from error
+    try:
+        for batch in ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except ArrowException as error:
+        raise UnusableQueries(f"{path}: {error}") from error

@@ -1,0 +1,80 @@
+"""Where marks are kept and answers are published: the port, and one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streams.answerer.marks import Mark
+
+
+class JournalUnavailable(Exception):
+    """Kafka does not answer, or what it has cannot be used. Start again."""
+
+
+class Journal(Protocol):
+    """The marks of one run, and the answers that were published. Not shared between threads."""
+
+    def append(self, mark: Mark) -> None:
+        """Write a mark behind all that there are; returns when it is durable.
+
+        Raises:
+            JournalUnavailable: it may have been written or not.
+        """
+
+    def catch_up(self) -> Sequence[Mark]:
+        """The marks of the run that came since the last call, in order; all that were durable
+        when it was called are among those that were returned."""
+
+    def end(self) -> int:
+        """Where the next answer will be in the topic, or before it."""
+
+    def publish(self, answer: bytes) -> None:
+        """Publish an answer; returns when it is durable."""
+
+    def published(self, behind: int) -> Sequence[bytes]:
+        """The answers of the run that were published, from this place on."""
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class Pages:
+    """Two topics in memory, which several answerers can share."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.answers: list[tuple[str, bytes]] = []
+
+
+class MemoryJournal:
+    """A journal on ``Pages``."""
+
+    def __init__(self, pages: Pages, dataset: str, run: str) -> None:
+        self._pages, self._name = pages, f"{dataset}/{run}"
+        self._read = 0
+
+    def append(self, mark: Mark) -> None:
+        """Write a mark."""
+        self._pages.marks.append(mark)
+
+    def catch_up(self) -> Sequence[Mark]:
+        """The marks since the last call."""
+        begin, self._read = self._read, len(self._pages.marks)
+        found = self._pages.marks[begin:]
+        return [mark for mark in found if f"{mark.dataset}/{mark.run}" == self._name]
+
+    def end(self) -> int:
+        """How many answers there are."""
+        return len(self._pages.answers)
+
+    def publish(self, answer: bytes) -> None:
+        """Publish an answer."""
+        self._pages.answers.append((self._name, answer))
+
+    def published(self, behind: int) -> Sequence[bytes]:
+        """The answers from there on."""
+        return [value for name, value in self._pages.answers[behind:] if name == self._name]
+
+    def close(self) -> None:
+        """Nothing is open."""

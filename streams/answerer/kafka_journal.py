@@ -1,0 +1,122 @@
+"""The journal on Kafka: the topics `answers-state` and `answers`, of one partition each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from streams.answerer.journal import JournalUnavailable
+from streams.answerer.marks import Mark
+from streams.config import Config
+from streams.topics.answers import ANSWERS, ANSWERS_STATE
+from streams.topics.clients import new_producer, new_reader
+from streams.topics.security import explained
+
+_POLL_MS = 200
+_FETCH_WAIT_MS = 5  # a mark that was just written is there
+
+
+class KafkaJournal:
+    """The marks of one run, and the answers that were published.
+
+    Args:
+        config: where Kafka is.
+        dataset: which is charged.
+        run: in whose name.
+
+    Raises:
+        JournalUnavailable: no broker.
+    """
+
+    def __init__(self, config: Config, dataset: str, run: str) -> None:
+        self._config = config
+        self._key = f"{dataset}/{run}".encode()
+        self._marks = TopicPartition(config.topic(ANSWERS_STATE), 0)
+        self._answers = TopicPartition(config.topic(ANSWERS), 0)
+        self._decoder = msgspec.msgpack.Decoder(Mark)
+        self._written = 0  # the offset behind the last mark of this journal
+        with self._reaching():
+            self._reader = new_reader(config, fetch_max_wait_ms=_FETCH_WAIT_MS)
+            self._reader.assign([self._marks])
+            self._reader.seek_to_beginning(self._marks)
+            self._producer = new_producer(config)
+
+    def append(self, mark: Mark) -> None:
+        """Write a mark; returns when all brokers that have to have it have it."""
+        sent = self._send(self._marks, msgspec.msgpack.encode(mark))
+        self._written = sent.offset + 1
+
+    def catch_up(self) -> Sequence[Mark]:
+        """The marks of the run since the last call."""
+        with self._reaching():
+            end = max(self._end(self._reader, self._marks), self._written)
+            return [self._decode(value) for value in self._read(self._reader, self._marks, end)]
+
+    def end(self) -> int:
+        """Where `answers` ends now."""
+        with self._reaching():
+            return self._end(self._reader, self._answers)
+
+    def publish(self, answer: bytes) -> None:
+        """Publish an answer."""
+        self._send(self._answers, answer)
+
+    def published(self, behind: int) -> Sequence[bytes]:
+        """The answers of the run from an offset on."""
+        with self._reaching():
+            reader = new_reader(self._config)
+            try:
+                reader.assign([self._answers])
+                begin = reader.beginning_offsets([self._answers])[self._answers]
+                reader.seek(self._answers, max(begin, behind))
+                return list(self._read(reader, self._answers, self._end(reader, self._answers)))
+            finally:
+                reader.close()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._producer.close()
+        self._reader.close()
+
+    def _send(self, place: TopicPartition, value: bytes) -> Any:
+        with self._reaching():
+            sent: Any = self._producer.send(
+                place.topic, value=value, key=self._key, partition=place.partition
+            )
+            return sent.get(timeout=self._config.timeout)
+
+    def _read(self, reader: Any, place: TopicPartition, end: int) -> Iterator[bytes]:
+        """The values of this run up to an offset, from where the reader is."""
+        while reader.position(place) < end:
+            for records in reader.poll(timeout_ms=_POLL_MS).values():
+                for record in records:
+                    if record.key == self._key and record.value:
+                        yield record.value
+
+    def _decode(self, value: bytes) -> Mark:
+        try:
+            return self._decoder.decode(value)
+        except msgspec.DecodeError as error:
+            raise JournalUnavailable(
+                f"{self._marks.topic} has a mark that cannot be read ({error}): it is of a later "
+                "version, or somebody else writes there. Nothing is answered before that is clear"
+            ) from error
+
+    @staticmethod
+    def _end(reader: Any, place: TopicPartition) -> int:
+        end: int = reader.end_offsets([place])[place]
+        return end
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as error:
+            raise JournalUnavailable(
+                f"the topics of answers at {self._config.kafka}: {explained(error)}"
+            ) from error

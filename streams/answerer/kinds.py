@@ -1,0 +1,308 @@
+"""The kinds of queries: what an event adds, what a user adds at most, what an answer says.
+
+Each is a sum over users of a vector, to which noise is added; all else is made of the noisy sum.
+What a user's vector is depends on that user's events alone, and on the file: so it is charged for
+its own length, whoever else there is (``bound`` is the longest that it can be).
+
+    count, sum, distinct      a number, or one for each label
+    histogram                 events by bins of a column
+    top                       the labels with the largest counts or sums
+    threshold                 whether a count or sum is above a number
+    mean                      of a column: the sum of its distances from the middle of its range,
+                              in halves of the range, and how many there are
+    quantiles                 of a column: events by levels of the range, times the square root of
+                              the matrix of running sums (``accounting.release.factorisations``)
+
+Bounds: with ``each`` a user's numbers are cut to it, and all but the largest ``groups`` of them are
+left out, which of two equal ones by the order of the labels. With ``clip`` the vector is scaled
+down. Of means and quantiles a user who has more than ``each`` events counts as so many, in its own
+proportions. None of this depends on the order in which events came.
+
+A threshold is a noisy sum that is compared. The sparse vector technique would pay once for many
+windows, but what it costs is fixed before its first comparison by what a user changes in any of
+them (``accounting.SparseVector``): nobody knows this of a user who has not come yet, so there is no
+charge of one user's own. Here, whoever adds nothing to a window pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from accounting.release.factorisations import SquareRoot
+from streams.answerer.events import Event, number_of
+from streams.answerer.questions import Condition, Label, Query
+from streams.answerer.windows import Content
+from streams.queries.release import quantile_of_noise
+from streams.schemas import User
+
+Floats = NDArray[np.float64]
+
+_BITS: Final = 40  # of a unit below a bound
+_ABOVE: Final = 1.0 + 2.0**-40
+"""Bounds of norms are this much larger, so that no rounding of a norm exceeds them."""
+
+
+class Answered(NamedTuple):
+    """What an answer says of a window. All of it follows from the noisy sum.
+
+    Attributes:
+        value: a number or one for each label; None where nothing can be said.
+        lower, upper: between which the true one of the admitted lies, all of them together with
+            the confidence of the file.
+        labels: of the values, if there are several.
+        above: whether a threshold was passed.
+    """
+
+    value: float | list[float | None] | None
+    lower: float | list[float]
+    upper: float | list[float]
+    labels: list[Label] | None = None
+    above: bool | None = None
+
+
+class Asked:
+    """A query, ready to be asked.
+
+    Args:
+        query: what is asked.
+        text: whether columns are text.
+
+    Attributes:
+        query: what is asked.
+        bound: the longest vector of a user, in the L2 norm.
+        dimension: how many numbers the noisy sum has.
+    """
+
+    def __init__(self, query: Query, text: bool = False) -> None:
+        self.query = query
+        self._text = text
+        self._places = {_key(label, text): n for n, label in enumerate(query.labels)}
+        groups = max(len(query.labels), 1)
+        match query.kind:
+            case "histogram":
+                self.dimension = len(query.edges) - 1
+            case "mean":
+                self.dimension = 2 * groups
+            case "quantiles":
+                self.dimension = query.levels
+            case _:
+                self.dimension = groups
+        # 1 where events are counted, so that counts are whole.
+        self._exponent = math.frexp(query.each or query.clip)[1] - _BITS if self._sums else 0
+        match query.kind:
+            case "mean":
+                longest = query.each * math.sqrt(2.0)
+            case "quantiles":
+                longest = query.each * float(np.linalg.norm(self._root[:, 0]))
+            case _:
+                longest = query.clip or query.each * math.sqrt(query.groups)
+        self.bound = longest * _ABOVE
+
+    @property
+    def _sums(self) -> bool:
+        return self.query.of == "sum" or self.query.kind == "mean"
+
+    @cached_property
+    def _root(self) -> Floats:
+        """The square root of the matrix of running sums, lower triangular."""
+        levels = self.query.levels
+        root = np.zeros((levels, levels))
+        factors = SquareRoot(levels)
+        for row in range(levels):
+            root[row, : row + 1] = factors.row(row + 1)
+        return root
+
+    def added(self, event: Event) -> list[tuple[int, int]] | None:
+        """What an event adds, by coordinate, in small whole units; nothing if it is not asked for.
+
+        Returns:
+            None if the event has no such number as is asked for.
+        """
+        query, columns = self.query, event.columns
+        for condition in query.where:
+            if not _holds(condition, columns.get(condition.column), self._text):
+                return []
+        group = 0
+        if query.labels:
+            found = self._places.get(_key(columns.get(query.by), self._text))
+            if found is None:
+                return []
+            group = found
+        if not query.column:
+            return [(group, 1)]
+        number = number_of(columns.get(query.column), self._text)
+        if number is None:
+            return None
+        match query.kind:
+            case "histogram":
+                place = bisect.bisect_right(query.edges, number) - 1
+                return [(place, 1)] if 0 <= place < self.dimension else []
+            case "quantiles":
+                return [(self._level(number), 1)]
+            case "mean":
+                half = (query.upper - query.lower) / 2.0
+                middle = query.lower + half
+                scaled = min(max((number - middle) / half, -1.0), 1.0)
+                return [(2 * group, int(math.ldexp(scaled, _BITS))), (2 * group + 1, 1)]
+        return [(group, _whole(number, self._exponent))]
+
+    def rows(self, content: Content) -> tuple[list[User], Floats]:
+        """The users of a window in an order of their own, and what each adds: (n, d)."""
+        users = sorted(content, key=lambda user: (isinstance(user, str), user))
+        rows = np.zeros((len(users), self.dimension))
+        for row, user in zip(rows, users, strict=True):
+            self._fill(row, content[user])
+        return users, rows
+
+    def _fill(self, row: Floats, sums: dict[int, int]) -> None:
+        query = self.query
+        if query.kind in ("mean", "quantiles"):
+            counted = sum(n for c, n in sums.items() if query.kind != "mean" or c % 2)
+            factor = min(1.0, query.each / counted) if counted else 0.0
+            for coordinate, amount in sums.items():
+                scale = -_BITS if query.kind == "mean" and coordinate % 2 == 0 else 0
+                row[coordinate] = math.ldexp(float(amount), scale) * factor
+            if query.kind == "quantiles":
+                row[:] = self._root @ row
+            return
+        if query.of == "distinct":
+            sums = {coordinate: 1 for coordinate, amount in sums.items() if amount}
+        if query.clip:
+            _scale_to(row, sums, self._exponent)
+            norm = float(np.linalg.norm(row))
+            if norm > query.clip:
+                row *= query.clip / norm
+            return
+        kept = sorted(sums.items(), key=lambda one: (-abs(one[1]), one[0]))[: query.groups]
+        for coordinate, amount in kept:
+            number = _ldexp(amount, self._exponent)
+            row[coordinate] = min(max(number, -query.each), query.each)
+
+    def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
+        """What is said of a noisy sum (d,)."""
+        query = self.query
+        width = stddev * quantile_of_noise(confidence, self.dimension)
+        if query.kind == "mean":
+            return self._mean(value, width)
+        if query.kind == "quantiles":
+            return self._quantiles(value, stddev, confidence)
+        labels = self._labels
+        if query.kind == "top":
+            order = np.argsort(-value, kind="stable")[: query.most]
+            value, labels = value[order], [query.labels[place] for place in order]
+        if labels is None:
+            number = float(value[0])
+            above = number > query.threshold if query.kind == "threshold" else None
+            return Answered(number, number - width, number + width, None, above)
+        return Answered(value.tolist(), (value - width).tolist(), (value + width).tolist(), labels)
+
+    @property
+    def _labels(self) -> list[Label] | None:
+        query = self.query
+        if query.kind == "histogram":
+            ends = zip(query.edges, query.edges[1:], strict=False)
+            return [f"{lower:g} to {upper:g}" for lower, upper in ends]
+        return list(query.labels) or None
+
+    def _mean(self, value: Floats, width: float) -> Answered:
+        query = self.query
+        half = (query.upper - query.lower) / 2.0
+        middle = query.lower + half
+        means: list[float | None] = []
+        bounds: list[tuple[float, float]] = []
+        for total, count in value.reshape(-1, 2).tolist():
+            means.append(middle + half * min(max(total / count, -1.0), 1.0) if count > 0 else None)
+            if count - width <= 0:
+                bounds.append((query.lower, query.upper))
+                continue
+            counts = count - width, count + width
+            ends = [(total + d) / n for d in (-width, width) for n in counts]
+            bounds.append(
+                (middle + half * max(min(ends), -1.0), middle + half * min(max(ends), 1.0))
+            )
+        lower, upper = map(list, zip(*bounds, strict=True))
+        # Both ends are within the range; a clipped mean of the whole range has one of no length.
+        lower = [min(a, b) for a, b in zip(lower, upper, strict=True)]
+        if not query.labels:
+            return Answered(means[0], lower[0], upper[0])
+        return Answered(means, lower, upper, list(query.labels))
+
+    def _level(self, number: float) -> int:
+        query = self.query
+        part = (number - query.lower) / (query.upper - query.lower)
+        return min(max(math.ceil(part * query.levels) - 1, 0), query.levels - 1)
+
+    def _quantiles(self, value: Floats, stddev: float, confidence: float) -> Answered:
+        query = self.query
+        edges = np.linspace(query.lower, query.upper, query.levels + 1)
+        noisy = self._root @ value
+        cumulative = np.maximum(isotonic_regression(noisy).x, 0.0)
+        weights = np.linalg.norm(self._root, axis=1)
+        # Every running count lies so close to its noisy one, all together.
+        widths = stddev * weights * quantile_of_noise(confidence, query.levels)
+        least = np.maximum.accumulate(np.maximum(noisy - widths, 0.0))
+        most = np.minimum.accumulate((noisy + widths)[::-1])[::-1]
+        total = float(cumulative[-1])
+        values: list[float | None] = []
+        lower, upper = [], []
+        for part in query.quantiles:
+            at = int(np.searchsorted(cumulative, part * total)) if total > 0 else None
+            values.append(None if at is None else _inside(cumulative, edges, at, part * total))
+            first = int(np.searchsorted(most, part * max(least[-1], 0.0)))
+            last = int(np.searchsorted(least, part * max(most[-1], 0.0)))
+            lower.append(float(edges[min(first, query.levels)]))
+            upper.append(float(edges[min(last + 1, query.levels)]))
+        return Answered(values, lower, upper, [f"{part:g}" for part in query.quantiles])
+
+
+def _inside(cumulative: Floats, edges: Floats, at: int, wanted: float) -> float:
+    """The value at which a running count is reached, on the straight line through a level."""
+    before = float(cumulative[at - 1]) if at else 0.0
+    rise = float(cumulative[at]) - before
+    part = min(max((wanted - before) / rise, 0.0), 1.0) if rise > 0 else 1.0
+    return float(edges[at] + part * (edges[at + 1] - edges[at]))
+
+
+def _holds(condition: Condition, value: Any, text: bool) -> bool:
+    if condition.among is not None:
+        return _key(value, text) in {_key(label, text) for label in condition.among}
+    number = number_of(value, text)
+    return number is not None and condition.at_least <= number < condition.below
+
+
+def _key(label: Any, text: bool) -> Any:
+    """A label as it is compared: 1, "1" and true are three."""
+    if text:
+        return str(label)
+    return (type(label), label) if isinstance(label, str | int) else None
+
+
+def _whole(number: float, exponent: int) -> int:
+    """A number in units of 2**exponent, rounded towards zero."""
+    mantissa, power = math.frexp(number)
+    shift = power - exponent - 53
+    whole = int(math.ldexp(mantissa, 53))
+    return whole << shift if shift >= 0 else int(math.copysign(abs(whole) >> -shift, number))
+
+
+def _ldexp(amount: int, exponent: int) -> float:
+    try:
+        return math.ldexp(float(amount), exponent)
+    except OverflowError:
+        return math.inf if amount > 0 else -math.inf
+
+
+def _scale_to(row: Floats, sums: dict[int, int], exponent: int) -> None:
+    """Write whole units as numbers; if they are huge, as smaller ones in the same proportions."""
+    longest = max((abs(amount).bit_length() for amount in sums.values()), default=0)
+    shift = max(0, longest - 500)
+    for coordinate, amount in sums.items():
+        length = math.ldexp(float(abs(amount) >> shift), exponent)
+        row[coordinate] = length if amount > 0 else -length

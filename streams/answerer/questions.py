@@ -1,0 +1,488 @@
+"""What is asked: a file of queries, read and checked before anything is charged.
+
+Everything in the file is public: labels, edges, bounds, noise and when windows begin. None of it
+may be chosen by looking at the events that it is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "count", "distinct", "sum", "mean", "histogram", "quantiles", "top", "threshold"
+]
+Of: TypeAlias = Literal["count", "distinct", "sum"]
+Label: TypeAlias = str | int
+
+KINDS: Final = (
+    "count",
+    "distinct",
+    "sum",
+    "mean",
+    "histogram",
+    "quantiles",
+    "top",
+    "threshold",
+)
+_OF: Final = ("count", "distinct", "sum")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
+_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+MOST_LABELS: Final = 1024
+MOST_PANES: Final = 1024
+_MOST_QUERIES: Final = 100
+
+
+class UnusableQueries(ValueError):
+    """A file of queries that cannot be answered as it is. Nothing was charged."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What an event's column has to be.
+
+    Attributes:
+        column: its name.
+        among: one of these; None if a range is asked for.
+        at_least: a number not below this.
+        below: a number below this.
+    """
+
+    column: str
+    among: tuple[Label, ...] | None = None
+    at_least: float = -math.inf
+    below: float = math.inf
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where events come from, and which of their columns say who and when.
+
+    Attributes:
+        topic: of Kafka; empty if there is none, and a file is read.
+        user: the column with the user's id.
+        integers: whether ids are integers; else strings.
+        time: the column with the time of the event.
+        time_unit: "iso", "s" or "ms" since 1970.
+        start: when the first windows begin, in ms since 1970.
+        lateness: how long after the end of a window its events may still come, in ms.
+        by_arrival: whether what comes too late is told by the broker's clock; else by the latest
+            event of each partition.
+        ahead: how far an event may be in the future of the broker's clock, in ms.
+        idle: after so many ms without an event a partition holds nobody up.
+    """
+
+    topic: str
+    user: str
+    integers: bool
+    time: str
+    time_unit: str
+    start: int
+    lateness: int
+    by_arrival: bool
+    ahead: int
+    idle: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query, asked of every window.
+
+    Attributes:
+        name: of the query, unique in the file.
+        kind: one of KINDS.
+        of: what is added up: "count" events, "distinct" users, or the "sum" of ``column``.
+        column: with numbers.
+        by: the column with labels; empty if there are none.
+        labels: all that ``by`` may be; others are not counted.
+        edges: of the bins of a histogram, k + 1 for k bins.
+        where: what events have to be.
+        window: its length in ms.
+        every: from the begin of one window to the next, in ms; divides ``window``.
+        each: the most that a user adds to one number; 0 if ``clip`` is given.
+        groups: to how many numbers a user adds at most.
+        clip: the longest that a user's vector may be, in the L2 norm; 0 if ``each`` is given.
+        lower, upper: of the values of means and quantiles.
+        levels: between them, for quantiles.
+        quantiles: which, strictly between 0 and 1.
+        most: how many labels a ``top`` names.
+        threshold: above which a ``threshold`` says so.
+        noise: standard deviation; 0 if it follows from the budget.
+        active_windows: in how many windows the budget lets every user count fully, if ``noise``
+            is 0.
+        share: of the budget, for these windows; 0 for an equal one.
+    """
+
+    name: str
+    kind: Kind
+    of: Of
+    window: int
+    every: int
+    column: str = ""
+    by: str = ""
+    labels: tuple[Label, ...] = ()
+    edges: tuple[float, ...] = ()
+    where: tuple[Condition, ...] = ()
+    each: float = 0.0
+    groups: int = 1
+    clip: float = 0.0
+    lower: float = 0.0
+    upper: float = 0.0
+    levels: int = 0
+    quantiles: tuple[float, ...] = ()
+    most: int = 0
+    threshold: float = 0.0
+    noise: float = 0.0
+    active_windows: float = 0.0
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A file of queries.
+
+    Attributes:
+        dataset: which is charged.
+        run: in whose name; the steps of a run are the windows of one file, in the order in which
+            they close.
+        confidence: of the intervals that answers carry.
+        source: where events come from.
+        queries: what is asked.
+    """
+
+    dataset: str
+    run: str
+    confidence: float
+    source: Source
+    queries: tuple[Query, ...]
+
+    def for_a_file(self) -> Questions:
+        """The same of a file, whose events come in the order of their times."""
+        return replace(self, source=replace(self.source, by_arrival=False))
+
+    @property
+    def digest(self) -> str:
+        """Of all that it asks: a run goes on with the same questions or not at all."""
+        content = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def read_questions(path: Path) -> Questions:
+    """The queries of a TOML file.
+
+    Raises:
+        UnusableQueries: it cannot be read or asks for something that cannot be answered; says the
+            line or the key, and what is allowed.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnusableQueries(f"cannot read {path}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UnusableQueries(f"{path} is not TOML: {error}") from error
+    try:
+        return questions_of(content)
+    except UnusableQueries as error:
+        raise UnusableQueries(f"{path}: {error}") from error
+
+
+def questions_of(content: Mapping[str, Any]) -> Questions:
+    """The queries that a file's tables ask.
+
+    Raises:
+        UnusableQueries: with the key.
+    """
+    file = _Table("the file", content)
+    given = file.take("query", [])
+    if not isinstance(given, list) or not all(isinstance(query, dict) for query in given):
+        raise file.fault("query", given, "tables, each under [[query]]")
+    if not 1 <= len(given) <= _MOST_QUERIES:
+        raise UnusableQueries(
+            f"there are {len(given)} queries; write 1 to {_MOST_QUERIES}, each under [[query]]"
+        )
+    source = file.take("input", None)
+    if not isinstance(source, dict):
+        raise file.fault("input", source, "a table that says where events come from")
+    questions = Questions(
+        dataset=file.name("dataset"),
+        run=file.name("run"),
+        confidence=file.number("confidence", 0.95, above=0.0, below=1.0),
+        source=_source(_Table("[input]", source)),
+        queries=tuple(_query(number, query) for number, query in enumerate(given, start=1)),
+    )
+    file.finish()
+    names = [query.name for query in questions.queries]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UnusableQueries(f"two queries are named {min(twice)!r}: give each a name of its own")
+    shares = sum(query.share for query in questions.queries)
+    if shares > 1.0:
+        raise UnusableQueries(f"the shares of the queries sum to {shares:g}; at most 1 is there")
+    return questions
+
+
+def _source(table: _Table) -> Source:
+    clock = table.choice("clock", ("arrival", "events"), "arrival")
+    source = Source(
+        topic=table.text("topic", ""),
+        user=table.text("user"),
+        integers=table.choice("users", ("string", "integer"), "string") == "integer",
+        time=table.text("time"),
+        time_unit=table.choice("time_unit", ("iso", "s", "ms"), "iso"),
+        start=table.moment("start"),
+        lateness=table.duration("lateness", 0),
+        by_arrival=clock == "arrival",
+        ahead=table.duration("ahead", _MS["d"]),
+        idle=table.duration("idle", _MS["m"]),
+    )
+    table.finish()
+    return source
+
+
+def _query(number: int, content: Mapping[str, Any]) -> Query:
+    name = content.get("name")
+    table = _Table(f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content)
+    kind: Any = table.choice("kind", KINDS)
+    of: Any = kind if kind in _OF else "count"
+    if kind in ("top", "threshold"):
+        of = table.choice("of", _OF, "count")
+    window = table.duration("window")
+    every = table.duration("every", window)
+    if window < 1 or every < 1 or window % every or window // every > MOST_PANES:
+        raise table.fault(
+            "every",
+            content.get("every"),
+            f"a part of the window, which is a whole number of them, at most {MOST_PANES}",
+        )
+    settings: dict[str, Any] = {"where": _conditions(table)}
+    numbers = of == "sum" or kind in ("mean", "histogram", "quantiles")
+    if numbers:
+        settings["column"] = table.text("column")
+    if kind in ("count", "distinct", "sum", "mean", "top"):
+        _add_labels(table, settings, needed=kind == "top")
+    if kind == "histogram":
+        settings["edges"] = table.rising("edges", least=2, most=MOST_LABELS + 1)
+    if kind in ("mean", "quantiles"):
+        settings["lower"] = table.number("lower")
+        settings["upper"] = table.number("upper", above=settings["lower"])
+    if kind == "quantiles":
+        settings["levels"] = table.whole("levels", 2, MOST_LABELS, 64)
+        settings["quantiles"] = table.rising("quantiles", least=1, most=100)
+        if not all(0.0 < part < 1.0 for part in settings["quantiles"]):
+            raise table.fault("quantiles", content["quantiles"], "strictly between 0 and 1")
+    if kind == "top":
+        settings["most"] = table.whole("k", 1, len(settings["labels"]))
+    if kind == "threshold":
+        settings["threshold"] = table.number("threshold")
+    _add_bounds(table, settings, kind, of)
+    if ("noise" in content) == ("active_windows" in content):
+        raise UnusableQueries(
+            f"{table.where}: give either noise, a standard deviation in the units of the answer, "
+            "or active_windows, in how many windows the budget shall let every user count fully"
+        )
+    if "noise" in content:
+        settings["noise"] = table.number("noise", above=0.0)
+    else:
+        settings["active_windows"] = table.number("active_windows", least=1.0)
+        if "share" in content:
+            settings["share"] = table.number("share", above=0.0, most=1.0)
+    query = Query(name=table.name("name"), kind=kind, of=of, window=window, every=every, **settings)
+    table.finish()
+    return query
+
+
+def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:
+    if not needed and "by" not in table.content and "labels" not in table.content:
+        return
+    settings["by"] = table.text("by")
+    labels = table.take("labels", None)
+    if (
+        not isinstance(labels, list)
+        or not 1 <= len(labels) <= MOST_LABELS
+        or not all(type(label) in (str, int) for label in labels)
+        or len(set(labels)) < len(labels)
+    ):
+        raise table.fault(
+            "labels",
+            labels,
+            f"a list of 1 to {MOST_LABELS} distinct strings or integers: they are published, "
+            "whether any event has them or not, so they cannot be taken from the events",
+        )
+    settings["labels"] = tuple(labels)
+
+
+def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> None:
+    """How much one user may add."""
+    several = bool(settings.get("labels")) or kind == "histogram"
+    if kind in ("mean", "quantiles"):
+        settings["each"] = table.number("each", above=0.0)
+        return
+    if several and "clip" not in table.content:
+        numbers = len(settings.get("labels", ())) or len(settings["edges"]) - 1
+        settings["groups"] = table.whole("groups", 1, numbers)
+    if of == "distinct" and "clip" not in table.content:
+        settings["each"] = 1.0
+    elif ("each" in table.content) == ("clip" in table.content):
+        raise UnusableQueries(
+            f"{table.where}: say how much one user may add to a window: either each, the most to "
+            "one number, or clip, the longest in the L2 norm"
+        )
+    else:
+        bound = "clip" if "clip" in table.content else "each"
+        settings[bound] = table.number(bound, above=0.0)
+
+
+def _conditions(table: _Table) -> tuple[Condition, ...]:
+    given = table.take("where", {})
+    if not isinstance(given, dict):
+        raise table.fault("where", given, 'a table, as { region = "north" }')
+    return tuple(_condition(table, column, wanted) for column, wanted in given.items())
+
+
+def _condition(table: _Table, column: str, wanted: Any) -> Condition:
+    if type(wanted) in (str, int):
+        return Condition(column, (wanted,))
+    if isinstance(wanted, list) and wanted and all(type(one) in (str, int) for one in wanted):
+        return Condition(column, tuple(wanted))
+    if isinstance(wanted, dict) and wanted and wanted.keys() <= {"at_least", "below"}:
+        inner = _Table(f"{table.where}, where.{column}", wanted)
+        return Condition(
+            column,
+            None,
+            inner.number("at_least", -math.inf),
+            inner.number("below", math.inf),
+        )
+    raise table.fault(
+        f"where.{column}",
+        wanted,
+        "a string, an integer, a list of them, or { at_least = ..., below = ... }",
+    )
+
+
+_MISSING: Final[Any] = object()
+
+
+class _Table:
+    """A table of the file, whose keys are taken one by one; what is left over is unknown."""
+
+    def __init__(self, where: str, content: Mapping[str, Any]) -> None:
+        self.where = where
+        self.content = content
+        self._left = dict(content)
+
+    def fault(self, key: str, value: Any, allowed: str) -> UnusableQueries:
+        said = "is missing" if value is None or value is _MISSING else f"is {value!r}"
+        return UnusableQueries(f"{self.where}: {key} {said}; it must be {allowed}")
+
+    def take(self, key: str, default: Any = _MISSING) -> Any:
+        return self._left.pop(key, default)
+
+    def finish(self) -> None:
+        if self._left:
+            known = sorted(self.content.keys() - self._left.keys())
+            raise UnusableQueries(
+                f"{self.where}: {min(self._left)} means nothing here; of what there is, "
+                f"{', '.join(known)} are used"
+            )
+
+    def text(self, key: str, default: Any = _MISSING) -> str:
+        value = self.take(key, default)
+        if not isinstance(value, str) or (default is _MISSING and not value):
+            raise self.fault(key, value, "a string")
+        return value
+
+    def name(self, key: str) -> str:
+        value = self.take(key)
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            allowed = "1 to 128 letters, digits, dots, dashes and underscores"
+            raise self.fault(key, value, allowed)
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:
+        value = self.take(key, default)
+        if value not in choices:
+            raise self.fault(key, value, f"one of {', '.join(choices)}")
+        return str(value)
+
+    def number(
+        self,
+        key: str,
+        default: Any = _MISSING,
+        *,
+        above: float = -math.inf,
+        below: float = math.inf,
+        least: float = -math.inf,
+        most: float = math.inf,
+    ) -> float:
+        value = self.take(key, default)
+        if default is not _MISSING and value is default:
+            return float(value)
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not (above < value < below and least <= value <= most and abs(value) < 2.0**200)
+        ):
+            limits = [
+                f"{word} {limit:g}"
+                for word, limit in (
+                    ("above", above),
+                    ("below", below),
+                    ("at least", least),
+                    ("at most", most),
+                )
+                if math.isfinite(limit)
+            ] or ["of at most 60 digits"]
+            raise self.fault(key, value, " ".join(["a number", " and ".join(limits)]).strip())
+        return float(value)
+
+    def whole(self, key: str, least: int, most: int, default: Any = _MISSING) -> int:
+        value = self.take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.fault(key, value, f"a whole number from {least} to {most}")
+        return value
+
+    def rising(self, key: str, least: int, most: int) -> tuple[float, ...]:
+        value = self.take(key)
+        if (
+            not isinstance(value, list)
+            or not least <= len(value) <= most
+            or not all(isinstance(x, int | float) and math.isfinite(x) for x in value)
+            or any(a >= b for a, b in pairwise(value))
+        ):
+            raise self.fault(key, value, f"a list of {least} to {most} numbers that rise")
+        return tuple(map(float, value))
+
+    def duration(self, key: str, default: Any = _MISSING) -> int:
+        """In ms."""
+        value = self.take(key, default)
+        if isinstance(value, int) and value is default:
+            return value
+        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            raise self.fault(key, value, 'a number and a unit, as "90s", "15m", "6h", "1d", "1w"')
+        return int(found[1]) * _MS[found[2]]
+
+    def moment(self, key: str) -> int:
+        """In ms since 1970; without a zone it is UTC."""
+        value = self.take(key)
+        if isinstance(value, datetime):
+            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        elif isinstance(value, date):
+            moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        else:
+            raise self.fault(
+                key,
+                None if value is _MISSING else value,
+                "a date or a time without quotes, as 2026-01-01: when the first windows begin, "
+                "since that the first event came is data, too",
+            )
+        return math.floor(moment.timestamp() * 1000)

@@ -1,0 +1,147 @@
+"""Windows of time: which events are in them, and when they close.
+
+A window is made of panes as long as the way from one window to the next, so that an event is kept
+once however many windows it is in. What users add is kept in whole numbers: their sums are the same
+in whatever order events came, and so is what is charged when a window is built again.
+
+Which step of the run is which window of which query follows from the file alone: windows close in
+the order of their ends, and of the file among equals. Not even how many there are is data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from streams.answerer.questions import Query, Questions
+from streams.schemas import User
+
+Added: TypeAlias = dict[int, int]
+"""By coordinate, what a user adds to it, in whole numbers of a small unit."""
+Content: TypeAlias = dict[User, Added]
+"""What each user adds to a window."""
+
+
+class Window(NamedTuple):
+    """A window of a query: the step of the run, which query, and the window's number."""
+
+    step: int
+    query: int
+    number: int
+    start: int
+    end: int
+    closes: int
+
+
+class Calendar:
+    """Which window closes next.
+
+    Attributes:
+        numbers: of the windows that close next, one of each query.
+        next: the one of them that closes first.
+    """
+
+    def __init__(self, questions: Questions, step: int = 0) -> None:
+        self._source = questions.source
+        self._queries = questions.queries
+        self.numbers = [0] * len(questions.queries)
+        self.next = self._next()
+        for _ in range(step):
+            self.advance()
+
+    @property
+    def step(self) -> int:
+        """The step of the run that charges the next window."""
+        return sum(self.numbers)
+
+    def advance(self) -> None:
+        """Go on to the window after it."""
+        self.numbers[self.next.query] += 1
+        self.next = self._next()
+
+    def _next(self) -> Window:
+        return min(map(self._window, range(len(self._queries))), key=lambda w: (w.closes, w.query))
+
+    def _window(self, query: int) -> Window:
+        asked, number = self._queries[query], self.numbers[query]
+        start = self._source.start + number * asked.every
+        end = start + asked.window
+        return Window(self.step, query, number, start, end, end + self._source.lateness)
+
+
+@dataclass
+class _Bucket:
+    """Events of one pane that count in the same windows."""
+
+    users: Content = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)  # offset by partition
+
+
+class Panes:
+    """The events of one query that may still count.
+
+    Args:
+        query: what is asked.
+        start: when its first window begins.
+        lateness: how long after its end a window waits.
+    """
+
+    def __init__(self, query: Query, start: int, lateness: int) -> None:
+        self._every, self._start = query.every, start
+        self._panes = query.window // query.every
+        self._closes_after = query.window + lateness  # from the begin of a window
+        self._buckets: dict[tuple[int, int], _Bucket] = {}
+
+    def windows_of(self, time: int, closed: int, arrived: int | None) -> tuple[int, int, int]:
+        """The first window that an event of this time counts in, the first that it is in, and the
+        last one, for both.
+
+        Args:
+            time: of the event.
+            closed: how many windows have closed.
+            arrived: by the broker's clock; None if that does not count.
+        """
+        last = (time - self._start) // self._every
+        belongs = max(last - self._panes + 1, 0)
+        first = max(belongs, closed)
+        if arrived is not None:
+            first = max(first, (arrived - self._closes_after - self._start) // self._every + 1)
+        return first, belongs, last
+
+    def add(
+        self, user: User, added: Sequence[tuple[int, int]], first: int, last: int, place: _Place
+    ) -> None:
+        """Keep what an event adds to the windows from ``first`` to ``last``."""
+        bucket = self._buckets.get((last, first))
+        if bucket is None:
+            bucket = self._buckets[last, first] = _Bucket()
+        sums = bucket.users.setdefault(user, {})
+        for coordinate, amount in added:
+            sums[coordinate] = sums.get(coordinate, 0) + amount
+        partition, offset = place
+        if offset < bucket.first.get(partition, offset + 1):
+            bucket.first[partition] = offset
+
+    def content(self, window: int) -> Content:
+        """What each user adds to a window."""
+        total: Content = {}
+        for (pane, first), bucket in self._buckets.items():
+            if first <= window <= pane < window + self._panes:
+                for user, added in bucket.users.items():
+                    sums = total.setdefault(user, {})
+                    for coordinate, amount in added.items():
+                        sums[coordinate] = sums.get(coordinate, 0) + amount
+        return total
+
+    def close(self, window: int) -> None:
+        """Forget what counts in no window after this one."""
+        for key in [key for key in self._buckets if key[0] <= window]:
+            del self._buckets[key]
+
+    def begins(self) -> Iterable[Mapping[int, int]]:
+        """The offsets by partition from which on all that is kept can be read again."""
+        return (bucket.first for bucket in self._buckets.values())
+
+
+_Place = tuple[int, int]

@@ -1,0 +1,42 @@
+"""The arguments of `turnstile answer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streams.cli.options import CLIENT, Later, path_of, verb
+
+answer = Later("streams.cli.answer")
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def add_answer(verbs: Any) -> None:
+    """Add the command."""
+    command = verb(
+        verbs,
+        "answer",
+        answer.answer,
+        "answer the queries of a file privately, as windows of events close",
+        CLIENT,
+        "Events come from the topic that the file names, or from --input. Every window is charged "
+        "user by user and released once, to the topic `answers`; start it again after a crash and "
+        "it goes on. docs/answering.md says what a file can ask.",
+    )
+    command.add_argument("file", type=path_of, metavar="QUERIES.toml")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--input",
+        type=path_of,
+        metavar="FILE",
+        help="events of the past: .csv, .jsonl or .parquet",
+    )
+    where.add_argument(
+        "--check", action="store_true", help="say what would be asked, and charge nothing"
+    )
+    command.add_argument(
+        "--log-level",
+        type=str.upper,
+        choices=_LOG_LEVELS,
+        default="WARNING",
+        help="(default WARNING)",
+    )

@@ -1,0 +1,108 @@
+"""Columns of a frame by their names, and several queries side by side.
+
+A frame is whatever has named columns: of pandas, polars or Arrow, or a mapping of names to columns.
+Both columns come from one frame, so that a row's user and a row's value are never of two rows,
+however either was sorted or filtered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.schemas import User
+from streams.sdk.arguments import Ids, read_numbers, read_users
+from streams.sdk.errors import InvalidRequest
+
+Rows: TypeAlias = NDArray[np.float64]
+
+
+def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, Rows]:
+    """The distinct users of a frame, and of each the sum of its rows: (n,) for one column, (n, d).
+
+    Raises:
+        InvalidRequest: no frame, a column that it does not have, or what is in it is not usable.
+    """
+    names = [value] if isinstance(value, str) else list(value)
+    if not names:
+        raise InvalidRequest("value names no column")
+    ids = read_users(_column(frame, user))
+    columns = [read_numbers(name, _column(frame, name))[0] for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if column.shape != (len(ids),):
+            raise InvalidRequest(
+                f"column {name!r} has shape {column.shape}, and {user!r} has {len(ids)} rows"
+            )
+        if not np.isfinite(column).all():
+            raise InvalidRequest(
+                f"column {name!r} has values that are missing or not finite: leave those rows out"
+            )
+    users, places = _places(ids)
+    rows = np.zeros((len(users), len(names)))
+    with np.errstate(over="ignore"):
+        np.add.at(rows, places, np.column_stack(columns))
+    return users, rows[:, 0] if isinstance(value, str) else rows
+
+
+def side_by_side(
+    queries: Mapping[str, tuple[Ids, Rows]], scales: Mapping[str, float]
+) -> tuple[Ids, Rows, dict[str, slice]]:
+    """The users of all queries, one row each: what they contribute to each query, one behind the
+    other, in units of its scale; and where each query is.
+
+    Raises:
+        InvalidRequest: a query names a user twice.
+    """
+    everyone: Ids = _joined([ids for ids, _ in queries.values()])
+    users, places = _places(everyone)
+    widths = {n: rows.shape[1] if rows.ndim == 2 else 1 for n, (_, rows) in queries.items()}
+    joint = np.zeros((len(users), sum(widths.values())))
+    columns, first, begin = {}, 0, 0
+    for name, (ids, rows) in queries.items():
+        mine = places[begin : begin + len(ids)]
+        if len(np.unique(mine)) < len(ids):
+            raise InvalidRequest(f"query {name!r} has a user twice: add its contributions up first")
+        columns[name] = slice(first, first + widths[name])
+        joint[mine, columns[name]] = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
+        first, begin = first + widths[name], begin + len(ids)
+    return users, joint, columns
+
+
+def _column(frame: Any, name: str) -> Any:
+    if isinstance(frame, Mapping):
+        names = list(frame)
+    elif hasattr(frame, "column_names"):
+        names = list(frame.column_names)
+    elif hasattr(type(frame), "columns"):
+        names = list(frame.columns)
+    else:
+        raise InvalidRequest(
+            f"frame is a {type(frame).__name__}: give a frame of pandas, polars or Arrow, or a "
+            "mapping of names to columns"
+        )
+    if names.count(name) != 1:
+        found = "twice" if name in names else "not"
+        raise InvalidRequest(
+            f"column {name!r} is {found} in the frame, which has {', '.join(map(repr, names))}"
+        )
+    return frame[name]
+
+
+def _places(ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
+    """The distinct ids, and which of them each one is."""
+    if isinstance(ids, np.ndarray):
+        distinct, places = np.unique(ids, return_inverse=True)
+        return distinct, places.astype(np.int64)
+    known: dict[User, int] = {}
+    found = [known.setdefault(user, len(known)) for user in ids]
+    return list(known), np.array(found, dtype=np.int64)
+
+
+def _joined(parts: Sequence[Ids]) -> Ids:
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
+    return [u for p in parts for u in (p.tolist() if isinstance(p, np.ndarray) else p)]

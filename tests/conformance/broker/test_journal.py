@@ -1,0 +1,84 @@
+"""The journal of an answerer in memory and on Kafka are the same to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from streams.answerer.journal import Journal, MemoryJournal, Pages
+from streams.answerer.kafka_journal import KafkaJournal
+from streams.answerer.marks import Mark
+from streams.config import Config
+from streams.topics.answers import ensure_answer_topics
+from tests.conformance.broker.conftest import BROKERS
+
+Opened = Callable[[str], Journal]
+
+
+@pytest.fixture(params=BROKERS)
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """Opens journals of runs on topics on which nothing was written yet."""
+    journals: list[Journal] = []
+    pages = Pages()
+    if request.param == "kafka":
+        address = request.getfixturevalue("kafka")
+        config = Config(kafka=address, prefix=f"t{uuid4().hex[:8]}.")
+        ensure_answer_topics(config)
+        ensure_answer_topics(config)  # again is fine
+
+    def opener(run: str) -> Journal:
+        journal: Journal = (
+            MemoryJournal(pages, "d", run)
+            if request.param == "memory"
+            else KafkaJournal(config, "d", run)
+        )
+        journals.append(journal)
+        return journal
+
+    yield opener
+    for journal in journals:
+        journal.close()
+
+
+def mark(run: str, step: int, owner: str = "o") -> Mark:
+    positions = {0: step, 7: 2**40}
+    return Mark("answered", "d", run, 3, owner, step, positions=positions, answer=b"\x00\xff")
+
+
+def test_marks_come_back_in_the_order_in_which_anybody_wrote_them(opened: Opened) -> None:
+    first, second, other = opened("r"), opened("r"), opened("s")
+    assert first.catch_up() == []
+    first.append(mark("r", 0))
+    other.append(mark("s", 5))
+    second.append(mark("r", 1, "p"))
+    first.append(mark("r", 2))
+    wanted = [mark("r", 0), mark("r", 1, "p"), mark("r", 2)]
+    assert list(first.catch_up()) == wanted
+    assert first.catch_up() == []
+    second.append(mark("r", 3, "p"))
+    assert list(first.catch_up()) == [mark("r", 3, "p")]
+    assert list(second.catch_up()) == [*wanted, mark("r", 3, "p")]
+    assert list(other.catch_up()) == [mark("s", 5)]
+    assert len(opened("r").catch_up()) == 4
+
+
+def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> None:
+    writer, reader = opened("r"), opened("r")
+    for step in range(20):
+        writer.append(mark("r", step))
+        assert list(writer.catch_up()) == [mark("r", step)]
+        assert list(reader.catch_up()) == [mark("r", step)]
+
+
+def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> None:
+    journal, other = opened("r"), opened("s")
+    assert journal.published(0) == []
+    journal.publish(b"first")
+    other.publish(b"not mine")
+    place = journal.end()
+    journal.publish(b"second")
+    assert list(journal.published(0)) == [b"first", b"second"]
+    assert list(journal.published(place)) == [b"second"]
+    assert list(opened("r").published(place)) == [b"second"]

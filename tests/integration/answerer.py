@@ -1,0 +1,80 @@
+"""An answerer that is killed (SIGKILL), or stopped (SIGSTOP), at a point of a step.
+
+opened       the run is open, the input has not been read again
+closing      the mark that a window closes is written
+charged      one partition's part of the charge is in Kafka
+drawn        the charge is decided, and the noise is drawn
+sleep        the same, and there it is stopped, until somebody wakes it up
+answered     the mark with the answer is written, and nothing is published
+published    the answer is published
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from streams.answerer.answering import Answering
+from streams.answerer.kafka_journal import KafkaJournal
+from streams.answerer.marks import Mark
+from streams.cli.main import main
+from streams.queries.answerer import QueryAnswerer
+from streams.sdk.kafka_connection import KafkaConnection
+
+
+def doom(point: str, step: int) -> None:
+    """Have this process end there."""
+    at: dict[str, int] = {"step": -1}
+
+    def end_if(where: str, now: int, how: int = signal.SIGKILL) -> None:
+        if point == where and now == step:
+            os.kill(os.getpid(), how)
+
+    def behind(kind: type, name: str, then: Any) -> None:
+        original = getattr(kind, name)
+
+        def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
+            done = original(self, *arguments, **options)
+            then(self, *arguments)
+            return done
+
+        setattr(kind, name, wrapped)
+
+    def marked(journal: KafkaJournal, mark: Mark) -> None:
+        at["step"] = mark.step if mark.kind != "begin" else -1
+        end_if(mark.kind, mark.step)
+
+    behind(KafkaJournal, "append", marked)
+    behind(KafkaJournal, "publish", lambda journal, answer: end_if("published", at["step"]))
+    behind(QueryAnswerer, "answer", lambda answerer, users, rows: end_if("drawn", at["step"]))
+    behind(
+        QueryAnswerer,
+        "answer",
+        lambda answerer, users, rows: end_if("sleep", at["step"], signal.SIGSTOP),
+    )
+
+    def opened(answering: Answering) -> None:
+        end_if("opened", answering.desk.calendar.step)
+
+    behind(Answering, "start", opened)
+    publish = KafkaConnection._publish
+
+    def publish_one(self: Any, waiting: Any) -> None:
+        if point == "charged" and at["step"] == step:
+            first = dict(list(waiting.requests.items())[:1])
+            publish(self, type(waiting)(first))
+            self._open().flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        publish(self, waiting)
+
+    KafkaConnection._publish = publish_one  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if arguments[0] != "answer":
+        doom(arguments[0], int(arguments[1]))
+        arguments = arguments[2:]
+    sys.exit(main(arguments))

@@ -1,0 +1,250 @@
+"""The answerer on a real broker and Redis: killed at any moment, each window is answered once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from streams.answerer.questions import read_questions
+from streams.schemas import Charge, decode_request
+from streams.topics.clients import new_reader
+from streams.wire.packing import charge_digest
+from tests.integration import answerer
+from tests.integration.command import turnstile
+from tests.integration.service import Service, ServiceFactory, eventually
+
+DAYS = 8
+POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
+FILE = """
+dataset = "{name}"
+run = "r"
+[input]
+topic = "{topic}"
+user = "user"
+users = "integer"
+time = "day"
+start = 2026-01-01
+clock = "events"
+lateness = "1h"
+[[query]]
+name = "buyers"
+kind = "distinct"
+window = "1d"
+noise = 2.0
+[[query]]
+name = "spent"
+kind = "sum"
+column = "amount"
+by = "shop"
+labels = ["north", "south"]
+clip = 10.0
+window = "2d"
+every = "1d"
+noise = 20.0
+"""
+STEPS = (DAYS - 1) + (DAYS - 2)
+
+
+def events() -> list[tuple[int, dict[str, Any]]]:
+    """By partition: some users a day, in the order of time in each partition."""
+    return [
+        (
+            user % 2,
+            {
+                "user": user,
+                "day": f"2026-01-{day + 1:02d}T0{user % 10}:30:00",
+                "amount": 0.1 * user + day,
+                "shop": ("north", "south", "west")[(user + day) % 3],
+            },
+        )
+        for day in range(DAYS)
+        for user in sorted(range(day, 30 + day, 3), key=lambda user: user % 10)
+    ]
+
+
+@pytest.fixture(scope="module")
+def shared(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=1, partitions=2) as service:
+        yield service
+
+
+@pytest.fixture
+def file(shared: Service, name: str, tmp_path: Path) -> Path:
+    """Questions about a topic with all events in it, of a dataset that is there."""
+    shared.client.create_dataset(name, budget=0.9, user_ids="integer")
+    topic = f"{shared.prefix}events-{name}"
+    admin = KafkaAdminClient(bootstrap_servers=shared.kafka)
+    admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": {}}})
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
+    for number, (partition, event) in enumerate(events()):
+        encode = (msgspec.json if number % 2 else msgspec.msgpack).encode
+        producer.send(topic, value=encode(event), partition=partition)
+    producer.close()
+    path = tmp_path / "queries.toml"
+    path.write_text(FILE.format(name=name, topic=topic))
+    return path
+
+
+def start(service: Service, file: Path, *doom: str) -> subprocess.Popen[bytes]:
+    """An answerer, which is killed at a point of a step if it comes to it."""
+    environment = {**os.environ, "TURNSTILE_KAFKA": service.kafka}
+    environment["TURNSTILE_PREFIX"] = service.prefix
+    command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def answers_of(service: Service, dataset: str) -> dict[int, list[bytes]]:
+    """What was published, by step."""
+    found = defaultdict(list)
+    place = TopicPartition(f"{service.prefix}answers", 0)
+    reader = new_reader(service.config)
+    try:
+        reader.assign([place])
+        reader.seek_to_beginning(place)
+        end = reader.end_offsets([place])[place]
+        while reader.position(place) < end:
+            for record in reader.poll(timeout_ms=200).get(place, []):
+                answer = msgspec.json.decode(record.value)
+                if answer["dataset"] == dataset:
+                    found[answer["step"]].append(record.value)
+    finally:
+        reader.close()
+    return dict(found)
+
+
+def contents_of(service: Service, dataset: str) -> dict[tuple[int, int], set[bytes]]:
+    """With what every step was charged, by partition."""
+    service.log.refresh()
+    found = defaultdict(set)
+    for partition, _, value in service.log.records["norms"]:
+        request = decode_request(value)
+        if isinstance(request, Charge) and request.dataset == dataset:
+            found[partition, request.step].add(charge_digest(request))
+    return dict(found)
+
+
+def assert_answered_once(service: Service, dataset: str, steps: int = STEPS) -> None:
+    answers = answers_of(service, dataset)
+    assert sorted(answers) == list(range(steps))
+    assert all(len(set(values)) == 1 for values in answers.values())
+    contents = contents_of(service, dataset)
+    assert len(contents) == service.partitions * steps
+    assert all(len(digests) == 1 for digests in contents.values())
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_window_once(
+    shared: Service, name: str, file: Path
+) -> None:
+    for point, step in POINTS.items():
+        process = start(shared, file, point, str(step))
+        try:
+            assert process.wait(timeout=120) == -signal.SIGKILL, point
+        finally:
+            stop(process)
+    last = start(shared, file)
+    try:
+        eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    finally:
+        stop(last)
+    assert_answered_once(shared, name)
+    shared.audit()
+
+
+def test_a_second_answerer_takes_over_and_the_first_one_ends(
+    shared: Service, name: str, file: Path
+) -> None:
+    first = start(shared, file, "sleep", "4")  # with its decision in hand
+    try:
+        eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
+        second = start(shared, file)
+        try:
+            eventually(lambda: len(answers_of(shared, name)) == STEPS)
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(timeout=120) == 1
+        finally:
+            stop(second)
+    finally:
+        stop(first)
+    assert_answered_once(shared, name)
+    shared.audit()
+
+
+def test_a_file_gives_the_answers_of_the_topic(
+    shared: Service, name: str, file: Path, tmp_path: Path
+) -> None:
+    """Charge by charge: the noise is another one."""
+    rows = [event for _, event in events()]
+    past = tmp_path / "events.jsonl"
+    past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
+    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    live = start(shared, file)
+    try:
+        eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    finally:
+        stop(live)
+    other = f"{name}-file"
+    shared.client.create_dataset(other, budget=0.9, user_ids="integer")
+    copy = tmp_path / "file.toml"
+    copy.write_text(file.read_text().replace(f'dataset = "{name}"', f'dataset = "{other}"'))
+    done = turnstile("answer", str(copy), "--input", str(past), "--json", environment=environment)
+    assert done.code == 0, done.said
+    shown = done.lines
+    assert [line["step"] for line in shown] == list(range(STEPS + 2))  # the last day's are whole
+    live_answers = answers_of(shared, name)
+    for line in shown[:STEPS]:
+        beside = msgspec.json.decode(live_answers[line["step"]][0])
+        public = ("query", "start", "end", "labels", "noise_stddev", "worst_case_left")
+        assert [line.get(key) for key in public] == [beside.get(key) for key in public]
+    shared.log.refresh()
+    assert charges_of(shared, name) == charges_of(shared, other)
+    again = turnstile("answer", str(copy), "--input", str(past), environment=environment)
+    assert (again.code, again.out) == (0, "")
+    assert_answered_once(shared, other, STEPS + 2)
+
+
+def charges_of(service: Service, dataset: str) -> dict[tuple[int, int], tuple[Any, bytes]]:
+    """Who was charged what in each of the steps that both have."""
+    found = {}
+    for partition, _, value in service.log.records["norms"]:
+        request = decode_request(value)
+        if isinstance(request, Charge) and request.dataset == dataset and request.step < STEPS:
+            found[partition, request.step] = (request.users, request.norms)
+    return found
+
+
+def test_what_cannot_be_asked_is_refused_by_the_command(
+    shared: Service, name: str, file: Path
+) -> None:
+    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    text = file.read_text()
+    assert read_questions(file).run == "r"
+    for old, new, said in (
+        ('kind = "distinct"', 'kind = "unique"', "[[query]] 1 (buyers): kind is 'unique'"),
+        (f'dataset = "{name}"', 'dataset = "nobody"', "unknown-dataset"),
+        ('users = "integer"', 'users = "string"', 'write users = "integer"'),
+    ):
+        file.write_text(text.replace(old, new))
+        (file.parent / "none.csv").write_text("user,day,amount,shop\n")
+        done = turnstile(
+            "answer", str(file), "--input", str(file.parent / "none.csv"), environment=environment
+        )
+        assert done.code in (1, 2)
+        assert said in done.said
+    assert answers_of(shared, name) == {}

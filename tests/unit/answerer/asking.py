@@ -1,0 +1,61 @@
+"""Files of queries, and events, for tests of the answerer."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import msgspec
+
+from streams.answerer.desk import Place
+from streams.answerer.kinds import Asked
+from streams.answerer.questions import Query, Questions, questions_of
+
+FILE = """
+dataset = "d"
+run = "r"
+
+[input]
+topic = "events"
+user = "u"
+users = "integer"
+time = "t"
+time_unit = "ms"
+start = 1970-01-01
+clock = "events"
+"""
+COUNT = """
+[[query]]
+name = "count"
+kind = "count"
+window = "10ms"
+each = 2
+noise = 1.0
+"""
+
+
+def asked_of(text: str) -> Questions:
+    """The questions of a file."""
+    return questions_of(tomllib.loads(text))
+
+
+def query_of(text: str, **settings: Any) -> Query:
+    """One query, of windows of 10 ms and with noise 1, from its other keys."""
+    rest = {"window": '"10ms"', "noise": "1.0", "name": '"q"', **settings}
+    lines = "\n".join(f"{key} = {value}" for key, value in rest.items())
+    return asked_of(f"{FILE}\n[[query]]\n{text}\n{lines}\n").queries[0]
+
+
+def ask(text: str, **settings: Any) -> Asked:
+    """The same, ready to be asked."""
+    return Asked(query_of(text, **settings))
+
+
+def event(user: int, time: int, **columns: Any) -> bytes:
+    """An event as it is sent."""
+    return msgspec.json.encode({"u": user, "t": time, **columns})
+
+
+def at(offset: int, partition: int = 0) -> Place:
+    """A place in the input."""
+    return Place(partition, offset)

@@ -1,0 +1,231 @@
+"""Every window is charged once and answered once, whoever is killed when, or comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.answerer.answering import Answering
+from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.marks import Mark, Superseded
+from streams.answerer.questions import UnusableQueries
+from streams.schemas import Reason
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import Fenced
+from tests.examples import examples
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.lives import Doom, World, read, survive
+
+
+def calm() -> World:
+    world = World()
+    world.live()
+    return world
+
+
+CALM = calm()
+STEPS = len(CALM.answers)
+PLACES = 200
+
+
+def assert_whole(world: World, rejects: Set[Reason] = frozenset()) -> None:
+    """What was charged is what a life without an end would have charged, and nothing twice."""
+    assert world.answers.keys() == CALM.answers.keys()
+    assert all(len(answers) == 1 for answers in world.answers.values())
+    assert world.contents == CALM.contents
+    assert world.service.spent_units() == CALM.service.spent_units()
+    assert set(world.service.rejects) <= rejects
+
+
+def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
+    assert STEPS == 2 + 4  # windows of 10 ms, and of 8 ms every 4 ms, in 22 ms
+    assert len(CALM.pages.answers) == STEPS
+    assert_whole(CALM)
+    values = [msgspec.json.decode(value) for _, value in CALM.pages.answers]
+    assert [value["step"] for value in values] == list(range(STEPS))
+    assert values[0]["start"] == "1970-01-01T00:00:00Z"
+    assert [value["worst_case_left"] for value in values] == sorted(
+        (value["worst_case_left"] for value in values), reverse=True
+    )
+
+
+def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_answered_twice() -> (
+    None
+):
+    places = 0
+    for place in range(1, PLACES):
+        world = World()
+        if not survive(world, [place]):
+            break
+        places += 1
+        assert_whole(world)
+    assert places > 5 * STEPS  # of every step there are several
+
+
+@given(st.lists(st.integers(1, 30), max_size=12))
+@examples(50)
+def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(dooms: list[int]) -> None:
+    world = World()
+    survive(world, dooms)
+    assert_whole(world)
+
+
+def test_one_that_was_paused_anywhere_and_comes_back_answers_nothing_more() -> None:
+    """It wakes up before or behind anything that it does, with a decision in hand or without."""
+    outdone = 0
+    for place in range(1, PLACES):
+        world = World()
+        sleeper = Sleeper(world, place)
+        try:
+            world.live(sleeper)
+        except (Superseded, Fenced):
+            outdone += 1
+        if sleeper.count < place:
+            break
+        assert_whole(world, rejects={Reason.OLDER_ATTEMPT})
+    assert outdone > 5 * STEPS
+
+
+class Sleeper(Doom):
+    """Sleeps at a place for as long as another one answers everything."""
+
+    def __init__(self, world: World, at: int) -> None:
+        super().__init__(at)
+        self._world = world
+
+    def touch(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            its_own = self._world.service.__dict__.pop("_publish", None)
+            self._world.live()
+            if its_own is not None:
+                self._world.service.__dict__["_publish"] = its_own
+
+
+def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
+    world = World()
+    world.live()
+    forged = Mark("answered", "d", "r", 1, world.pages.marks[0].owner, STEPS, answer=b"{}")
+    world.live()  # the second attempt
+    world.pages.marks.append(forged)
+    world.live()
+    assert_whole(world)
+
+
+def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
+    world = World()
+    world.live()
+    lost = world.pages.answers.pop()
+    world.live()
+    assert world.pages.answers[-1] == lost
+    assert len(world.pages.answers) == STEPS
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5])
+def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(kept: int) -> None:
+    world = World()
+    world.live()
+    del world.pages.marks[kept:]
+    answers = list(world.pages.answers)
+    with pytest.raises(UnusableQueries, match="another name"):
+        world.live()
+    assert world.pages.answers == answers
+
+
+def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
+    """The service would hand its step back, as one that did not go out."""
+    world = World()
+    world.live()
+    del world.pages.marks[-1]
+    with pytest.raises(UnusableQueries, match="answers-state has lost its end"):
+        world.live()
+    assert_whole(world)
+
+
+def test_a_run_goes_on_with_the_same_questions_and_the_same_input_alone() -> None:
+    world = World()
+    world.live()
+    journal = MemoryJournal(world.pages, "d", "r")
+    for questions, source, said in (
+        (asked_of(FILE + COUNT), "x", "other questions"),
+        (world.questions, "y", "another input"),
+    ):
+        with pytest.raises(UnusableQueries, match=said):
+            Answering(questions, source, lambda r: world.service.open(), journal).start()
+        journal = MemoryJournal(world.pages, "d", "r")
+
+
+def test_a_run_that_something_else_charges_is_not_answered() -> None:
+    world = World()
+    world.service.open().charge([1], [1.0], noise_stddev=1.0)
+    with pytest.raises(UnusableQueries, match="something else charges it"):
+        world.live()
+    assert world.pages.answers == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "said"),
+    [
+        ({"measure": "pure-dp"}, "", "cannot charge the Gaussian noise"),
+        ({"user_ids": "string"}, "", 'write users = "string"'),
+        ({"measure": "renyi", "epsilon": 1.0, "delta": 1e-6}, "active_windows = 3", "give noise"),
+        ({"budget": 1e-13}, "active_windows = 3\nshare = 0.001", "no noise follows"),
+        ({}, "noise = 1e-200", "noise_stddev"),
+    ],
+)
+def test_what_a_dataset_cannot_be_charged_is_refused_before_anything_is(
+    policy: dict[str, object], text: str, said: str
+) -> None:
+    turnstile = Turnstile.in_memory(partitions=1)
+    turnstile.create_dataset(
+        "d", **({"budget": 1.0, **policy} if "epsilon" not in policy else policy)
+    )  # type: ignore[arg-type]
+    questions = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
+    pages = Pages()
+    answering = Answering(
+        questions, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d", "r")
+    )
+    with pytest.raises(UnusableQueries, match=said):
+        answering.start()
+    assert turnstile.run("d", "r").step == 0
+
+
+def test_noise_follows_from_the_budget_and_every_user_counts_on_so_many_windows() -> None:
+    world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "active_windows = 3")))
+    world.service.withdraw("d")
+    world.service.create("d", budget=2.0, user_ids="integer")
+    world.events = [event(7, time) for time in range(0, 60, 5)]
+    world.live()
+    answers = [msgspec.json.decode(value) for _, value in world.pages.answers]
+    assert [answer["worst_case_left"] for answer in answers] == [2, 1, 0, 0, 0]
+    assert answers[0]["noise_stddev"] == pytest.approx(math.sqrt(3 * 4 / (2 * 2.0)), rel=1e-6)
+    asked = [charge[7] for charge in world.service.charged() if charge]
+    assert asked == pytest.approx([2.0] * 5)
+    assert world.service.spent()[7] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> None:
+    errors = []
+    for seed in range(40):
+        world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "noise = 3.0")))
+        journal = MemoryJournal(world.pages, "d", "r")
+        answering = Answering(
+            world.questions,
+            "x",
+            lambda r, world=world: world.service.open(released=r),  # type: ignore[misc]
+            journal,
+            noise=np.random.default_rng(seed),
+        )
+        answering.start()
+        read(answering, world.events)
+        first = msgspec.json.decode(world.pages.answers[0][1])
+        assert first["noise_stddev"] == 3.0
+        errors.append(first["value"] - 8.0)  # users 0, 1, 2 twice at most and 5 twice
+    assert 1.5 < float(np.std(errors)) < 4.5
+    assert len(set(errors)) == 40

@@ -1,0 +1,118 @@
+"""Files of events: the same answers from each kind, in the order of their times."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from streams.answerer.answering import Answering
+from streams.answerer.files import EventFile, answer_file
+from streams.answerer.journal import MemoryJournal
+from streams.answerer.questions import UnusableQueries
+from tests.unit.answerer.asking import FILE, asked_of
+from tests.unit.answerer.lives import World
+
+QUESTIONS = asked_of(
+    FILE.replace('time_unit = "ms"\n', "")
+    + """
+[[query]]
+name = "spent"
+kind = "sum"
+column = "x"
+by = "c"
+labels = ["a", 2]
+where = { n = 1 }
+each = 4
+groups = 2
+window = "1d"
+noise = 1.0
+"""
+)
+ROWS = [
+    {
+        "u": user,
+        "t": f"1970-01-0{day}T0{user}:00:00",
+        "x": day + user / 4,
+        "c": "a" if user % 2 else "2",
+        "n": 1 if day < 4 else 0,
+    }
+    for day in (1, 2, 4)
+    for user in range(5)
+]
+
+
+def csv_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as lines:
+        out = csv.DictWriter(lines, list(rows[0]))
+        out.writeheader()
+        out.writerows(rows)
+
+
+def jsonl_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in rows) + b"\n\n")
+
+
+def parquet_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+WRITERS = {".csv": csv_file, ".jsonl": jsonl_file, ".parquet": parquet_file}
+
+
+def charged(path: Path) -> list[dict[int | str, float]]:
+    """What the windows of a file cost whom."""
+    world = World(QUESTIONS)
+    file = EventFile(path, QUESTIONS)
+    answering = Answering(
+        QUESTIONS,
+        file.source,
+        lambda released: world.service.open(released=released),
+        MemoryJournal(world.pages, "d", "r"),
+        text=file.text,
+    )
+    answer_file(answering, file)
+    assert sorted(world.answers) == [0, 1, 2, 3]
+    return [charge for charge in world.service.charged() if charge]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_file_of_any_kind_and_order_is_charged_the_same(suffix: str, tmp_path: Path) -> None:
+    rows = [{**row, "c": row["c"] if row["c"] == "a" else 2} for row in ROWS]
+    if suffix == ".parquet":  # a column has one type there
+        rows = [{**row, "c": str(row["c"])} for row in rows]
+    path = tmp_path / f"events{suffix}"
+    found = []
+    for seed in range(3):
+        random.Random(seed).shuffle(rows)
+        WRITERS[suffix](path, rows)
+        found.append(charged(path))
+    assert found[0] == found[1] == found[2]
+    users = {user for record in found[0] for user in record}
+    assert users == ({1, 3} if suffix == ".parquet" else {0, 1, 2, 3, 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.txt", "", "give .csv, .jsonl, .parquet"),
+        ("x.csv", "a,b\n1,2\n", "no column 't'"),
+        ("x.jsonl", '{"u": 1}\n[1]\n', "line 2"),
+        ("x.parquet", "PAR1 this is none", "x.parquet"),
+        ("none/x.csv", None, "cannot read"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(
+    name: str, content: str | None, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UnusableQueries, match=said.replace(".", r"\.")):
+        EventFile(path, QUESTIONS).rows()

@@ -1,0 +1,174 @@
+"""Kinds of queries: nobody changes a noisy sum by more than is charged, whoever else there is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.release.clipping import row_norms
+from streams.answerer.events import Event
+from streams.answerer.kinds import Asked
+from streams.answerer.windows import Content
+from tests.unit.answerer.asking import ask
+
+LABELS = 'by = "c"\nlabels = ["a", "b", "z"]'
+KINDS = {
+    "count": 'kind = "count"\neach = 2',
+    "count by": f'kind = "count"\neach = 2\ngroups = 2\n{LABELS}',
+    "count by, clipped": f'kind = "count"\nclip = 2.5\n{LABELS}',
+    "distinct": 'kind = "distinct"',
+    "distinct by": f'kind = "distinct"\ngroups = 2\n{LABELS}',
+    "sum": 'kind = "sum"\ncolumn = "x"\neach = 3.7',
+    "sum by": f'kind = "sum"\ncolumn = "x"\neach = 3.7\ngroups = 1\n{LABELS}',
+    "sum by, clipped": f'kind = "sum"\ncolumn = "x"\nclip = 0.3\n{LABELS}',
+    "mean": 'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2',
+    "mean by": f'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2\n{LABELS}',
+    "histogram": 'kind = "histogram"\ncolumn = "x"\nedges = [-1, 0, 2, 8]\neach = 1\ngroups = 2',
+    "quantiles": (
+        'kind = "quantiles"\ncolumn = "x"\nlower = 0\nupper = 8\nlevels = 8\nquantiles = [0.5]\n'
+        "each = 2"
+    ),
+    "top": f'kind = "top"\nof = "sum"\ncolumn = "x"\nk = 2\neach = 3\ngroups = 2\n{LABELS}',
+    "threshold": 'kind = "threshold"\nthreshold = 10\neach = 2',
+    "where": 'kind = "count"\neach = 2\nwhere = { c = ["a", "b"], x = { at_least = 0 } }',
+}
+VALUES = [-1e300, -3.0, -0.1, 0.0, 1 / 3, 2.0, 5.5, 1e300]
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(VALUES), st.sampled_from(["a", "b", "c", "z"])),
+    max_size=12,
+)
+
+
+def content_of(asked: Asked, events: list[tuple[int, float, str]]) -> Content:
+    content: Content = {}
+    for user, x, label in events:
+        added = asked.added(Event(user, 0, {"x": x, "c": label}))
+        assert added is not None
+        for coordinate, amount in added:
+            sums = content.setdefault(user, {})
+            sums[coordinate] = sums.get(coordinate, 0) + amount
+    return content
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@given(events=EVENTS, order=st.randoms(use_true_random=False))
+def test_a_user_changes_its_own_row_alone_and_by_no_more_than_the_bound(
+    kind: str, events: list[tuple[int, float, str]], order: random.Random
+) -> None:
+    asked = ask(kind)
+    users, rows = asked.rows(content_of(asked, events))
+    exact = [sum(Fraction(x) ** 2 for x in row) for row in rows.tolist()]
+    assert all(norm <= Fraction(asked.bound) ** 2 for norm in exact)
+    charged = row_norms(rows) if len(rows) else []
+    assert all(Fraction(c) ** 2 >= n for c, n in zip(charged, exact, strict=True))
+    for left_out in users:
+        others = [e for e in events if e[0] != left_out]
+        order.shuffle(others)
+        remaining, their_rows = asked.rows(content_of(asked, others))
+        assert remaining == [user for user in users if user != left_out]
+        kept = [row for user, row in zip(users, rows, strict=True) if user != left_out]
+        assert their_rows.tobytes() == np.array(kept).reshape(-1, asked.dimension).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_no_history_of_one_user_exceeds_the_bound_and_some_comes_close(kind: str) -> None:
+    """All of up to four events: what the worst case pays for is not more than it needs."""
+    asked = ask(kind)
+    few = itertools.product(VALUES[1:7], "abz")
+    events = [(1, x, label) for x, label in few]
+    largest = 0.0
+    for count in range(1, 4):
+        for chosen in itertools.combinations_with_replacement(events, count):
+            _, rows = asked.rows(content_of(asked, list(chosen)))
+            if len(rows):
+                largest = max(largest, float(np.linalg.norm(rows[0])))
+    assert largest <= asked.bound
+    assert largest >= 0.7 * asked.bound
+
+
+def answered(kind: str, value: list[float], stddev: float = 1e-9) -> Any:
+    return ask(kind).answered(np.array(value), stddev, 0.95)
+
+
+def test_counts_and_sums_say_the_noisy_sum() -> None:
+    found = answered(KINDS["sum by"], [1.0, 2.0, -3.0], 1.0)
+    assert (found.value, found.labels) == ([1.0, 2.0, -3.0], ["a", "b", "z"])
+    width = found.upper[0] - 1.0
+    assert 1.96 < width < 2.4  # three intervals together
+    assert answered(KINDS["histogram"], [1, 2, 3]).labels == ["-1 to 0", "0 to 2", "2 to 8"]
+
+
+def test_the_largest_come_first() -> None:
+    found = answered(KINDS["top"], [1.0, -2.0, 7.0])
+    assert (found.labels, found.value) == (["z", "a"], [7.0, 1.0])
+
+
+def test_a_threshold_is_passed_or_not() -> None:
+    assert answered(KINDS["threshold"], [10.5]).above is True
+    assert answered(KINDS["threshold"], [9.5]).above is False
+
+
+def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
+    asked = ask(KINDS["mean"].replace("each = 2", "each = 100"))
+    events = [(user, x, "a") for user, x in enumerate([-2.0, 0.5, 4.0, 7.5])]
+    value = asked.rows(content_of(asked, events))[1].sum(axis=0)
+    found = asked.answered(value, 1e-9, 0.95)
+    assert found.value == pytest.approx(2.5, abs=1e-6)
+    assert found.lower <= 2.5 <= found.upper
+    nothing = asked.answered(np.array([0.3, -0.1]), 1.0, 0.95)
+    assert (nothing.value, nothing.lower, nothing.upper) == (None, -2.0, 9.0)
+    noisy = asked.answered(np.array([9.0, 1.0]), 1e-9, 0.95)
+    assert noisy.value == 9.0
+
+
+def test_quantiles_are_read_off_the_running_counts_and_their_intervals_hold() -> None:
+    kind = KINDS["quantiles"].replace("[0.5]", "[0.25, 0.5, 0.75]").replace("= 8\nq", "= 64\nq")
+    asked = ask(kind.replace("each = 2", "each = 1"))
+    random_values = np.random.default_rng(5).uniform(0.0, 8.0, 4000)
+    events = [(user, float(x), "a") for user, x in enumerate(random_values)]
+    value = asked.rows(content_of(asked, events))[1].sum(axis=0)
+    noise = np.random.default_rng(6)
+    true = np.quantile(random_values, [0.25, 0.5, 0.75])
+    covered = 0
+    for _ in range(60):
+        found = asked.answered(value + 20.0 * noise.standard_normal(64), 20.0, 0.9)
+        assert found.value == pytest.approx(true, abs=0.5)
+        covered += all(
+            lower - 0.125 <= x <= upper + 0.125
+            for lower, x, upper in zip(found.lower, true, found.upper, strict=True)
+        )
+    assert covered >= 50
+    nothing = asked.answered(np.full(64, -5.0), 1.0, 0.95)
+    assert nothing.value == [None] * 3
+    assert (nothing.lower[0], nothing.upper[0]) == (0.0, 8.0) or nothing.upper[0] <= 8.0
+
+
+def test_an_event_that_is_not_asked_for_adds_nothing() -> None:
+    asked = ask(KINDS["where"])
+    assert asked.added(Event(1, 0, {"c": "z", "x": 1.0})) == []
+    assert asked.added(Event(1, 0, {"c": "a", "x": -1.0})) == []
+    assert asked.added(Event(1, 0, {"c": "a", "x": None})) == []
+    assert asked.added(Event(1, 0, {"c": "a", "x": 0})) == [(0, 1)]
+    by = ask(KINDS["count by"].replace('"a", "b", "z"', '1, "1"'))
+    assert by.added(Event(1, 0, {"c": 1})) == [(0, 1)]
+    assert by.added(Event(1, 0, {"c": "1"})) == [(1, 1)]
+    assert by.added(Event(1, 0, {"c": True})) == []
+    assert by.added(Event(1, 0, {"c": [1]})) == []
+
+
+@given(st.floats(-1e300, 1e300, allow_nan=False))
+def test_a_value_is_rounded_towards_zero(x: float) -> None:
+    asked = ask('kind = "sum"\ncolumn = "x"\neach = 1e50')
+    _, rows = asked.rows(content_of(asked, [(1, x, "a")]))
+    kept = float(rows[0][0])
+    assert abs(kept) <= min(abs(x), 1e50)
+    if abs(x) < 1e50:
+        assert abs(x - kept) <= math.ldexp(1e50, -38)

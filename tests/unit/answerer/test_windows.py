@@ -1,0 +1,199 @@
+"""Windows: what is in them, when they close, what is too late; and the same when built again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.answerer.desk import Desk
+from streams.answerer.events import Unreadable
+from streams.answerer.windows import Calendar
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+
+SLIDING = COUNT.replace('"10ms"', '"12ms"\nevery = "4ms"').replace('"count"\nkind', '"slid"\nkind')
+
+
+def desk_of(text: str, step: int = 0) -> Desk:
+    return Desk(asked_of(text), step=step)
+
+
+def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
+    calendar = Calendar(asked_of(FILE + COUNT + SLIDING))
+    closing = []
+    for _ in range(7):
+        closing.append((calendar.step, calendar.next.query, calendar.next.start, calendar.next.end))
+        calendar.advance()
+    assert closing == [
+        (0, 0, 0, 10),
+        (1, 1, 0, 12),
+        (2, 1, 4, 16),
+        (3, 0, 10, 20),
+        (4, 1, 8, 20),
+        (5, 1, 12, 24),
+        (6, 1, 16, 28),
+    ]
+    assert Calendar(asked_of(FILE + COUNT + SLIDING), step=5).next == (5, 1, 3, 12, 24, 24)
+
+
+@given(
+    events=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=30),
+    windows=st.sampled_from([(10, 10), (12, 4), (6, 3), (5, 1)]),
+)
+def test_a_window_holds_the_events_of_its_time(
+    events: list[tuple[int, int]], windows: tuple[int, int]
+) -> None:
+    window, every = windows
+    text = COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"')
+    desk = desk_of(FILE + text)
+    for offset, (user, time) in enumerate(sorted(events, key=lambda e: e[1])):
+        desk.take(at(offset), event(user, time), None)
+    # Built from a desk that has closed nothing yet.
+    while desk.calendar.next.start <= 60:
+        inside = desk.calendar.next
+        users, rows = desk.content_of(inside)
+        wanted: dict[int, int] = {}
+        for user, time in events:
+            if inside.start <= time < inside.end:
+                wanted[user] = wanted.get(user, 0) + 1
+        assert users == sorted(wanted)
+        assert [row[0] for row in rows] == [min(2, wanted[user]) for user in users]
+        desk.close(inside)
+
+
+def test_an_event_that_comes_after_its_window_has_closed_is_counted_as_too_late() -> None:
+    desk = desk_of(FILE.replace("start", 'lateness = "3ms"\nstart') + COUNT)
+    desk.take(at(0), event(1, 12), None)
+    assert not desk.is_due(desk.clock(1, {}))  # it waits for those that are late
+    desk.take(at(1), event(2, 9), None)
+    desk.take(at(2), event(3, 13), None)
+    assert desk.is_due(desk.clock(1, {}))
+    assert desk.content_of(desk.calendar.next)[0] == [2]
+    desk.close(desk.calendar.next)
+    desk.take(at(3), event(4, 9), None)
+    assert desk.passed_over == {Unreadable.TOO_LATE: 1}
+    assert desk.content_of(desk.calendar.next)[0] == [1, 3]
+
+
+def test_by_the_broker_s_clock_nobody_decides_whether_others_are_too_late() -> None:
+    """What counts is when an event came itself, even while its window is still open."""
+    text = FILE.replace('clock = "events"', 'clock = "arrival"\nlateness = "5ms"') + SLIDING
+    for others in ([], [(9, 11, 100)], [(9, 100, 90)]):
+        desk = desk_of(text)
+        events = [(1, 3, 16), *others, (2, 3, 17), (3, 7, 21), (4, 9, 20)]
+        for offset, (user, time, arrived) in enumerate(events):
+            desk.take(at(offset), event(user, time), arrived)
+        windows = []
+        for _ in range(3):  # they close at 17, 21 and 25
+            windows.append(desk.content_of(desk.calendar.next)[0])
+            desk.close(desk.calendar.next)
+        assert windows == [[1], [4], [4]]
+        too_late = 3 if others == [(9, 11, 100)] else 2
+        assert desk.passed_over == {Unreadable.TOO_LATE: too_late, Unreadable.LATE: 1}
+
+
+def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
+    desk = desk_of(FILE.replace("start", 'ahead = "5ms"\nstart') + COUNT)
+    desk.take(at(0), event(1, 1000), 3)
+    assert desk.clock(1, {}) is None
+    assert desk.passed_over == {Unreadable.AHEAD: 1}
+    desk.take(at(1), event(1, 8), 3)
+    assert desk.clock(1, {}) == 8
+
+
+def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_up() -> None:
+    desk = desk_of(FILE + COUNT)
+    desk.take(at(0, 0), event(1, 30), None)
+    assert desk.clock(2, {}) is None
+    desk.take(at(0, 1), event(1, 12), None)
+    assert desk.clock(2, {}) == 12
+    assert desk.clock(2, {1: None}) == 30
+    assert desk.clock(2, {0: None, 1: None}) == 30
+    assert desk_of(FILE + COUNT).clock(2, {0: None, 1: None}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, Unreadable.NO_EVENT),
+        (b"", Unreadable.NO_EVENT),
+        (b"{", Unreadable.NO_EVENT),
+        (b"[1]", Unreadable.NO_EVENT),
+        (b"\xff\xff", Unreadable.NO_EVENT),
+        (b"{" + b'"a":[' * 2000, Unreadable.NO_EVENT),
+        (b'{"t": 1}', Unreadable.NO_USER),
+        (b'{"u": "a", "t": 1}', Unreadable.NO_USER),
+        (b'{"u": true, "t": 1}', Unreadable.NO_USER),
+        (b'{"u": 9223372036854775808, "t": 1}', Unreadable.NO_USER),
+        (b'{"u": 1}', Unreadable.NO_TIME),
+        (b'{"u": 1, "t": "x"}', Unreadable.NO_TIME),
+        (b'{"u": 1, "t": 1e300}', Unreadable.NO_TIME),
+        (b'{"u": 1, "t": -1}', Unreadable.BEFORE),
+        (b'{"u": 1, "t": 1}', Unreadable.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": "much"}', Unreadable.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": 1e999}', Unreadable.NO_EVENT),
+    ],
+)
+def test_an_event_that_cannot_be_used_is_counted_and_stops_nobody(
+    value: bytes | None, why: Unreadable
+) -> None:
+    asked = COUNT.replace('kind = "count"', 'kind = "sum"\ncolumn = "x"')
+    desk = desk_of(FILE + asked)
+    desk.take(at(0), value, None)
+    assert desk.passed_over == {why: 1}
+    desk.take(at(1), event(7, 2, x=1.0), None)
+    assert desk.content_of(desk.calendar.next)[0] == [7]
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 40)), min_size=1, max_size=25
+)
+
+
+@given(EVENTS, st.randoms(use_true_random=False), st.booleans())
+def test_windows_that_are_built_again_from_a_mark_are_the_same(
+    events: list[tuple[int, int, int]], order: random.Random, again_at_once: bool
+) -> None:
+    """Whatever came when: the cut of the offsets says what is in a window."""
+    text = FILE.replace("start", 'lateness = "6ms"\nstart') + COUNT + SLIDING
+    records = [
+        (at(sum(1 for p, *_ in events[:place] if p == partition), partition), event(user, time))
+        for place, (partition, user, time) in enumerate(events)
+    ]
+    desk = desk_of(text)
+    for place, value in _mixed(records, order):
+        desk.take(place, value, None)
+        while desk.is_due(desk.clock(2, {})):
+            marked = dict(desk.positions), dict(desk.clocks), desk.begins()
+            inside = desk.calendar.next
+            # Another desk, from this mark, reads the same records in another order.
+            other = desk_of(text, step=inside.step)
+            other.resume(*marked)
+            cut = [(p, v) for p, v in records if p.offset < marked[0].get(p.partition, 0)]
+            for replayed, content in _mixed(cut, order):
+                other.take(replayed, content, None)
+            assert other.positions == marked[0]
+            assert other.passed_over == {}
+            users, rows = desk.content_of(inside)
+            others, their_rows = other.content_of(inside)
+            assert others == users
+            assert their_rows.tobytes() == rows.tobytes()
+            desk.close(inside)
+            if again_at_once:
+                other.close(inside)
+                desk = other
+
+
+def _mixed(records: Iterable[tuple[object, bytes]], order: random.Random) -> Iterable[object]:
+    """Records of partitions in any order that keeps that of each partition."""
+    lanes: dict[int, list[object]] = {}
+    for place, value in records:
+        lanes.setdefault(place.partition, []).append((place, value))  # type: ignore[attr-defined]
+    while lanes:
+        partition = order.choice(sorted(lanes))
+        yield lanes[partition].pop(0)
+        if not lanes[partition]:
+            del lanes[partition]

@@ -1,0 +1,186 @@
+"""Columns by name, several queries under one charge, and intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from streams.queries import QueryAnswerer, Release
+from streams.sdk.errors import InvalidRequest
+from tests.readme import blocks_of_queries
+from tests.unit.queries.test_answerer import quiet, run_of
+from tests.unit.sdk.partitions import in_memory_run
+
+PURCHASES = {
+    "amount": [0.5, 0.0, 0.25, 1.0, 0.25],
+    "customer": ["ann", "bob", "cyd", "dan", "ann"],
+    "items": [1, 0, 1, 2, 3],
+}
+FRAMES: dict[str, Any] = {
+    "pandas": pd.DataFrame(PURCHASES),
+    "pandas, sorted": pd.DataFrame(PURCHASES).sort_values("amount"),
+    "pandas, labels from elsewhere": pd.DataFrame(PURCHASES, index=[3, 3, 0, 1, 2]),
+    "pandas, of Arrow": pd.DataFrame(PURCHASES).convert_dtypes(dtype_backend="pyarrow"),
+    "polars": pl.DataFrame(PURCHASES),
+    "polars, reversed": pl.DataFrame(PURCHASES)[::-1],
+    "arrow": pa.table(PURCHASES),
+    "mapping": PURCHASES,
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_a_frame_is_read_by_name_and_a_user_contributes_the_sum_of_its_rows(frame: Any) -> None:
+    service, run = in_memory_run(1.0)
+    answerer = quiet(run, norm_budget=64.0)
+    assert answerer.answer_frame(frame, user="customer", value="amount").value == 2.0
+    assert service.charged() == [{"ann": 0.75, "cyd": 0.25, "dan": 1.0}]
+    both = answerer.answer_frame(frame, user="customer", value=["items", "amount"])
+    assert both.value.tolist() == [7.0, 2.0]
+
+
+def test_integer_ids_of_a_frame_are_users() -> None:
+    service, run = in_memory_run(1.0)
+    frame = pd.DataFrame({"u": [7, 5, 7], "x": [0.25, 0.5, 0.25]})
+    assert quiet(run).answer_frame(frame, user="u", value="x").value == 1.0
+    assert service.charged() == [{5: 0.5, 7: 0.5}]
+
+
+TWICE = pd.DataFrame([["ann", 1.0, 2.0]], columns=["customer", "x", "x"])
+
+
+@pytest.mark.parametrize(
+    ("frame", "user", "value", "said"),
+    [
+        (FRAMES["pandas"], "client", "amount", "'client' is not in the frame"),
+        (FRAMES["polars"], "customer", "spend", "'amount', 'customer', 'items'"),
+        (FRAMES["arrow"], "customer", ["amount", "spend"], "'spend'"),
+        (TWICE, "customer", "x", "'x' is twice"),
+        (FRAMES["pandas"], "customer", [], "names no column"),
+        (FRAMES["pandas"], "customer", "customer", "a number"),
+        (FRAMES["pandas"], "amount", "items", "no ids"),
+        (pd.DataFrame({"u": ["a", "b"], "x": [1.0, math.nan]}), "u", "x", "missing"),
+        (pl.DataFrame({"u": ["a", "b"], "x": [1.0, None]}), "u", "x", "missing"),
+        (pl.DataFrame({"u": ["a", None], "x": [1.0, 1.0]}), "u", "x", "missing"),
+        ({"u": ["a", "b"], "x": [1.0]}, "u", "x", "2 rows"),
+        ([["a", 1.0]], "u", "x", "list"),
+        (pd.Series([1.0]), "u", "x", "Series"),
+    ],
+)
+def test_a_frame_that_cannot_be_read_is_refused_before_the_charge(
+    frame: Any, user: str, value: Any, said: str
+) -> None:
+    service, run = in_memory_run(1.0)
+    with pytest.raises(InvalidRequest, match=said):
+        quiet(run).answer_frame(frame, user=user, value=value)
+    assert service.charged() == []
+
+
+def test_queries_under_one_charge_cost_their_joint_norm_once() -> None:
+    service, run = in_memory_run(1.0)
+    answers = quiet(run, norm_budget=100.0).answer_all(
+        {
+            "buyers": (["ann", "bob"], [1.0, 1.0]),
+            "spend": (["bob", "cyd"], [[3.0, 4.0], [0.0, 2.0]]),
+            "none": ([], np.empty((0, 3))),
+        }
+    )
+    assert {name: answer.value.tolist() for name, answer in answers.items()} == {
+        "buyers": 2.0,
+        "spend": [3.0, 6.0],
+        "none": [0.0, 0.0, 0.0],
+    }
+    assert {answer.step for answer in answers.values()} == {0}
+    (norms,) = service.charged()
+    assert norms["ann"] == pytest.approx(1.0, rel=1e-14)
+    assert norms["ann"] >= 1.0
+    assert norms["bob"] == pytest.approx(math.sqrt(26.0), rel=1e-14)
+    assert norms["cyd"] == pytest.approx(2.0, rel=1e-14)
+
+
+def test_a_scale_divides_the_charge_and_multiplies_the_noise() -> None:
+    service, run = in_memory_run(1.0)
+    answerer = quiet(run, norm_budget=100.0)
+    answers = answerer.answer_all(
+        {"buyers": (["ann"], [1.0]), "spend": (["ann"], [64.0])}, scales={"spend": 64.0}
+    )
+    assert answers["spend"].value == 64.0
+    assert answers["spend"].noise_stddev == 64.0 * answers["buyers"].noise_stddev
+    assert service.charged()[0]["ann"] == pytest.approx(math.sqrt(2.0), rel=1e-14)
+
+
+def test_joint_contributions_are_clipped_together() -> None:
+    service, run = in_memory_run(1.0)
+    answers = quiet(run, clip_norm=1.0).answer_all({"a": (["ann"], [30.0]), "b": (["ann"], [40.0])})
+    assert service.charged() == [{"ann": 1.0}]
+    np.testing.assert_allclose([answers["a"].value, answers["b"].value], [0.6, 0.8], rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("queries", "scales"),
+    [
+        ({}, {}),
+        ({"a": (["x"], [1.0])}, {"b": 1.0}),
+        ({"a": (["x"], [1.0])}, {"a": 0.0}),
+        ({"a": (["x"], [1.0])}, {"a": math.nan}),
+        ({"a": (["x", "x"], [1.0, 1.0])}, {}),
+        ({"a": (["x"], [1.0]), "b": (["x"], [math.inf])}, {}),
+        ({"a": (["x"], [1.0, 2.0])}, {}),
+    ],
+)
+def test_queries_that_cannot_be_charged_together_are_refused_before_the_charge(
+    queries: dict[str, Any], scales: dict[str, float]
+) -> None:
+    service, run = in_memory_run(1.0)
+    with pytest.raises(InvalidRequest):
+        quiet(run).answer_all(queries, scales=scales)
+    assert service.charged() == []
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (12,)])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_intervals_hold_for_all_coordinates_together_with_their_confidence(
+    confidence: float, shape: tuple[int, ...]
+) -> None:
+    release = Release(0, np.full(shape, 7.0), 3.0)
+    lower, upper = release.interval(confidence)
+    assert lower.shape == upper.shape == shape
+    np.testing.assert_allclose(upper - 7.0, 7.0 - lower)
+    inside = 2.0 * stats.norm.cdf((upper - 7.0) / 3.0) - 1.0
+    assert float(np.prod(inside)) == pytest.approx(confidence, rel=1e-9)
+    lower, upper = release.interval(confidence, simultaneous=False)
+    np.testing.assert_allclose(
+        2.0 * stats.norm.cdf((upper - 7.0) / 3.0) - 1.0, confidence, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, math.nan])
+def test_a_confidence_is_a_probability(confidence: float) -> None:
+    with pytest.raises(InvalidRequest, match="confidence"):
+        Release(0, np.zeros(1), 1.0).interval(confidence)
+
+
+def test_an_interval_covers_the_sum_as_often_as_it_says() -> None:
+    answerer = QueryAnswerer(run_of(1e4), noise_stddev=3.0, noise=np.random.default_rng(5))
+    covered = 0
+    for _ in range(200):
+        lower, upper = answerer.answer(["a"], [[1.0, 2.0, 3.0]]).interval(0.8)
+        covered += bool(np.all((lower <= [1.0, 2.0, 3.0]) & (upper >= [1.0, 2.0, 3.0])))
+    assert 130 <= covered <= 187  # of binomial(200, 0.8) one in 10**6 lies outside
+
+
+def test_the_lines_in_the_docs_answer() -> None:
+    (example,) = blocks_of_queries()
+    users, amounts = ["ann", "bob"], [12.0, 250.0]
+    frame = pd.DataFrame({"customer": users, "amount": amounts})
+    given = {"users": users, "amounts": amounts, "ones": [1.0, 1.0], "purchases": frame}
+    names = {**given, "run": run_of(1e4), "QueryAnswerer": QueryAnswerer}
+    exec(example, names)
+    assert names["lower"] < names["spent"].value < names["upper"]
+    assert names["both"]["spend"].noise_stddev == 100.0 * names["both"]["buyers"].noise_stddev
