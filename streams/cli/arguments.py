@@ -31,6 +31,7 @@ Redis or the workers do not answer, or status found a problem; 70 a bug or contr
 
 _MOST_WORKERS: Final = 100
 _MOST_BROKERS: Final = 9
+_MOST_REDIS_NODES: Final = 30
 _MOST_SEEDS: Final = 1000
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -89,6 +90,13 @@ def _add_local(verbs: Any) -> None:
         default=1,
         metavar="N",
         help="(default 1); with 3, one may be lost",
+    )
+    up.add_argument(
+        "--redis-nodes",
+        type=whole(1, _MOST_REDIS_NODES),
+        default=1,
+        metavar="N",
+        help="(default 1); 3 are a Redis Cluster; with 6, one may be lost",
     )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep the data here between runs")
 
