@@ -52,7 +52,14 @@ class RedisCluster:
 
     name = "Redis Cluster"
 
-    def __init__(self, directory: Path | str, count: int, *, hold: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        count: int,
+        *,
+        binary: Path | None = None,
+        hold: Sequence[int] = (),
+    ) -> None:
         """Describe the nodes; ``start()`` starts them.
 
         Args:
@@ -60,6 +67,7 @@ class RedisCluster:
                 again.
             count: how many: three masters, and the others are their replicas in turn. With 6, one
                 may be lost.
+            binary: the ``redis-server`` to run, as ``RedisServer`` has it.
             hold: descriptors that stay open until they have ended.
         """
         if count < MASTERS:
@@ -70,7 +78,13 @@ class RedisCluster:
         self._root = Path(directory).absolute()
         ports = _free_pairs(count)
         self.nodes = [
-            RedisServer(self._root / f"redis-{number}", port=port, settings=_SETTINGS, hold=hold)
+            RedisServer(
+                self._root / f"redis-{number}",
+                port=port,
+                settings=_SETTINGS,
+                binary=binary,
+                hold=hold,
+            )
             for number, port in enumerate(ports, 1)
         ]
         self._ports = ports

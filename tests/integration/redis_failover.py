@@ -56,12 +56,16 @@ class Failover(ABC):
         self.cut(replica)
         meanwhile()
         assert version(replica, key) < version(master, key)
+        self.promote(replica, master)
+        return master
+
+    def promote(self, replica: RedisServer, master: RedisServer) -> None:
+        """The master dies, and the replica takes its place."""
         master.kill()
         eventually(lambda: _role(replica) == b"master")
         with client_of(replica) as client:  # it may be told things again, by the next master
             client.config_set("masteruser", "")
             client.config_set("masterauth", "")
-        return master
 
 
 class ClusterFailover(Failover):
