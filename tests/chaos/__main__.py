@@ -30,6 +30,9 @@ from tests.integration.service import Service
 
 _PACE = 0.25
 """Seconds between two steps of a trainer."""
+_TIMEOUT, _SECURE_TIMEOUT = 4.0, 15.0
+"""Seconds after which a charge is repeated. Six clients of one process that log in again at once,
+each with TLS, take some: less would have them give up before they can hear anything."""
 _LONGEST_GAP = 4.0
 """Seconds between two faults; a third of them come at once after the one before."""
 _RECOVERS_WITHIN = 180.0
@@ -72,7 +75,8 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     console.print(f"logs and data are in {directory}")
     with scene(directory, shape) as stage:
-        lanes = lanes_of_a_training(replace(stage.trains, timeout=4.0), seed, _PACE)
+        timeout = _SECURE_TIMEOUT if shape.is_secure else _TIMEOUT
+        lanes = lanes_of_a_training(replace(stage.trains, timeout=timeout), seed, _PACE)
         rng = random.Random(seed)
         try:
             counted = _unleash(stage, lanes, rng, options.minutes * 60, kinds, console)

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from streams.local import LocalStack
+from streams.local import LocalStack, RedisCluster
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.lossy import WORKER, Lossy
 from tests.integration.redis_failover import (
@@ -95,3 +96,31 @@ def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_checkpoint(
         failover.lose(meta_of(prefix, 0), trim)
         lossy.charge(4)
         service.audit()
+
+
+def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_path: Path) -> None:
+    prefix = f"move-{random.randrange(10**9)}."
+    shared = {"kafka": servers.kafka, "prefix": prefix, "partitions": 2}
+    users, norms = np.arange(40), np.full(40, 0.5)
+    with LocalStack(**shared, worker_command=IMPATIENT_WORKER) as old, closing(Service(old)) as was:
+        was.client.create_dataset("d", budget=1.0)
+        run = was.client.run("d", "r", timeout=60.0)
+        decided = [run.charge(users, norms, noise_stddev=2.0) for _ in range(4)]
+        was.audit()
+    cluster = RedisCluster(tmp_path, 3)
+    cluster.start()
+    try:
+        with (
+            LocalStack(**shared, redis=cluster.url, worker_command=IMPATIENT_WORKER) as new,
+            closing(Service(new)) as now,
+        ):
+            run = now.client.run("d", "r", timeout=60.0)
+            assert run.step == len(decided)
+            for _ in range(40):
+                decided.append(run.charge(users, norms, noise_stddev=2.0))
+            now.audit()
+            assert decided[0].admitted.all()
+            assert decided[-1].halted.all()  # of what was spent before, nothing was forgotten
+            assert 0 < sum(d.admitted.all() for d in decided) < len(decided)
+    finally:
+        cluster.kill()
