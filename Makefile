@@ -6,10 +6,16 @@ BIN    := $(VENV)/bin
 # Tests run side by side, so each computes with one thread; what Python compiles is kept, since every
 # process of a test would compile it again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# What locks and audits requirements is no requirement of the project itself.
+TOOLS  := $(VENV)/tools
+LOCK   := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	--python-version 3.11 --python-platform linux --no-emit-index-url --no-emit-find-links \
+	$(if $(UPGRADE),--upgrade)
+BUILD  := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint docs simulate chaos fuzz bench bench-torch papers clean
+.PHONY: help demo check test test-torch lint docs lock audit simulate chaos fuzz bench bench-torch papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -45,6 +51,15 @@ docs: $(VENV)/installed           ## the documentation site, in out/docs
 	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs/site . out/docs
 	@echo "out/docs/index.html is the first page"
 
+# The image has the releases that CI tests: what it needs is locked within what development needs.
+lock: $(TOOLS)/installed          ## lock what pyproject.toml asks for; UPGRADE=1 with the newest releases
+	$(LOCK) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(LOCK) --extra secure --constraint requirements/dev.txt --output-file requirements/worker.txt pyproject.toml
+	$(BIN)/python -c '$(BUILD)' | $(LOCK) --constraint requirements/dev.txt --output-file requirements/build.txt -
+
+audit: $(TOOLS)/installed         ## whether what is locked has known vulnerabilities
+	$(TOOLS)/bin/python requirements/audit.py $(TOOLS)/bin/pip-audit requirements/*.txt
+
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
@@ -57,8 +72,10 @@ simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one
 		$(if $(FIRST),--first $(FIRST)) $(if $(MUTATIONS),--mutations $(filter-out all,$(MUTATIONS))) \
 		$(if $(MUTATION),--mutation $(MUTATION))
 
-chaos: $(VENV)/installed          ## MINUTES=n of faults of every kind on a real broker and Redis, then an audit
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+chaos: $(VENV)/installed          ## MINUTES=n of faults of every kind, then an audit; BROKERS=3 REDIS=cluster SECURE=1
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(BROKERS),--brokers $(BROKERS)) $(if $(REDIS),--redis $(REDIS)) \
+		$(if $(SECURE),--secure) $(ARGS)
 
 fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 for so many
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
@@ -72,7 +89,17 @@ $(VENV)/installed: pyproject.toml
 	@echo "Installing Python packages into $(VENV), which takes some minutes the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+ifdef LOCKED
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+else
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+endif
+	@touch $@
+
+$(TOOLS)/installed: $(VENV)/installed
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit uv
 	@touch $@
 
 clean:                            ## remove what make made

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+
+from streams.redis_address import UnusableAddress, is_encrypted, read_address
 
 PREFIX = "turnstile."
 
@@ -20,7 +21,6 @@ _IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
 
 _BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
-_REDIS_OPTIONS = re.compile(r"db|username|password|client_name|ssl_[a-z_]+")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
 _ERASURE_KEY_BYTES = 16, 64
@@ -82,6 +82,8 @@ class Config:
     kafka_key_password: str = _secret()
     redis_username: str = ""  # instead of one in the URL, and so the password
     redis_password: str = _secret()
+    redis_sentinel_username: str = ""  # with which Sentinels know who asks them, if they want to
+    redis_sentinel_password: str = _secret()
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
@@ -164,7 +166,7 @@ class Config:
     def _check_certificates(self) -> None:
         for who, used, needed in (
             ("kafka", self.kafka_security.endswith("SSL"), "kafka_security to SSL or SASL_SSL"),
-            ("redis", self.redis.startswith("rediss:"), "redis to a URL that begins with rediss"),
+            ("redis", is_encrypted(self.redis), "redis to a URL that begins with rediss"),
         ):
             names = [f"{who}_{what}" for what in ("ca", "certificate", "key")]
             given = [name for name in names if getattr(self, name)]
@@ -302,30 +304,12 @@ def _check_health(address: str) -> None:
 
 def _check_redis(url: str) -> None:
     """Refuse what Redis' client would refuse late, or read as something else."""
-    # Not shown: where a URL cannot be read, nobody knows which part of it is the password.
-    problem = f"redis is no URL that can be used ({{}}); give one like {Config.redis}"
-    if re.search(r"[\s\x00-\x1f]", url):
-        raise ConfigurationError(problem.format("it has a space: write it as %20"))
     try:
-        parts = urlsplit(url)
-        port, database = parts.port, unquote(parts.path).strip("/")
-        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-    except ValueError:
+        read_address(url)
+    except UnusableAddress as error:
         raise ConfigurationError(
-            problem.format("its host, port or options are unreadable")
+            f"redis is no URL that can be used ({error}); give one like {Config.redis}"
         ) from None
-    if not all(map(_REDIS_OPTIONS.fullmatch, options)):
-        raise ConfigurationError(problem.format("its options are not db, username or password"))
-    if parts.scheme == "unix":
-        if not database:
-            raise ConfigurationError(problem.format("it names no socket"))
-        return
-    if parts.scheme not in ("redis", "rediss"):
-        raise ConfigurationError(problem.format("it does not begin with redis, rediss or unix"))
-    if not parts.hostname or port == 0:
-        raise ConfigurationError(problem.format("it names no host or port"))
-    if not re.fullmatch(r"[0-9]{0,9}", options.get("db", database)):
-        raise ConfigurationError(problem.format("the number of its database is not a number"))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -48,6 +48,7 @@ decisions; 75 (worker only) start me again; 130 interrupted
 
 _MOST_WORKERS: Final = 100
 _MOST_BROKERS: Final = 9
+_MOST_REDIS_NODES: Final = 30
 _MOST_SEEDS: Final = 1000
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -110,6 +111,13 @@ def _add_local(verbs: Any) -> None:
         default=1,
         metavar="N",
         help="(default 1); with 3, one may be lost",
+    )
+    up.add_argument(
+        "--redis-nodes",
+        type=whole(1, _MOST_REDIS_NODES),
+        default=1,
+        metavar="N",
+        help="(default 1); 3 are a Redis Cluster; with 6, one may be lost",
     )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep the data here between runs")
 

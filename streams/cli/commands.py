@@ -47,6 +47,7 @@ def up(options: argparse.Namespace, config: Config) -> int:
         on_ready=on_ready,
         secure=options.secure,
         brokers=options.brokers,
+        redis_nodes=options.redis_nodes,
     )
 
 

@@ -57,7 +57,12 @@ def stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def local_stack(
-    config: Config, workers: int, data: Path | None, secure: bool = False, brokers: int = 1
+    config: Config,
+    workers: int,
+    data: Path | None,
+    secure: bool = False,
+    brokers: int = 1,
+    redis_nodes: int = 1,
 ) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
     kind = _secure_stack() if secure else LocalStack
@@ -66,6 +71,7 @@ def local_stack(
         partitions=config.partitions,
         prefix=config.prefix,
         brokers=brokers,
+        redis_nodes=redis_nodes,
         data=data,
         progress=note,
     ) as stack:
@@ -86,10 +92,14 @@ def run_until_stopped(
     on_ready: Callable[[Mapping[str, Any]], None],
     secure: bool = False,
     brokers: int = 1,
+    redis_nodes: int = 1,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
-        with stopped_by_signals(), local_stack(config, workers, data, secure, brokers) as stack:
+        with (
+            stopped_by_signals(),
+            local_stack(config, workers, data, secure, brokers, redis_nodes) as stack,
+        ):
             on_ready(
                 {
                     "kafka": stack.kafka,

@@ -8,6 +8,7 @@ needs nothing but the standard library; starting something needs the extra ``loc
 from streams.local.broker import KafkaBroker
 from streams.local.children import Child
 from streams.local.errors import LocalStackError
+from streams.local.redis_cluster import RedisCluster
 from streams.local.redis_server import RedisServer
 from streams.local.stack import WORKER_COMMAND, LocalStack
 from streams.local.workers import Worker
@@ -18,6 +19,7 @@ __all__ = [
     "KafkaBroker",
     "LocalStack",
     "LocalStackError",
+    "RedisCluster",
     "RedisServer",
     "Worker",
 ]

@@ -16,6 +16,7 @@ from streams.config import Config
 from streams.local.cluster import count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
+from streams.local.redis_cluster import count_of_redis_nodes
 from streams.local.secrets import Secrets
 from streams.local.secure_broker import SecureBroker
 from streams.local.secure_redis import SecureRedis
@@ -45,7 +46,7 @@ class SecureStack(LocalStack):
 
         Args:
             options: of ``LocalStack``. A broker or a Redis that is there already cannot be given:
-                its users and rights are its operator's. There is one broker.
+                its users and rights are its operator's. There is one broker and one Redis.
         """
         if options.get("kafka") or options.get("redis"):
             raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
@@ -54,8 +55,11 @@ class SecureStack(LocalStack):
                 f"A secure stack has one broker, and {options['brokers']} are asked for: leave out "
                 "one of the two."
             )
-        if options.get("brokers", 1) != 1:
-            raise LocalStackError("A secure stack has one broker: leave brokers out.")
+        if options.get("redis_nodes", 1) != 1:
+            raise LocalStackError(
+                f"A secure stack has one Redis, and {options['redis_nodes']} nodes are asked for: "
+                "leave out one of the two."
+            )
         super().__init__(**options)
         self._secrets: Secrets | None = None
 
@@ -80,6 +84,11 @@ class SecureStack(LocalStack):
             raise LocalStackError(
                 f"{directory.path} has the data of {kept} brokers, and a secure stack has one: use "
                 "another data directory."
+            )
+        if (kept := count_of_redis_nodes(directory.path)) > 1:
+            raise LocalStackError(
+                f"{directory.path} has the data of {kept} nodes of Redis, and a secure stack has "
+                "one: use another data directory."
             )
         for folder in _PRIVATE_FOLDERS:  # what is in them is encrypted nowhere
             (directory.path / folder).mkdir(mode=0o700, exist_ok=True)

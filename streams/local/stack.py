@@ -16,6 +16,7 @@ from streams.local.cluster import REPLICAS, KafkaCluster, count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
+from streams.local.redis_cluster import RedisCluster, count_of_redis_nodes
 from streams.local.redis_server import RedisServer
 from streams.local.signals import signals_held
 from streams.local.workers import Worker
@@ -23,7 +24,8 @@ from streams.local.workers import Worker
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
 
 
-_Part = TypeVar("_Part", KafkaBroker, KafkaCluster, RedisServer)
+_Part = TypeVar("_Part", KafkaBroker, KafkaCluster, RedisServer, RedisCluster)
+_Server = KafkaBroker | KafkaCluster | RedisServer | RedisCluster
 
 
 class LocalStack:
@@ -45,6 +47,7 @@ class LocalStack:
         partitions: int = 4,
         prefix: str = PREFIX,
         brokers: int = 1,
+        redis_nodes: int = 1,
         kafka: str | None = None,
         redis: str | None = None,
         data: Path | str | None = None,
@@ -62,6 +65,8 @@ class LocalStack:
             partitions: of topics that do not exist yet (TURNSTILE_PARTITIONS of the workers).
             prefix: of topics and Redis keys (TURNSTILE_PREFIX of the workers).
             brokers: how many to run; with 3 or more, one may be lost.
+            redis_nodes: how many to run; 3 and more are a Redis Cluster, in which with 6 one may
+                be lost.
             kafka: bootstrap servers of an existing broker; by default one is started.
             redis: URL of an existing Redis; by default one is started.
             data: directory to keep; by default a temporary one, removed at the end.
@@ -78,6 +83,7 @@ class LocalStack:
         self.partitions = partitions
         self._count = workers
         self._count_of_brokers = brokers
+        self._count_of_redis_nodes = redis_nodes
         self._given_kafka = kafka
         self._given_redis = redis
         self._data = data
@@ -89,7 +95,7 @@ class LocalStack:
         self._wait_ready = wait_ready
         self._directory: DataDirectory | None = None
         self._broker: KafkaBroker | KafkaCluster | None = None
-        self._redis: RedisServer | None = None
+        self._redis: RedisServer | RedisCluster | None = None
         self._workers: list[Worker] = []
 
     @property
@@ -100,7 +106,7 @@ class LocalStack:
     @property
     def redis(self) -> str:
         """URL of Redis."""
-        return self._given_redis or self.redis_server.url
+        return self._given_redis or self._redis_here.url
 
     @property
     def broker(self) -> KafkaBroker:
@@ -114,8 +120,14 @@ class LocalStack:
 
     @property
     def redis_server(self) -> RedisServer:
-        """The Redis that this stack started."""
-        return _own(self._redis, "Redis")
+        """The Redis that this stack started, if it is one."""
+        return _own(self._redis if isinstance(self._redis, RedisServer) else None, "Redis")
+
+    @property
+    def redis_cluster(self) -> RedisCluster:
+        """The Redis Cluster that this stack started, if it is one."""
+        found = self._redis if isinstance(self._redis, RedisCluster) else None
+        return _own(found, "Redis Cluster")
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -192,7 +204,7 @@ class LocalStack:
 
     def restart_redis(self, *, kill: bool = False) -> None:
         """Stop Redis, or kill it, and start it again on the same port and data."""
-        self._restart(self.redis_server, kill)
+        self._restart(self._redis_here, kill)
 
     def restart_kafka(self, *, kill: bool = False) -> None:
         """Stop the broker, or kill it, and start it again on the same port and data."""
@@ -213,6 +225,10 @@ class LocalStack:
         return self.broker if self._count_of_brokers == 1 else self.cluster
 
     @property
+    def _redis_here(self) -> RedisServer | RedisCluster:
+        return self.redis_server if self._count_of_redis_nodes == 1 else self.redis_cluster
+
+    @property
     def _replication(self) -> dict[str, str]:
         if self._count_of_brokers == 1:
             return {}
@@ -224,11 +240,23 @@ class LocalStack:
 
     def _start_servers(self, directory: DataDirectory) -> None:
         if self._given_redis is None:
-            self._redis = RedisServer(directory.path, hold=self._hold)
+            self._redis = self._new_redis(directory.path)
             self._announced_start(self._redis)
         if self._given_kafka is None:
             self._broker = self._new_broker(directory.path)
             self._announced_start(self._broker)
+
+    def _new_redis(self, directory: Path) -> RedisServer | RedisCluster:
+        count = self._count_of_redis_nodes
+        kept = count_of_redis_nodes(directory)
+        if kept not in (0, count):
+            raise LocalStackError(
+                f"{directory} has the data of {kept} node{'s' if kept > 1 else ''} of Redis, and "
+                f"{count} are asked for: run as many, or use another data directory."
+            )
+        if count == 1:
+            return RedisServer(directory, hold=self._hold)
+        return RedisCluster(directory, count, hold=self._hold)
 
     def _new_broker(self, directory: Path) -> KafkaBroker | KafkaCluster:
         heap, options, say, hold = self._heap, self._jvm_options, self._say, self._hold
@@ -250,13 +278,13 @@ class LocalStack:
             hold=hold,
         )
 
-    def _announced_start(self, server: KafkaBroker | KafkaCluster | RedisServer) -> None:
+    def _announced_start(self, server: _Server) -> None:
         self._say(f"Starting {server.name}")
         began = time.monotonic()
         server.start()
         self._say(f"{server.name} is ready on {server.address} ({time.monotonic() - began:.1f} s)")
 
-    def _restart(self, server: KafkaBroker | KafkaCluster | RedisServer, kill: bool) -> None:
+    def _restart(self, server: _Server, kill: bool) -> None:
         if kill:
             server.kill()
         else:

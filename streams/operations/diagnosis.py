@@ -107,8 +107,10 @@ def _workers(facts: Facts) -> Iterator[Finding]:
 
 def _clocks(facts: Facts) -> Iterator[Finding]:
     apart = {}
-    if not isinstance(facts.redis, str) and "now" in facts.redis:
-        apart["Redis"] = float(facts.redis["now"]) - facts.clock
+    if not isinstance(facts.redis, str):
+        for server in facts.redis:
+            name = "Redis" if len(facts.redis) == 1 else f"Redis at {server['address']}"
+            apart[name] = float(server["now"]) - facts.clock
     for worker in facts.workers:
         if worker.ahead is not None:
             apart[worker.address] = worker.ahead

@@ -28,7 +28,7 @@ def examine(config: Config, workers: Sequence[str], release: str) -> list[Findin
         release: of this package.
     """
     kafka: KafkaFacts | str
-    redis: Mapping[str, Any] | str
+    redis: Sequence[Mapping[str, Any]] | str
     overview: Overview | str
     try:
         kafka = read_facts(config)

@@ -44,7 +44,7 @@ class Facts:
 
     clock: float
     kafka: KafkaFacts | str
-    redis: Mapping[str, Any] | str
+    redis: Sequence[Mapping[str, Any]] | str  # of each of its servers
     overview: Overview | str
     workers: Sequence[WorkerSeen] = ()
     disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from streams.config import Config
 from streams.operations.findings import Facts, Finding, Level, size_of
+from streams.redis_address import is_encrypted
 from streams.topics.facts import KafkaFacts, TopicFacts
 from streams.topics.topics import CHECKPOINTS, NORMS, SETTINGS, TOPICS, WISHES, suits
 
@@ -187,17 +189,33 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
 
 def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
     """Whether it answers, and keeps what it is given."""
-    redis = facts.redis
-    if isinstance(redis, str):
+    if isinstance(facts.redis, str):
         yield Finding(
             "Redis",
             Level.WRONG,
-            redis,
+            facts.redis,
             "Nothing is decided; nothing is lost, since the log has it",
             "Start Redis, or set TURNSTILE_REDIS. If it is lost: give the workers an empty one, "
             "and start them (docs/operations.md)",
         )
         return
+    for server in facts.redis:
+        for finding in _of_server(server):
+            if len(facts.redis) > 1:
+                finding = replace(finding, what=f"{server['address']}: {finding.what}")
+            yield finding
+    if not is_encrypted(config.redis) and not _is_here(config.redis):
+        yield Finding(
+            "Redis",
+            Level.WARNING,
+            "it is reached without encryption",
+            "Whoever is on the way reads what users have spent, and could change it",
+            "Use a URL that begins with rediss, and a user with the rights of its role: "
+            "docs/security.md",
+        )
+
+
+def _of_server(redis: Mapping[str, Any]) -> Iterator[Finding]:
     used = int(redis.get("used_memory", 0))
     most = int(redis.get("maxmemory", 0)) or int(redis.get("total_system_memory", 0))
     told = f"{size_of(used)} used" + (f" of {size_of(most)}" if most else "")
@@ -232,15 +250,6 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
             "this is a replica, which takes no writes",
             "No worker can decide anything with it",
             "Set TURNSTILE_REDIS to the one it follows",
-        )
-    if config.redis.startswith("redis:") and not _is_here(config.redis):
-        yield Finding(
-            "Redis",
-            Level.WARNING,
-            "it is reached without encryption",
-            "Whoever is on the way reads what users have spent, and could change it",
-            "Use a URL that begins with rediss, and a user with the rights of its role: "
-            "docs/security.md",
         )
 
 

@@ -304,17 +304,14 @@ def read_glances(config: Config, partitions: int) -> list[Glance]:
     return _from_redis(config, read)
 
 
-def read_redis_facts(config: Config) -> dict[str, Any]:
-    """What Redis says of itself, and its clock.
+def read_redis_facts(config: Config) -> list[dict[str, Any]]:
+    """What each server of Redis says of itself, and its clock.
 
     Raises:
         Unavailable: Redis does not answer.
     """
 
-    async def read(store: RedisStore) -> list[dict[str, Any]]:
-        return [await store.facts()]
-
-    return _from_redis(config, read)[0]
+    return _from_redis(config, RedisStore.facts)
 
 
 def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]) -> list[T]:

@@ -1,31 +1,33 @@
-"""The state of partitions in Redis. The only module that knows Redis; the keys are in ``layout``.
+"""The state of partitions in Redis, alone or of several; the keys are in ``layout``.
 
 Verbs that write state are Lua scripts: Redis runs each of them alone, from its first check to its
-last write. A connection is opened once: one that is lost takes the process with it, because what is
-behind the address may be another Redis by then.
+last write. They and what reads at once touch the keys of one partition only, which a Cluster keeps
+together. Which server has those is found once (``redis_nodes``), and a connection is opened once:
+one that is lost takes the process with it, because what is behind the address may be another Redis
+by then.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
+    ClusterDownError,
     NoPermissionError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
-from redis.exceptions import ConnectionError as LostConnection
 
 from streams.config import Config
+from streams.redis_address import UnusableAddress, is_encrypted, read_address, without_password
 from streams.store.image import Moment
 from streams.store.layout import (
     FIRST_LAYOUT,
@@ -49,36 +51,28 @@ from streams.store.port import (
     StoreUnavailable,
     Verdict,
 )
+from streams.store.redis_nodes import Server, nodes_at
 from streams.store.snapshot import Snapshot, verified
-
-CONNECTIONS = 8
-"""A worker opens so many, at once; a command waits for one that is free."""
 
 
 class RedisStore(Store):
-    """Connections to one Redis. Every failure is a ``StoreUnavailable``."""
+    """Connections to Redis, alone or of several. Every failure is a ``StoreUnavailable``."""
 
-    def __init__(self, url: str, prefix: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        sentinel: Mapping[str, str | None] | None = None,
+        **settings: Any,
+    ) -> None:
         self.address = without_password(url)
         try:
-            # No retries: whether a write that got no answer took place, only its version can tell.
-            pool = redis.asyncio.BlockingConnectionPool.from_url(
-                url,
-                max_connections=CONNECTIONS,
-                timeout=None,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=30.0,
-                socket_connect_timeout=5.0,
-                **settings,
-            )
-        except ValueError:
+            self._nodes = nodes_at(url, read_address(url), settings, sentinel or {})
+        except (UnusableAddress, ValueError):
             # The error quotes parts of the URL, which may be the password.
             raise StoreUnavailable(
                 f"{self.address!r} is no address of a Redis: write redis://host:port/0"
             ) from None
-        pool.connection_class = _once(pool.connection_class)
-        self._pool = pool
-        self._redis = redis.asyncio.Redis(connection_pool=pool)
         self._prefix = prefix
         self._scripts: dict[str, Any] = {}
 
@@ -90,12 +84,14 @@ class RedisStore(Store):
             settings["username"] = config.redis_username
         if config.redis_password:
             settings["password"] = config.redis_password
-        if config.redis.startswith("rediss:"):
+        if is_encrypted(config.redis):
             settings["ssl_min_version"] = ssl.TLSVersion.TLSv1_2
             settings["ssl_ca_certs"] = config.redis_ca or None
             settings["ssl_certfile"] = config.redis_certificate or None
             settings["ssl_keyfile"] = config.redis_key or config.redis_certificate or None
-        return cls(config.redis, config.prefix, **settings)
+        login = {"username": config.redis_sentinel_username or None}
+        login["password"] = config.redis_sentinel_password or None
+        return cls(config.redis, config.prefix, login, **settings)
 
     async def __aenter__(self) -> RedisStore:
         return self
@@ -114,21 +110,14 @@ class RedisStore(Store):
         Raises:
             StoreUnavailable: no answer.
         """
-        opened: list[Any] = []
-        pool: Any = self._pool  # its types say nothing
         try:
-            for _ in range(CONNECTIONS):
-                opened.append(await pool.get_connection())
+            await self._nodes.open()
         except (RedisError, OSError) as error:
             raise self._unavailable("Redis does not answer", error) from error
-        finally:
-            for connection in opened:
-                await pool.release(connection)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._redis.aclose()
-        await self._pool.disconnect()
+        await self._nodes.close()
 
     async def check(self) -> str | None:
         """Make sure that Redis answers and keeps what it is given.
@@ -139,32 +128,35 @@ class RedisStore(Store):
         Raises:
             StoreUnavailable: no answer, or a Redis that may evict keys.
         """
+        found = []
         try:
-            await self._redis.ping()
-            settings = await self._memory_settings()
-        except RedisError as error:
+            for node in await self._nodes.found():
+                await node.client.ping()
+                found.append(await _memory_settings(node.client))
+        except (RedisError, OSError) as error:
             raise self._unavailable("Redis does not answer", error) from error
-        if settings is None:
-            return "Redis lets nobody see whether it may evict keys: maxmemory-policy must be " + (
-                "noeviction, else charges are forgotten"
-            )
-        policy, memory = settings
-        if policy != "noeviction" and memory != "0":
+        if any(
+            settings is not None and settings[0] != "noeviction" and settings[1] != "0"
+            for settings in found
+        ):
             raise StoreUnavailable(
                 "Redis may evict keys, which would forget charges: "
                 "set maxmemory-policy to noeviction"
             )
+        if None in found:
+            return "Redis lets nobody see whether it may evict keys: maxmemory-policy must be " + (
+                "noeviction, else charges are forgotten"
+            )
         return None
 
-    async def facts(self) -> dict[str, Any]:
-        """What Redis says of itself (INFO), and its clock, as ``now``.
+    async def facts(self) -> list[dict[str, Any]]:
+        """What each server says of itself (INFO), its clock as ``now``, and its ``address``.
 
         Raises:
             StoreUnavailable: no answer.
         """
         try:
-            seconds, micros = await self._redis.time()
-            return {**await self._redis.info(), "now": seconds + micros / 1_000_000}
+            return [await _facts(node.client) for node in await self._nodes.found()]
         except (RedisError, OSError) as error:
             raise self._unavailable("Redis does not answer", error) from error
 
@@ -177,7 +169,8 @@ class RedisStore(Store):
 
     async def owner(self, partition: int) -> str:
         """Who owns a partition; empty if nobody ever did."""
-        owner = await self._ask(partition, self._redis.hget(self._key(partition, "meta"), "owner"))
+        meta = self._key(partition, "meta")
+        owner = await self._ask(partition, lambda server: server.hget(meta, "owner"))
         return _legible(owner or b"")
 
     async def load(self, partition: int) -> Snapshot | None:
@@ -186,23 +179,21 @@ class RedisStore(Store):
         Raises:
             Damaged: it is not whole.
         """
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.hgetall(self._key(partition, "meta"))
-        pipeline.hgetall(self._key(partition, "pages"))
-        pipeline.lrange(self._key(partition, "changes"), 0, -1)
-        pipeline.hgetall(self._key(partition, "outbox"))
-        meta, pages, changes, outbox = await self._ask(partition, pipeline.execute())
+        meta, pages, changes, outbox = await self._at_once(
+            partition,
+            ("HGETALL", "meta"),
+            ("HGETALL", "pages"),
+            ("LRANGE", "changes", 0, -1),
+            ("HGETALL", "outbox"),
+        )
         if not meta:
             return None
         return verified(_text(meta), _named(pages), changes, _named(outbox))
 
     async def glance(self, partition: int) -> Glance:
         """What can be said of a partition in no time, however large its state is."""
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.time()
-        for name in ("meta", "alive", "stopped"):
-            pipeline.hgetall(self._key(partition, name))
-        now, meta, alive, stopped = await self._ask(partition, pipeline.execute())
+        shown = (("HGETALL", name) for name in ("meta", "alive", "stopped"))
+        now, meta, alive, stopped = await self._at_once(partition, ("TIME",), *shown)
         return Glance(
             now=int(now[0]),
             meta=_text(meta),
@@ -249,8 +240,9 @@ class RedisStore(Store):
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
         """These pages as they are kept; those that are not there are left out."""
-        asked: Any = self._redis.hmget(self._key(partition, "pages"), list(names))
-        pages = zip(names, await self._ask(partition, asked), strict=True)
+        key = self._key(partition, "pages")
+        found = await self._ask(partition, lambda server: server.hmget(key, list(names)))
+        pages = zip(names, found, strict=True)
         return {name: page for name, page in pages if page is not None}
 
     async def stage(self, guard: Guard, stage: Stage) -> Verdict:
@@ -280,24 +272,10 @@ class RedisStore(Store):
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Say why nothing is decided in a partition, until an owner decides there again."""
-        now, _ = await self._ask(partition, self._redis.time())
+        now, _ = await self._ask(partition, lambda server: server.time())
         fields: Any = {"reason": reason, "problem": problem, "remedy": remedy, "time": now}
-        stopped = self._redis.hset(self._key(partition, "stopped"), mapping=fields)
-        await self._ask(partition, stopped)
-
-    async def _memory_settings(self) -> tuple[str | None, str | None] | None:
-        """(maxmemory-policy, maxmemory), if Redis tells them."""
-        try:
-            policy = await self._redis.config_get("maxmemory-policy")
-            memory = await self._redis.config_get("maxmemory")
-            return policy.get("maxmemory-policy"), memory.get("maxmemory")
-        except ResponseError:
-            pass  # forbidden, as managed services do; INFO has the same
-        try:
-            known = await self._redis.info("memory")
-            return str(known["maxmemory_policy"]), str(known["maxmemory"])
-        except (ResponseError, KeyError):
-            return None
+        key = self._key(partition, "stopped")
+        await self._ask(partition, lambda server: server.hset(key, mapping=fields))
 
     def _key(self, partition: int, name: str) -> str:
         return key_of(self._prefix, partition, name)
@@ -310,15 +288,32 @@ class RedisStore(Store):
         self, name: str, partition: int, keys: Sequence[str], arguments: Sequence[Any]
     ) -> Any:
         """Run one of the scripts."""
-        if name not in self._scripts:
-            self._scripts[name] = self._redis.register_script(_source(name))
-        script = self._scripts[name]
-        called = script(keys=[self._key(partition, key) for key in keys], args=arguments)
-        return await self._ask(partition, called)
+        named = [self._key(partition, key) for key in keys]
 
-    async def _ask(self, partition: int, asked: Any) -> Any:
+        def asked(server: Server) -> Awaitable[Any]:
+            if name not in self._scripts:
+                self._scripts[name] = server.register_script(_source(name))
+            called: Awaitable[Any] = self._scripts[name](named, arguments, client=server)
+            return called
+
+        return await self._ask(partition, asked)
+
+    async def _at_once(self, partition: int, *commands: tuple[Any, ...]) -> Any:
+        """What they answer, as of one moment. The second word of each is the name of a key."""
+
+        def asked(server: Server) -> Awaitable[Any]:
+            pipeline = server.pipeline(transaction=True)
+            for command, *words in commands:
+                named = [self._key(partition, name) for name in words[:1]]
+                pipeline.execute_command(command, *named, *words[1:])
+            return pipeline.execute()
+
+        return await self._ask(partition, asked)
+
+    async def _ask(self, partition: int, asked: Callable[[Server], Any]) -> Any:
+        """What the server that has a partition answers."""
         try:
-            return await asked
+            return await asked(await self._nodes.of(self._key(partition, "meta")))
         except (RedisError, OSError) as error:
             raise self._unavailable(f"partition {partition}", error) from error
 
@@ -336,37 +331,34 @@ _ADVICE: Sequence[tuple[type[Exception], str]] = (
         NoPermissionError,
         ": this user may not do that; `turnstile acl --format redis` shows the rights of each role",
     ),
+    *(
+        (kind, ": the state is with another server, or with none; who starts again looks for it")
+        for kind in (AskError, TryAgainError, ClusterDownError, ReadOnlyError)
+    ),
 )
 """What to do about an error; behind the address, which hides no password."""
 
 
-def without_password(url: str) -> str:
-    """The address of a Redis as it may be shown: nothing that could be a password is left."""
-    hidden = "the address given"
+async def _facts(server: Server) -> dict[str, Any]:
+    seconds, micros = await server.time()
+    to = server.connection_pool.connection_kwargs
+    address = to.get("path") or f"{to.get('host')}:{to.get('port')}"
+    return {**await server.info(), "now": seconds + micros / 1_000_000, "address": address}
+
+
+async def _memory_settings(server: Server) -> tuple[str | None, str | None] | None:
+    """(maxmemory-policy, maxmemory), if a server tells them."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return hidden
-    # A password with an unquoted / ? or # would show up behind the host.
-    if not parts.scheme or "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        return hidden
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}"
-
-
-def _once(base: Any) -> Any:
-    """A kind of connection that opens its socket once."""
-
-    class Once(base):  # type: ignore[misc]
-        opened = False
-
-        async def _connect(self) -> None:
-            if self.opened:
-                raise LostConnection("the connection was lost")
-            await super()._connect()
-            self.opened = True
-
-    return Once
+        policy = await server.config_get("maxmemory-policy")
+        memory = await server.config_get("maxmemory")
+        return policy.get("maxmemory-policy"), memory.get("maxmemory")
+    except ResponseError:
+        pass  # forbidden, as managed services do; INFO has the same
+    try:
+        known = await server.info("memory")
+        return str(known["maxmemory_policy"]), str(known["maxmemory"])
+    except (ResponseError, KeyError):
+        return None
 
 
 def _source(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from streams.config import ConfigurationError
 
-_CONNECTING = ("client|setname", "ping", "select")
+_CONNECTING = ("client|setname", "cluster|info", "cluster|slots", "ping", "role", "select")
 _LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
 _DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange", "script|load")
 _IN_SCRIPTS = (

@@ -202,7 +202,7 @@ class Stops:
 
     def _delete(self) -> str:
         keys = " ".join(f"'{key_of(self.prefix, self.partition, name)}'" for name in KEYS)
-        return f"Stop the workers, run `redis-cli DEL {keys}` and start them again"
+        return f"Stop the workers, run `redis-cli -c DEL {keys}` and start them again"
 
 
 def written_for_others(problem: str, remedy: str) -> Stop:

@@ -9,6 +9,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
+from streams.topics.security import security
 
 OUTPUTS = ("halts", "rejects", "odometer")
 TOPICS = ("norms", *OUTPUTS)
@@ -23,12 +24,14 @@ class Log:
         self._names = {config.topic(topic): topic for topic in TOPICS}
         self._norms = config.topic("norms")
         self._servers = config.kafka.split(",")
+        self._security = security(config)
         self._consumer = KafkaConsumer(
             bootstrap_servers=self._servers,
             group_id=None,
             enable_auto_commit=False,
             max_partition_fetch_bytes=16 * 1024 * 1024,
             fetch_max_bytes=64 * 1024 * 1024,
+            **self._security,
         )
         self._places = [
             TopicPartition(name, partition)
@@ -60,7 +63,7 @@ class Log:
 
     def topic_id(self) -> bytes:
         """What Kafka knows `norms` by; another topic of this name has another one."""
-        admin = KafkaAdminClient(bootstrap_servers=self._servers)
+        admin = KafkaAdminClient(bootstrap_servers=self._servers, **self._security)
         try:
             (described,) = admin.describe_topics([self._norms])
         finally:

@@ -23,13 +23,16 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import trainer
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, suiting
 from tests.chaos.lanes import Lane, check_told, lanes_of_a_training
-from tests.chaos.scene import Scene, scene
+from tests.chaos.scene import Scene, Shape, scene
 from tests.integration.service import Service
 
 _PACE = 0.25
 """Seconds between two steps of a trainer."""
+_TIMEOUT, _SECURE_TIMEOUT = 4.0, 15.0
+"""Seconds after which a charge is repeated. Six clients of one process that log in again at once,
+each with TLS, take some: less would have them give up before they can hear anything."""
 _LONGEST_GAP = 4.0
 """Seconds between two faults; a third of them come at once after the one before."""
 _RECOVERS_WITHIN = 180.0
@@ -54,25 +57,34 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the order of faults")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--brokers", type=int, default=1, help="3: one may be lost")
+    parser.add_argument("--redis", choices=["alone", "cluster"], default="alone")
+    parser.add_argument("--secure", action="store_true", help="with logins, rights and signatures")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
     options = parser.parse_args()
+    has_cluster = options.redis == "cluster"
+    if options.secure and (options.brokers > 1 or has_cluster):
+        parser.error("a secure service has one broker and one Redis")
+    shape = Shape(options.workers, options.partitions, options.brokers, has_cluster, options.secure)
+    kinds = [name for name in suiting(shape) if name in options.only]
+    if not kinds:
+        parser.error("none of these faults can happen to such a service")
     seed = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
     console = Console()
     console.print(f"seed {seed}, {options.minutes:g} minutes")
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     console.print(f"logs and data are in {directory}")
-    with scene(directory, options.workers, options.partitions) as stage:
-        with closing(Service(stage.stack)) as service:
-            lanes = lanes_of_a_training(replace(service.config, timeout=4.0), seed, _PACE)
-            try:
-                counted = _unleash(
-                    stage, lanes, random.Random(seed), options.minutes * 60, options.only, console
-                )
-            finally:
-                for lane in lanes:
-                    lane.stop(60.0)
-                stage.trainer.stop()
-        with closing(Service(stage.stack)) as service:
+    with scene(directory, shape) as stage:
+        timeout = _SECURE_TIMEOUT if shape.is_secure else _TIMEOUT
+        lanes = lanes_of_a_training(replace(stage.trains, timeout=timeout), seed, _PACE)
+        rng = random.Random(seed)
+        try:
+            counted = _unleash(stage, lanes, rng, options.minutes * 60, kinds, console)
+        finally:
+            for lane in lanes:
+                lane.stop(60.0)
+            stage.trainer.stop()
+        with closing(Service(stage.stack, stage.looks)) as service:
             console.print("everything is healed: the audit")
             summary = _audited(service, stage, lanes)
     shutil.rmtree(directory)  # after a failure it stays

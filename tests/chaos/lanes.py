@@ -24,6 +24,7 @@ from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run, StepDecision
 from tests.audit.auditor import Auditor
+from tests.integration.service import eventually
 
 USERS = np.arange(120)
 DRAWN = 40
@@ -260,6 +261,21 @@ def lanes_of_a_training(config: Config, seed: int, pace: float) -> list[Lane[Any
         ),
         RosterLane(*place(5, "sampled", "training")),
     ]
+
+
+def wait_for_decisions(lanes: list[Lane[Any]]) -> None:
+    """Wait until every lane has been told three more."""
+    goals = [lane.decided + 3 for lane in lanes]
+    eventually(
+        lambda: (
+            any(lane.error for lane in lanes)
+            or all(lane.decided >= goal for lane, goal in zip(lanes, goals, strict=True))
+        ),
+        120.0,
+    )
+    for lane in lanes:
+        if lane.error is not None:
+            raise lane.error
 
 
 def check_told(audit: Auditor, lanes: Sequence[Lane[Any]]) -> int:

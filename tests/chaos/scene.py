@@ -1,6 +1,10 @@
-"""The whole service with a network that can fail: broker, Redis, workers, trainers.
+"""The whole service with what can fail: brokers, Redis, workers, trainers, and the network.
 
 workers, trainers --> proxies --> broker, Redis
+
+A proxy stands before a broker that is alone and before a Redis that is alone, unless the service is
+secure. Several brokers and the nodes of a Cluster name themselves to their clients, who would pass
+by a proxy.
 """
 
 from __future__ import annotations
@@ -8,40 +12,77 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from streams.config import Config
-from streams.local import KafkaBroker, LocalStack, RedisServer
+from streams.local import KafkaBroker, LocalStack, RedisCluster, RedisServer
 from streams.local.children import Child
+from streams.local.cluster import KafkaCluster
 from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
+from streams.local.secure_stack import SecureStack
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_stops
 from streams.store.layout import KEYS, key_of
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
+from tests.integration.redis_failover import ClusterFailover
 
 PREFIX = "chaos."
+REDIS_NODES = 6
 _ROOT = Path(__file__).parents[2]
+_WORKER = (sys.executable, "-m", "tests.chaos.worker")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is brought up."""
+
+    workers: int = 2
+    partitions: int = 4
+    brokers: int = 1
+    has_cluster: bool = False  # of Redis
+    is_secure: bool = False
 
 
 @dataclass
 class Scene:
-    """What faults happen to, and what an operator does about them."""
+    """What faults happen to, and what an operator does about them.
+
+    Attributes:
+        directory: of data and logs.
+        shape: what there is.
+        brokers: one, or several.
+        redises: one, or the nodes of a Cluster.
+        failover: who takes whose place in that.
+        proxies: by "Kafka" and "Redis", where there are any.
+        stack: the workers.
+        clock: the file that says by how much the clock is wrong.
+        trainer: the one that is killed.
+        trains: the settings of trainers.
+        looks: those of who may read everything.
+        mends: those of who may change Redis.
+        remedies: partitions that an operator mended.
+    """
 
     directory: Path
-    broker: KafkaBroker
-    redis: RedisServer
-    to_kafka: Proxy
-    to_redis: Proxy
+    shape: Shape
+    brokers: list[KafkaBroker]
+    redises: list[RedisServer]
+    failover: ClusterFailover | None
+    proxies: Mapping[str, Proxy]
     stack: LocalStack
     clock: Path
     trainer: Trainer
+    trains: Config
+    looks: Config
+    mends: Config
     remedies: int = 0
 
     def operate(self) -> None:
@@ -49,9 +90,8 @@ class Scene:
 
         No worker runs while its keys are deleted; then all of its log is applied again.
         """
-        config = Config(kafka=self.stack.kafka, redis=self.stack.redis, prefix=PREFIX)
         try:
-            stops = read_stops(config, self.stack.partitions)
+            stops = read_stops(self.mends, self.stack.partitions)
         except Unavailable:
             return
         damaged = [p for p, stop in enumerate(stops) if stop and "is not whole" in stop]
@@ -59,28 +99,37 @@ class Scene:
             return
         for worker in self.stack.workers:
             worker.stop()
-        with closing(redis.Redis.from_url(self.redis.url)) as client:
+        with closing(self._redis()) as client:
             for partition in damaged:
                 client.delete(*(key_of(PREFIX, partition, name) for name in KEYS))
         for worker in self.stack.workers:
             worker.start()
         self.remedies += len(damaged)
 
+    def _redis(self) -> redis.Redis | redis.RedisCluster:
+        if self.shape.has_cluster:
+            return redis.RedisCluster(host=LOOPBACK, port=self.redises[0].port)
+        login: dict[str, Any] = {}
+        if self.shape.is_secure:
+            login = {"username": self.mends.redis_username, "password": self.mends.redis_password}
+            login |= {"ssl_ca_certs": self.mends.redis_ca} if self.mends.redis_ca else {}
+        scheme = self.mends.redis.partition(":")[0]
+        return redis.Redis.from_url(f"{scheme}://{self.redises[0].address}/0", **login)
+
 
 class Trainer:
     """A trainer's process, started again whenever it is gone."""
 
-    def __init__(self, directory: Path, kafka: str, environment: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.released = directory / "released"
         self.killed = 0
         self._log = directory / "logs" / "trainer.log"
-        self._command = [sys.executable, "-m", "tests.chaos.trainer", kafka, PREFIX]
         self._environment = environment
         self._child: Child | None = None
 
     def start(self) -> None:
         """Begin, or go on from what was released."""
-        command = [*self._command, str(self.released)]
+        command = [sys.executable, "-m", "tests.chaos.trainer", str(self.released)]
         self._child = Child("Trainer", command, log=self._log, environment=self._environment)
 
     def kill(self) -> None:
@@ -97,46 +146,122 @@ class Trainer:
 
 
 @contextmanager
-def scene(directory: Path, workers: int, partitions: int) -> Iterator[Scene]:
+def scene(directory: Path, shape: Shape) -> Iterator[Scene]:
     """Bring all of it up; everything ends with the block."""
-    wrong_by = directory / "clock"
-    wrong_by.write_text("0")
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), FILE: str(wrong_by)}
-    client, controller, proxied, kafka_port, redis_port = free_ports(5)
+    clock = directory / "clock"
+    clock.write_text("0")
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), FILE: str(clock)}
     with ExitStack() as open_:
-        server = open_.enter_context(RedisServer(directory, binary=_deaf_redis(directory)))
-        broker = open_.enter_context(
-            KafkaBroker(
-                directory,
-                port=client,
-                settings={
-                    "listeners": _listeners(PLAINTEXT=client, CONTROLLER=controller, FAR=proxied),
-                    "advertised.listeners": _listeners(PLAINTEXT=client, FAR=kafka_port),
-                    "listener.security.protocol.map": (
-                        "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,FAR:PLAINTEXT"
-                    ),
-                    "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
-                },
-            )
-        )
-        to_kafka, to_redis = Proxy(kafka_port, proxied), Proxy(redis_port, server.port)
-        for proxy in (to_kafka, to_redis):
-            open_.callback(proxy.close)
-        stack = open_.enter_context(
-            LocalStack(
-                workers=workers,
-                partitions=partitions,
-                prefix=PREFIX,
-                kafka=to_kafka.address,
-                redis=f"redis://{to_redis.address}/0",
-                data=directory / "workers",
-                worker_command=(sys.executable, "-m", "tests.chaos.worker"),
-                worker_environment=environment,
-            )
-        )
-        trainer = Trainer(directory, to_kafka.address, environment)
+        set_up = _secure if shape.is_secure else _open_to_all
+        built = set_up(open_, directory, shape, environment)
+        trains: Config = built["trains"]
+        settings = {"TURNSTILE_KAFKA": trains.kafka, "TURNSTILE_PREFIX": PREFIX}
+        if shape.is_secure:
+            settings = {"TURNSTILE_CONFIG": str(built["stack"].roles["trainer"])}
+        trainer = Trainer(directory, {**environment, **settings})
         open_.callback(trainer.stop)
-        yield Scene(directory, broker, server, to_kafka, to_redis, stack, wrong_by, trainer)
+        yield Scene(directory=directory, shape=shape, clock=clock, trainer=trainer, **built)
+
+
+def _secure(
+    open_: ExitStack, directory: Path, shape: Shape, environment: dict[str, str]
+) -> dict[str, Any]:
+    stack = open_.enter_context(
+        SecureStack(
+            workers=shape.workers,
+            partitions=shape.partitions,
+            prefix=PREFIX,
+            data=directory,
+            worker_command=_WORKER,
+            worker_environment=environment,
+        )
+    )
+    partitions = shape.partitions
+    return {
+        "brokers": [stack.broker],
+        "redises": [stack.redis_server],
+        "failover": None,
+        "proxies": {},
+        "stack": stack,
+        "trains": replace(stack.config_of("trainer"), partitions=partitions),
+        "looks": replace(stack.config_of("auditor"), partitions=partitions),
+        "mends": replace(stack.config_of("worker"), partitions=partitions),
+    }
+
+
+def _open_to_all(
+    open_: ExitStack, directory: Path, shape: Shape, environment: dict[str, str]
+) -> dict[str, Any]:
+    proxies: dict[str, Proxy] = {}
+    brokers, kafka = _brokers(open_, directory, shape.brokers, proxies)
+    binary = _deaf_redis(directory)
+    failover = None
+    if shape.has_cluster:
+        cluster = RedisCluster(directory, REDIS_NODES, binary=binary)
+        open_.callback(cluster.kill)
+        cluster.start()
+        failover = ClusterFailover(cluster)
+        redises, url = cluster.nodes, cluster.url
+    else:
+        redises = [open_.enter_context(RedisServer(directory, binary=binary))]
+        proxies["Redis"] = _proxy(open_, free_ports(1)[0], redises[0].port)
+        url = f"redis://{proxies['Redis'].address}/0"
+    stack = open_.enter_context(
+        LocalStack(
+            workers=shape.workers,
+            partitions=shape.partitions,
+            prefix=PREFIX,
+            brokers=shape.brokers,
+            kafka=kafka,
+            redis=url,
+            data=directory / "workers",
+            worker_command=_WORKER,
+            worker_environment=environment,
+        )
+    )
+    config = Config(kafka=kafka, redis=url, prefix=PREFIX, partitions=shape.partitions)
+    return {
+        "brokers": brokers,
+        "redises": redises,
+        "failover": failover,
+        "proxies": proxies,
+        "stack": stack,
+        **dict.fromkeys(("trains", "looks", "mends"), config),
+    }
+
+
+def _brokers(
+    open_: ExitStack, directory: Path, count: int, proxies: dict[str, Proxy]
+) -> tuple[list[KafkaBroker], str]:
+    """The brokers, and where clients reach them."""
+    if count > 1:
+        cluster = KafkaCluster(directory, count, heap="256m")
+        open_.callback(cluster.kill)
+        cluster.start()
+        return cluster.brokers, cluster.address
+    client, controller, proxied, port = free_ports(4)
+    broker = open_.enter_context(
+        KafkaBroker(
+            directory,
+            port=client,
+            settings={
+                "listeners": _listeners(PLAINTEXT=client, CONTROLLER=controller, FAR=proxied),
+                "advertised.listeners": _listeners(PLAINTEXT=client, FAR=port),
+                "listener.security.protocol.map": (
+                    "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,FAR:PLAINTEXT"
+                ),
+                "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+            },
+        )
+    )
+    proxies["Kafka"] = _proxy(open_, port, proxied)
+    return [broker], proxies["Kafka"].address
+
+
+def _proxy(open_: ExitStack, port: int, target: int) -> Proxy:
+    proxy = Proxy(port, target)
+    open_.callback(proxy.close)
+    return proxy
 
 
 def _listeners(**ports: int) -> str:

@@ -3,7 +3,7 @@
 A line a step, on disk before the next step is charged. What a step charges follows from its number,
 so that a trainer that is started again charges the same.
 
-    python -m tests.chaos.trainer KAFKA PREFIX FILE
+    TURNSTILE_KAFKA=... python -m tests.chaos.trainer FILE
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from kafka.errors import KafkaError
 
+from streams.config import Config
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import TurnstileError
 from tests.chaos import clock
@@ -30,12 +31,12 @@ _PACE = 0.05
 _TIMEOUT = 4.0
 
 
-def main(kafka: str, prefix: str, file: Path) -> None:
+def main(file: Path) -> None:
     """Train for ever."""
     clock.follow()
     while True:
         try:
-            with Turnstile(kafka, prefix=prefix, timeout=_TIMEOUT) as turnstile:
+            with Turnstile(config=Config.load(timeout=_TIMEOUT)) as turnstile:
                 turnstile.create_dataset(DATASET, budget=40.0)
                 _train(turnstile, file)
         except (TurnstileError, KafkaError) as error:
@@ -71,4 +72,4 @@ def released(file: Path) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(Path(sys.argv[1]))

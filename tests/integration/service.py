@@ -51,11 +51,12 @@ def eventually(condition: Callable[[], Any], within: float = _SETTLES_WITHIN) ->
 class Service:
     """One prefix on a broker and a Redis: what tests publish to it, read of it, and its audit."""
 
-    def __init__(self, stack: LocalStack) -> None:
+    def __init__(self, stack: LocalStack, config: Config | None = None) -> None:
+        """``config``: of whoever may read all of it, where not everybody may."""
         self.stack = stack
         self.kafka, self.redis, self.prefix = stack.kafka, stack.redis, stack.prefix
         self.partitions = stack.partitions
-        self.config = Config(
+        self.config = config or Config(
             kafka=self.kafka, redis=self.redis, prefix=self.prefix, partitions=self.partitions
         )
         self._open = ExitStack()
@@ -158,7 +159,7 @@ class Service:
         """What Redis holds now."""
 
         async def read() -> dict[int, Snapshot]:
-            async with RedisStore(self.redis, self.prefix) as store:
+            async with RedisStore.of(self.config) as store:
                 return await self._load(store)
 
         return asyncio.run(read())
@@ -217,7 +218,7 @@ class Service:
         """Wait until the state is that at the end of the log, and done in every partition."""
 
         async def read(ends: dict[int, int]) -> dict[int, Snapshot]:
-            async with RedisStore(self.redis, self.prefix) as store:
+            async with RedisStore.of(self.config) as store:
                 glances = {p: (await store.glance(p)).meta for p in range(self.partitions)}
                 if any(int(glances[p].get("next", -1)) != ends[p] for p in glances):
                     return {}  # the whole state is read once, when it is there

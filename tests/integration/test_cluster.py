@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka.admin import KafkaAdminClient
 
 from streams.local import LocalStack, LocalStackError
 from streams.local.cluster import KafkaCluster
-from tests.chaos.lanes import Lane, check_told, lanes_of_a_training
+from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
 BROKERS = 3
@@ -52,20 +51,6 @@ def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(stack: LocalSt
         service.close()
     with closing(Service(stack)) as audited:
         assert check_told(audited.audit(), lanes) > 2 * BROKERS * len(lanes)
-
-
-def wait_for_decisions(lanes: list[Lane[Any]]) -> None:
-    goals = [lane.decided + 3 for lane in lanes]
-    eventually(
-        lambda: (
-            any(lane.error for lane in lanes)
-            or all(lane.decided >= goal for lane, goal in zip(lanes, goals, strict=True))
-        ),
-        120.0,
-    )
-    for lane in lanes:
-        if lane.error is not None:
-            raise lane.error
 
 
 def replicas_are_in_sync(service: Service) -> bool:

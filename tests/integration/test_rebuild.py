@@ -7,76 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-import redis
 
-from streams.operations.images import read_image
 from streams.operations.status import read_partitions
-from tests.integration.command import Done, turnstile
-from tests.integration.service import Service, ServiceFactory, eventually
+from tests.integration.lossy import WORKER, Lossy
+from tests.integration.service import ServiceFactory, eventually
 
 PARTITIONS = 2
-USERS = np.arange(40)
-NORMS = np.full(40, 0.5)
-
-WORKER = """
-import os, pathlib, signal, sys
-from streams.cli.main import main
-from streams.worker import heartbeat, images, partitions
-from streams.worker.kafka.images import KafkaImageTopic
-heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
-images.TIME_SHARE = 1.0
-images.SEND_BYTES = 1
-real, flag = KafkaImageTopic.send, pathlib.Path({flag!r})
-
-async def send(self, records):
-    if flag.exists() and flag.read_text() in (records[0][0].decode(), "any"):
-        flag.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    await real(self, records)
-
-KafkaImageTopic.send = send
-sys.exit(main(["worker"]))
-"""
-
-
-class Lossy:
-    """A service with a Redis of its own, whose workers write checkpoints all the time."""
-
-    def __init__(self, service: Service, flag: Path) -> None:
-        self.service = service
-        self.flag = flag
-        service.client.create_dataset("d", budget=1.0)
-        self._run = service.client.run("d", "r", timeout=60.0)
-
-    def charge(self, steps: int) -> None:
-        for _ in range(steps):
-            self._run.charge(USERS, NORMS, noise_stddev=2.0)
-
-    def checkpointed(self) -> list[int]:
-        """Wait until checkpoints cover all that is decided; where they continue."""
-        reached = {p: kept.next for p, kept in self.service.settle().items()}
-
-        def covered() -> bool:
-            images = (
-                read_image(self.service.config, p, None, with_contents=False) for p in reached
-            )
-            return all(
-                image is not None and image.manifest.next == reached[p]
-                for p, image in enumerate(images)
-            )
-
-        eventually(covered)
-        return [reached[p] for p in range(PARTITIONS)]
-
-    def empty_redis(self) -> None:
-        with redis.Redis.from_url(self.service.redis) as client:
-            client.flushall()
-
-    def trim(self, *options: str) -> Done:
-        settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix, "--json"]
-        return turnstile("trim", *settings, *options)
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def follow(advice: str) -> None:
 
 
 def delete_advised_keys(service: Service, advice: str) -> None:
-    """What `redis-cli DEL` in a stop would do."""
-    command = re.search(r"`redis-cli DEL ([^`]*)`", advice)
+    """What `redis-cli -c DEL` in a stop would do."""
+    command = re.search(r"`redis-cli -c DEL ([^`]*)`", advice)
     assert command
     keys = re.findall(r"'([^']*)'", command[1])
     with redis.Redis.from_url(service.redis) as client:
@@ -422,6 +422,6 @@ def test_state_of_the_first_layout_is_not_to_be_deleted_when_the_log_begins_late
     found = service.eventually_all("stopped")
     for problem in found:
         advice = problem.partition("Restore Redis from a copy")[2]
-        condition, _, command = advice.partition("redis-cli DEL")
+        condition, _, command = advice.partition("redis-cli -c DEL")
         assert "If `turnstile trim --dry-run` says that there is a whole one" in condition
         assert "would forget what was spent" in command

@@ -54,6 +54,10 @@ USABLE_REDIS = [
     "rediss://user:secret@10.0.0.1/?db=3",
     "redis://[::1]:6379",
     "unix:///run/redis.sock?db=1",
+    "redis+cluster://one:7000,two:7001,[::1]",
+    "rediss+cluster://user:p%40ss@one:7000,two/0",
+    "redis+sentinel://one:26379,two/mymaster",
+    "rediss+sentinel://:secret@one/mymaster/3?ssl_check_hostname=false",
 ]
 UNUSABLE_REDIS = [
     ("nonsense", "redis, rediss or unix"),
@@ -73,6 +77,17 @@ UNUSABLE_REDIS = [
     ("redis://host?db=one", "not a number"),
     ("redis://host?sec=ret", "its options are"),
     ("redis://host?secret", "unreadable"),
+    ("redis+cluster://", "no host or port: .*cluster"),
+    ("redis+cluster://one:7000,", "no host or port"),
+    ("redis+cluster://one:99999", "no host or port"),
+    ("redis+cluster://one:7000, two:7001", "%20"),
+    ("redis+cluster://one:7000/1", "no database but 0"),
+    ("redis+cluster://one:7000?db=1", "no database but 0"),
+    ("redis+cluster://one:7000?sec=ret", "its options are"),
+    ("redis+cluster://:sec/ret@one:7000", "unreadable"),
+    ("redis+sentinel://one:26379", "no service: .*/service"),
+    ("redis+sentinel://one/mymaster/one", "not a number"),
+    ("redis+other://one:26379", "unreadable"),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import redis
 
+from streams.redis_address import Kind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, parcel_name
 from streams.store.memory_store import Contents, MemoryStore
@@ -73,9 +74,21 @@ class MemoryHand:
         self.store.restore({**self.store.copy(), partition: contents})
 
 
+Client = redis.Redis | redis.RedisCluster
+
+
+def client_of(url: str) -> Client:
+    """A client that has nothing in common with the store's."""
+    address = read_address(url)
+    if address.kind is Kind.CLUSTER:
+        host, port = address.nodes[0]
+        return redis.RedisCluster(host=host, port=port)
+    return redis.Redis.from_url(url)
+
+
 @dataclass
 class RedisHand:
-    client: redis.Redis
+    client: Client
     prefix: str
 
     def read(self, partition: int) -> Contents:

@@ -9,13 +9,17 @@ from uuid import uuid4
 import pytest
 import redis
 
-from streams.local import RedisServer
+from streams.local import RedisCluster, RedisServer
 from streams.store.memory_store import MemoryStore
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
-from tests.conformance.store.bench import Bench, MemoryHand, RedisHand, Scenario
+from tests.conformance.store.bench import Bench, Client, MemoryHand, RedisHand, Scenario, client_of
 
-STORES = ("memory", pytest.param("redis", marks=pytest.mark.process))
+STORES = (
+    "memory",
+    pytest.param("redis", marks=pytest.mark.process),
+    pytest.param("cluster", marks=pytest.mark.process),
+)
 
 
 @pytest.fixture(scope="session")
@@ -24,12 +28,23 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three masters: the partitions of a scenario are on different ones."""
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"), 3)
+    cluster.start()
+    try:
+        yield cluster.url
+    finally:
+        cluster.kill()  # nobody needs it again
+
+
 @pytest.fixture(params=STORES)
 def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
     """Run a scenario on a store in which nothing is kept yet."""
     if request.param == "memory":
         return on_memory
-    url = request.getfixturevalue("redis_url")
+    url = request.getfixturevalue(f"{request.param}_url")
     return lambda scenario: on_redis(url, scenario)
 
 
@@ -46,12 +61,13 @@ def on_redis(url: str, scenario: Scenario) -> None:
     """As a user who may do what workers have to, with the keys of one prefix, and nothing else."""
     prefix = f"t{uuid4().hex}."
 
-    async def connected(client: redis.Redis) -> None:
+    async def connected(client: Client) -> None:
         async with RedisStore(url, prefix, username=prefix, password="hunter2") as store:
             await store.connect()
             await scenario(Bench(store, RedisHand(client, prefix)))
 
-    with redis.Redis.from_url(url) as client:
+    with client_of(url) as client:
         words = ("on", ">hunter2", *rights("decide", prefix))
-        client.execute_command("ACL", "SETUSER", prefix, *words)
+        everywhere = {"target_nodes": "all"} if isinstance(client, redis.RedisCluster) else {}
+        client.execute_command("ACL SETUSER", prefix, *words, **everywhere)
         asyncio.run(connected(client))

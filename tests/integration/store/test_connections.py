@@ -7,7 +7,8 @@ import redis
 
 from streams.local import RedisServer
 from streams.store.port import StoreUnavailable
-from streams.store.redis_store import CONNECTIONS, RedisStore
+from streams.store.redis_nodes import CONNECTIONS
+from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, P, commit
 
 

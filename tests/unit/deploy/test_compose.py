@@ -170,6 +170,8 @@ def test_worker_is_built_from_this_repository() -> None:
 def test_worker_needs_no_privileges_and_writes_to_a_scratch_directory_only() -> None:
     assert WORKER["cap_drop"] == ["ALL"]
     assert WORKER["read_only"] is True
+    assert REDIS["read_only"] is True
+    assert REDIS["volumes"] == ["redis-data:/data"]  # all that it writes
     assert WORKER["tmpfs"] == ["/tmp"]
 
 

@@ -71,7 +71,8 @@ def test_all_that_the_package_is_made_of_is_copied() -> None:
         if file.is_symlink()
     }
     project = PYPROJECT["project"]
-    files = {"pyproject.toml", project["readme"], *project["license-files"], *linked}
+    locked = {"requirements/worker.txt", "requirements/build.txt"}
+    files = {"pyproject.toml", project["readme"], *project["license-files"], *linked, *locked}
     assert copied() == {*files, *packages}
 
 
@@ -99,10 +100,15 @@ def test_files_that_are_not_python_are_package_data() -> None:
     assert list((TOP / "streams").rglob("*.lua"))
 
 
-def test_the_package_alone_is_installed() -> None:
-    installs = [rest for rest in arguments("RUN") if "pip install" in rest]
-    assert len(installs) == 1
-    assert installs[0].split()[-1] == "."  # no extras
+def test_nothing_is_installed_but_what_is_locked_and_the_package() -> None:
+    commands = [command.strip() for rest in arguments("RUN") for command in rest.split("&&")]
+    pips = [command for command in commands if "/pip " in command]
+    assert len(pips) == 4
+    for command in pips:
+        is_locked = "--require-hashes" in command and "--only-binary :all:" in command
+        assert is_locked or "--no-deps" in command
+        assert "--no-index" in command or "--no-build-isolation" in command or is_locked
+    assert "requirements/worker.txt" in next(c for c in pips if c.startswith("/opt/turnstile"))
 
 
 def test_container_does_not_run_as_root() -> None:

@@ -27,6 +27,7 @@ KAFKA = KafkaFacts(
     },
 )
 REDIS = {
+    "address": "127.0.0.1:6379",
     "redis_version": "7.2.0",
     "used_memory": 1_000,
     "maxmemory": 1_000_000,
@@ -39,7 +40,7 @@ WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0, {}, 0.4)
 WELL = Facts(
     NOW,
     KAFKA,
-    REDIS,
+    [REDIS],
     Overview([HEALTHY, replace(HEALTHY, partition=1)], {}),
     workers=[WORKER],
     disks={"/kafka": (1000, 500)},
@@ -59,7 +60,7 @@ def settings(name: str, **changes: str) -> Facts:
 
 
 def redis(**changes: object) -> Facts:
-    return replace(WELL, redis={**REDIS, **changes})
+    return replace(WELL, redis=[{**REDIS, **changes}])
 
 
 def partition(problem: str, remedy: str | None = None) -> Facts:
@@ -74,6 +75,12 @@ def without(name: str) -> Facts:
 
 CASES = [
     ("WRONG", "Kafka", "nobody home", replace(WELL, kafka="nobody home", overview="-")),
+    (
+        "WRONG",
+        "Redis",
+        "127.0.0.1:7001: this is a replica",
+        replace(WELL, redis=[REDIS, {**REDIS, "address": "127.0.0.1:7001", "role": "slave"}]),
+    ),
     ("WRONG", "Redis", "nobody home", replace(WELL, redis="nobody home", overview="-")),
     ("WRONG", "topics", "no turnstile.norms", without("norms")),
     ("WRONG", "topics", "no turnstile.rejects", without("rejects")),

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from streams.redis_address import without_password
 from streams.store.port import StoreUnavailable
-from streams.store.redis_store import RedisStore, without_password
+from streams.store.redis_store import RedisStore
 
 
 def test_a_redis_that_does_not_answer_is_an_error_that_says_so():
@@ -30,6 +31,13 @@ URLS = [
     ("redis://user:123?hunter2@localhost", "the address given"),
     ("redis://user:12/hunter2@localhost:1", "the address given"),
     ("hunter2", "the address given"),
+    ("redis+cluster://user:hunter2@a:1,b:2", "redis+cluster://a:1,b:2"),
+    ("rediss+sentinel://:hunter2@a:1,b/mine/3?password=hunter2", "rediss+sentinel://a:1,b/mine"),
+    ("redis+cluster://:hunter2/more@a:1,b:2", "the address given"),
+    ("redis+cluster://:hunter2#more@a:1", "the address given"),
+    ("redis+sentinel://a:1/mine@hunter2", "the address given"),
+    ("redis+sentinel://:hunter2@a:1", "the address given"),
+    ("redis+cluster://[hunter2@a:1", "the address given"),
     ("redis://[hunter2@localhost", "the address given"),
 ]
 

@@ -1,0 +1,183 @@
+"""Redis with somebody to take its place: a Cluster with replicas, or a pair with a Sentinel.
+
+A replica can be cut off from its master, and is then promoted with what it had: a failover that
+loses what was written last, at will.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from streams.local import Child, RedisCluster, RedisServer
+from streams.local.redis_server import find_redis_server
+from streams.store.layout import key_of
+from tests.integration.service import eventually
+
+_NOBODY = "nobody"
+_SERVICE = "state"
+_QUICK = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0"}
+
+
+class Failover(ABC):
+    """Masters and replicas."""
+
+    url: str
+    servers: list[RedisServer]
+
+    @abstractmethod
+    def master_of(self, key: str) -> RedisServer:
+        """Who has a key now."""
+
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        """Who would take its place, as soon as it has all that there is."""
+        found: RedisServer = eventually(
+            lambda: next((s for s in self.servers if s.running and _follows(s, master)), None)
+        )
+        return found
+
+    def cut(self, replica: RedisServer) -> None:
+        """From now on the replica is told nothing."""
+        with client_of(replica) as client:
+            client.config_set("masteruser", _NOBODY)
+            client.config_set("masterauth", _NOBODY)
+            client.client_kill_filter(_type="master")
+        eventually(lambda: _link(replica) == "down")
+
+    def lose(self, key: str, meanwhile: Callable[[], object]) -> RedisServer:
+        """The master of a key dies, and what it was told ``meanwhile`` with it. Who it was."""
+        master = self.master_of(key)
+        replica = self.replica_of(master)
+        self.cut(replica)
+        meanwhile()
+        assert version(replica, key) < version(master, key)
+        self.promote(replica, master)
+        return master
+
+    def promote(self, replica: RedisServer, master: RedisServer) -> None:
+        """The master dies, and the replica takes its place."""
+        master.kill()
+        eventually(lambda: _role(replica) == b"master")
+        with client_of(replica) as client:  # it may be told things again, by the next master
+            client.config_set("masteruser", "")
+            client.config_set("masterauth", "")
+
+
+class ClusterFailover(Failover):
+    """Three masters, each with a replica."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self.url, self.servers = cluster.url, cluster.nodes
+
+    def master_of(self, key: str) -> RedisServer:
+        return next(server for server in self.servers if _has(server, key))
+
+
+class SentinelFailover(Failover):
+    """A master, a replica, and a Sentinel; another one, named first, does not answer."""
+
+    def __init__(self, servers: list[RedisServer], sentinel: RedisServer) -> None:
+        self.servers, self._sentinel = servers, sentinel
+        self.url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{_SERVICE}"
+
+    def master_of(self, key: str) -> RedisServer:
+        with client_of(self._sentinel) as client:
+            asked: Any = client
+            _, port = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", _SERVICE)
+        return next(server for server in self.servers if server.port == int(port))
+
+
+class Sentinel(RedisServer):
+    """Watches one master."""
+
+    name = "Sentinel"
+
+    def __init__(self, directory: Path, watched: int) -> None:
+        super().__init__(directory)
+        self._watched = watched
+
+    def _launch(self, ports: tuple[int, ...]) -> Child:
+        file = self.directory / "sentinel.conf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"port {ports[0]}",
+            "bind 127.0.0.1",
+            f"dir {self.directory}",
+            f"sentinel monitor {_SERVICE} 127.0.0.1 {self._watched} 1",
+            f"sentinel down-after-milliseconds {_SERVICE} 1000",
+            f"sentinel failover-timeout {_SERVICE} 5000",
+        ]
+        file.write_text("\n".join([*lines, ""]))
+        return self._spawn([str(find_redis_server()), str(file), "--sentinel"])
+
+
+@contextmanager
+def cluster_failover(directory: Path) -> Iterator[Failover]:
+    cluster = RedisCluster(directory, 6)
+    cluster.start()
+    try:
+        yield ClusterFailover(cluster)
+    finally:
+        cluster.kill()
+
+
+@contextmanager
+def sentinel_failover(directory: Path) -> Iterator[Failover]:
+    with ExitStack() as running:
+        master = running.enter_context(RedisServer(directory / "1", settings=_QUICK))
+        replica = running.enter_context(RedisServer(directory / "2", settings=_QUICK))
+        with client_of(replica) as client:
+            client.replicaof("127.0.0.1", master.port)
+        sentinel = running.enter_context(Sentinel(directory / "3", master.port))
+        with client_of(sentinel) as client:
+            asked: Any = client
+            eventually(lambda: len(asked.sentinel_slaves(_SERVICE)) == 1)
+        yield SentinelFailover([master, replica], sentinel)
+
+
+def client_of(server: RedisServer) -> redis.Redis:
+    return redis.Redis(port=server.port)
+
+
+def version(server: RedisServer, key: str) -> int:
+    """That of the partition to whose meta the key leads, as this server has it."""
+    with client_of(server) as client:
+        if client.info("cluster")["cluster_enabled"]:
+            client.readonly()
+        return int(client.hget(key, "version") or 0)
+
+
+def meta_of(prefix: str, partition: int) -> str:
+    return key_of(prefix, partition, "meta")
+
+
+def _role(server: RedisServer) -> bytes:
+    with client_of(server) as client:
+        return bytes(client.execute_command("ROLE")[0])
+
+
+def _follows(server: RedisServer, master: RedisServer) -> bool:
+    with client_of(server) as client:
+        role = client.execute_command("ROLE")
+    return role[0] == b"slave" and role[2] == master.port and role[3] == b"connected"
+
+
+def _link(server: RedisServer) -> str:
+    with client_of(server) as client:
+        return str(client.info("replication").get("master_link_status"))
+
+
+def _has(server: RedisServer, key: str) -> bool:
+    if not server.running or _role(server) != b"master":
+        return False
+    with client_of(server) as client:
+        try:
+            client.hget(key, "version")
+        except redis.ResponseError:
+            return False
+    return True

@@ -1,0 +1,121 @@
+"""A Cluster: found by any of its nodes, written by who knows it, and never followed elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from streams.local import RedisCluster, RedisServer
+from streams.store.layout import KEYS, key_of
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
+from tests.conformance.store.bench import Owner, commit
+
+PREFIX = "t."
+PARTITIONS = range(6)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    running = RedisCluster(tmp_path_factory.mktemp("cluster"), 3)
+    running.start()
+    yield running
+    running.kill()
+
+
+def test_the_keys_of_a_partition_are_in_one_slot_and_partitions_are_spread() -> None:
+    slots = [{key_slot(key_of(PREFIX, p, name).encode()) for name in KEYS} for p in range(64)]
+    assert all(len(of_one) == 1 for of_one in slots)
+    thirds = {slot * 3 // 16384 for of_one in slots for slot in of_one}
+    assert thirds == {0, 1, 2}
+
+
+def test_a_node_that_answers_is_enough(cluster: RedisCluster) -> None:
+    async def scenario() -> set[str]:
+        url = f"redis+cluster://127.0.0.1:1,{cluster.nodes[2].address}"
+        async with RedisStore(url, PREFIX) as store:
+            await store.connect()
+            for partition in PARTITIONS:
+                await Owner(store, f"owner-{partition}", partition).claim()
+            return {await store.owner(partition) for partition in PARTITIONS}
+
+    assert asyncio.run(scenario()) == {f"owner-{partition}" for partition in PARTITIONS}
+
+
+def test_no_node_that_answers_is_an_error_that_names_all(cluster: RedisCluster) -> None:
+    async def scenario() -> None:
+        async with RedisStore("redis+cluster://:hunter2@127.0.0.1:1,127.0.0.1:2", PREFIX) as store:
+            await store.connect()
+
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1,127\.0\.0\.1:2") as caught:
+        asyncio.run(scenario())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
+    cluster: RedisCluster,
+) -> None:
+    prefix, partition = "moving.", 0
+    slot = key_slot(key_of(prefix, partition, "meta").encode())
+
+    async def scenario() -> None:
+        async with RedisStore(cluster.url, prefix) as store:
+            await store.connect()
+            holding = await Owner(store, "a", partition).claim()
+            await commit(holding, 0, 1)
+            before, after = move(cluster, slot, prefix, partition)
+            with pytest.raises(StoreUnavailable, match="Moved") as caught:
+                await commit(holding, 1, 2)
+            assert "who starts again looks for it" in str(caught.value)
+        async with RedisStore(cluster.url, prefix) as again:
+            holding = await Owner(again, "b", partition).claim()
+            await commit(holding, 1, 2)
+            assert (await Owner(again, "b", partition).load()).next == 2
+        assert keys_of(before, slot) == 0 < keys_of(after, slot)
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_may_forget_is_refused(cluster: RedisCluster) -> None:
+    async def scenario() -> str | None:
+        async with RedisStore(cluster.url, PREFIX) as store:
+            return await store.check()
+
+    assert asyncio.run(scenario()) is None
+    with redis.Redis(port=cluster.nodes[1].port) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            with pytest.raises(StoreUnavailable, match="noeviction"):
+                asyncio.run(scenario())
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+
+
+def move(
+    cluster: RedisCluster, slot: int, prefix: str, partition: int
+) -> tuple[RedisServer, RedisServer]:
+    """Give a slot and its keys to another node, as an operator does; from where and to where."""
+    clients = [redis.Redis(port=node.port) for node in cluster.nodes]
+    ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
+    old = next(n for n, node in enumerate(cluster.nodes) if keys_of(node, slot))
+    new = (old + 1) % len(ids)
+    clients[new].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old])
+    clients[old].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new])
+    keys = [key_of(prefix, partition, name) for name in KEYS]
+    where = ("127.0.0.1", cluster.nodes[new].port)
+    clients[old].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *keys)
+    for number in (new, old):
+        clients[number].execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
+    for client in clients:
+        client.close()
+    return cluster.nodes[old], cluster.nodes[new]
+
+
+def keys_of(node: RedisServer, slot: int) -> int:
+    with redis.Redis(port=node.port) as client:
+        return int(client.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))

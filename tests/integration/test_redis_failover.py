@@ -1,0 +1,126 @@
+"""A master of Redis dies, and a replica that is behind takes its place: no charge is lost by it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.local import LocalStack, RedisCluster
+from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
+from tests.integration.lossy import WORKER, Lossy
+from tests.integration.redis_failover import (
+    Failover,
+    cluster_failover,
+    meta_of,
+    sentinel_failover,
+)
+from tests.integration.service import IMPATIENT_WORKER, Service
+
+PARTITIONS = 3
+KINDS = {"cluster": cluster_failover, "sentinel": sentinel_failover}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+def failover(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Failover]:
+    start: Callable[[Path], AbstractContextManager[Failover]] = request.param
+    with start(tmp_path) as running:
+        yield running
+
+
+def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
+    servers: LocalStack, failover: Failover
+) -> None:
+    prefix = f"failover-{random.randrange(10**9)}."
+    with LocalStack(
+        kafka=servers.kafka,
+        redis=failover.url,
+        prefix=prefix,
+        workers=2,
+        partitions=PARTITIONS,
+        worker_command=IMPATIENT_WORKER,
+    ) as stack:
+        service = Service(stack)
+        config = replace(service.config, timeout=8.0)
+        lanes = lanes_of_a_training(config, random.randrange(10**9), 0.1)
+        for lane in lanes:
+            lane.start()
+        try:
+            wait_for_decisions(lanes)
+            key = meta_of(prefix, 0)
+            lost = failover.lose(key, lambda: wait_for_decisions(lanes))
+            wait_for_decisions(lanes)  # by a state that is older than what was answered
+            lost.start()
+            failover.replica_of(failover.master_of(key))
+            wait_for_decisions(lanes)
+        finally:
+            for lane in lanes:
+                lane.stop(60.0)
+            service.close()
+        with closing(Service(stack)) as audited:
+            assert check_told(audited.audit(), lanes) > 3 * len(lanes)
+
+
+def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_checkpoint(
+    servers: LocalStack, tmp_path: Path
+) -> None:
+    prefix = f"failover-{random.randrange(10**9)}."
+    command = (sys.executable, "-c", WORKER.format(flag=str(tmp_path / "die")))
+    with (
+        cluster_failover(tmp_path) as failover,
+        LocalStack(
+            kafka=servers.kafka,
+            redis=failover.url,
+            prefix=prefix,
+            partitions=2,
+            worker_command=command,
+            worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "0.3"},
+        ) as stack,
+        closing(Service(stack)) as service,
+    ):
+        lossy = Lossy(service, tmp_path / "die")
+        lossy.charge(2)
+
+        def trim() -> None:
+            lossy.charge(4)
+            lossy.checkpointed()
+            service.audit()  # which reads all of the log before it is trimmed
+            assert all(line["deleted"] for line in lossy.trim().lines)
+
+        failover.lose(meta_of(prefix, 0), trim)
+        lossy.charge(4)
+        service.audit()
+
+
+def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_path: Path) -> None:
+    prefix = f"move-{random.randrange(10**9)}."
+    shared = {"kafka": servers.kafka, "prefix": prefix, "partitions": 2}
+    users, norms = np.arange(40), np.full(40, 0.5)
+    with LocalStack(**shared, worker_command=IMPATIENT_WORKER) as old, closing(Service(old)) as was:
+        was.client.create_dataset("d", budget=1.0)
+        run = was.client.run("d", "r", timeout=60.0)
+        decided = [run.charge(users, norms, noise_stddev=2.0) for _ in range(4)]
+        was.audit()
+    cluster = RedisCluster(tmp_path, 3)
+    cluster.start()
+    try:
+        with (
+            LocalStack(**shared, redis=cluster.url, worker_command=IMPATIENT_WORKER) as new,
+            closing(Service(new)) as now,
+        ):
+            run = now.client.run("d", "r", timeout=60.0)
+            assert run.step == len(decided)
+            for _ in range(40):
+                decided.append(run.charge(users, norms, noise_stddev=2.0))
+            now.audit()
+            assert decided[0].admitted.all()
+            assert decided[-1].halted.all()  # of what was spent before, nothing was forgotten
+            assert 0 < sum(d.admitted.all() for d in decided) < len(decided)
+    finally:
+        cluster.kill()
