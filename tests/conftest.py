@@ -1,7 +1,7 @@
 """A test that starts a process says so, with the mark `process`.
 
 Everything in `integration` has it. What has no mark runs in `make check`, and fails when it starts
-one all the same.
+one all the same. What has the mark `thorough` runs with the profile of that name alone.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(INTEGRATION):
             item.add_marker("process")
+    if config.getoption("--hypothesis-profile") != "thorough":
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items[:] = _dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 

@@ -15,6 +15,7 @@ from streams.schemas import User, tombstone_offset
 from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor, first_link, next_link
+from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import state_of
@@ -49,6 +50,7 @@ class Audit:
         compare(self.auditor, world.log, ledgers)
         self._compare_told(told.steps, [self.auditor])
         self._compare_compacted()
+        self._check_order()
         self._compare_policies(told)
 
     def _compare_image(self, partition: int, ledger: Ledger) -> None:
@@ -229,15 +231,41 @@ class Audit:
                     f"compaction keeps the checkpoint at {kept.get(key)} of {key}, not {offset}"
                 )
 
+    def _check_order(self) -> None:
+        """Of checkpoints that count, those that are older than the last one were there before it.
+
+        So it is at any time, and a reader may stop anywhere.
+        """
+        due: dict[int, list[tuple[int, str, Any]]] = {p: [] for p in range(self.partitions)}
+        for dataset, user, partition, offset, _ in self.auditor.checkpoints:
+            due[partition].append((offset, dataset, user))
+        for left in due.values():
+            left.sort(key=itemgetter(0), reverse=True)
+        there = set()
+        for partition, place, value in self.world.log.records["odometer"]:
+            if place in self.world.broker.outputs(Channel.ODOMETER, partition).aborted:
+                continue
+            found = msgspec.msgpack.decode(value or b"")
+            left = due[partition]
+            while left and left[-1][0] < found["offset"]:
+                if (partition, *left[-1]) not in there:
+                    raise Wrong(f"{found} is on the odometer of {partition} before {left[-1]}")
+                left.pop()
+            there.add((partition, found["offset"], found["dataset"], found["user"]))
+
     def _compare_policies(self, told: Told) -> None:
-        """A dataset that was charged has one policy everywhere."""
-        for dataset in {key[0] for key in told.steps}:
+        """A dataset that was charged has one policy everywhere, and so have those it is within."""
+        names = dict.fromkeys(key[0] for key in told.steps)
+        while names:
+            dataset, _ = names.popitem()
             policies = [
                 datasets[dataset].policy if dataset in datasets else None
                 for datasets in self.auditor.datasets
             ]
             if any(policy != policies[0] for policy in policies):
                 raise Wrong(f"dataset {dataset} is charged under {policies}")
+            if policies[0] is not None and (outer := policies[0]["within"]) is not NOT_GIVEN:
+                names[outer] = None
 
 
 def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -> str | None:

@@ -14,8 +14,10 @@ from random import Random
 from typing import Any
 
 from streams.ledger.ledger import Channel
+from streams.schemas import VERSION, CreateDataset, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import Connection, Deadline, Waiting
+from streams.sdk.datasets import policy_from
 from streams.sdk.errors import (
     DatasetIsClosed,
     DecisionTimeout,
@@ -36,6 +38,8 @@ from tests.simulation.world import World, Wrong
 
 LEVELS = 4
 """Of a roster; norms are quarters."""
+_DISAGREEMENTS = 5
+"""After so many a trainer gives up a dataset that was contradicted."""
 
 
 class Died(BaseException):
@@ -147,6 +151,7 @@ class Plan:
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
     outer: Plan | None = None  # of the dataset that it is within
+    contradicted: bool = False  # partitions may hold it under two policies, for good
 
     @property
     def chain(self) -> list[Plan]:
@@ -174,6 +179,7 @@ class Trainer:
         self.changes_mind = rng.random() < 0.3
         self.closes = rng.random() < 0.2
         self.enrols = False  # it charges a roster
+        self.stands = rng.random() < 0.5  # then with the same noise, and few other levels
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
@@ -183,6 +189,7 @@ class Trainer:
         self.quota = 0
         self.is_closed = False
         self._lives = 0
+        self._disagreements = 0
 
     def work(self, fibre: Fibre) -> None:
         """Until the quota is used up."""
@@ -231,7 +238,7 @@ class Trainer:
             step = run.step
             content = self.contents.get(step)
             if content is None or (self.changes_mind and rng.random() < 0.3):
-                content = self.contents[step] = self.told.content(rng, self.plan.users, run.policy)
+                content = self.contents[step] = self._content(roster is not None)
             try:
                 decision: StepDecision | RosterDecided
                 if roster is None:
@@ -278,6 +285,13 @@ class Trainer:
             self._note(f"closes {turnstile.close_dataset(self.plan.dataset)}")
             self.is_closed = True
 
+    def _content(self, of_roster: bool) -> Content:
+        content = self.told.content(self.world.rng, self.plan.users)
+        if not (of_roster and self.stands):
+            return content
+        few = self.world.rng.choice((0, 0, 1))
+        return Content(content.users[:few], content.norms[:few], 16.0)
+
     def _charge_roster(self, roster: Roster, content: Content) -> tuple[Content, RosterDecided]:
         """Charge everybody, some of them at other levels than before; what that comes to.
 
@@ -311,12 +325,17 @@ class Trainer:
                     raise
                 self._note("finds the dataset withdrawn that another is to be within")
             else:
+                if plan is not self.plan and self.world.happens(self.world.temper.disputes):
+                    self._contradict(plan)
                 continue
             return
 
     def _agree(self, turnstile: Turnstile) -> None:
         """Datasets that are half-made are completed, or taken back."""
         rng = self.world.rng
+        self._disagreements += any(plan.contradicted for plan in self.plan.chain)
+        if self._disagreements > _DISAGREEMENTS:
+            self.is_closed = True  # a run was asked for, so that nothing can be withdrawn
         if rng.random() < 0.5:
             for plan in self.plan.chain:
                 self.policies[plan.dataset] = rng.choice(plan.policies)
@@ -338,6 +357,24 @@ class Trainer:
                 self._note(f"{error!r:.120}")
             if rng.random() < 0.7:
                 return
+
+    def _contradict(self, plan: Plan) -> None:
+        """What somebody sent long ago arrives in one partition: there it is another policy now."""
+        world, terms, name = self.world, self.policies[plan.dataset], plan.dataset
+        if (budget := terms["budget"]) is None:
+            return  # nor are there terms that could be said otherwise
+        terms = terms | {"budget": [2 * b for b in budget] if "orders" in terms else 2 * budget}
+        plan.policies.append(terms)
+        plan.contradicted = True
+        unsaid = dict.fromkeys(("epsilon", "delta", "orders", "odometer_step", "user_ids"))
+        other = policy_from(name, partitions=world.broker.partitions, **(unsaid | terms))
+        partition = world.rng.randrange(world.broker.partitions)
+        self._note(f"has another policy of {name} in {partition}")
+        for request in (
+            WithdrawDataset(v=VERSION, dataset=name, request=world.token(self.name)),
+            CreateDataset(v=VERSION, policy=other, request=world.token(self.name)),
+        ):
+            world.append(partition, encode(request))
 
     def _note(self, what: str) -> None:
         self.world.note(self.name, what)

@@ -167,6 +167,13 @@ def _garbage(world: World, _: Simulation) -> None:
     world.append(partition, rng.choice(choices))
 
 
+def overlook(world: World) -> None:
+    """What is written last to a log is left out by the stream, and no gap shows it."""
+    partition = world.rng.randrange(world.broker.partitions)
+    world.overlooked[partition, world.broker.norms(partition).end] = True
+    world.append(partition, b"which nobody reads")
+
+
 def trim(world: World, _: object = None) -> None:
     """What is applied is deleted from the log, or what an image covers."""
     rng, partition = world.rng, world.rng.randrange(world.broker.partitions)

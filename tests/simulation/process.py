@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from streams.ledger.ledger import Channel, Output
 from streams.store.image import MANIFEST
 from streams.store.image import Record as ImageRecord
-from streams.store.port import Store, StoreUnavailable
+from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.memory_broker import (
@@ -29,12 +29,14 @@ from streams.worker.memory_broker import (
 from streams.worker.partitions import Partitions
 from streams.worker.ports import LogUnavailable, NotSent, Origin
 from tests.simulation.faults import clean, flush, restore, trim
-from tests.simulation.world import CURRENT, World
+from tests.simulation.world import CURRENT, World, Wrong
 
 logger = logging.getLogger("turnstile.worker")
 
 SESSION = 3.0
 """Seconds after which the group drops a member that shows no sign of life."""
+_STALE_AFTER = 10.0
+"""Seconds of a commit after which somebody else has answered, or will."""
 _LONGEST = 5.0
 """Times as long as pauses are on average: what is settled waits for those who stand still."""
 _MORE = 20  # times as often things happen before the favourite effect
@@ -72,6 +74,7 @@ class Process:
         self._generation = 0  # of what is fetched: moves when fetching begins anew
         self._context = Context()
         self._context.run(CURRENT.set, self)
+        self.last_commit: dict[int, float] = {}  # seconds that each partition's has taken
 
     @property
     def is_dead(self) -> bool:
@@ -129,7 +132,7 @@ class Process:
         world.note(self.name, effect)
 
     async def kafka_gate(self, effect: Effect) -> None:
-        await self.gate(effect)
+        await self.gate("end the transaction" if effect is Effect.COMMIT else effect)
         if effect is Effect.READ and self.world.happens(self.world.temper.trimmed_reads):
             trim(self.world)
         if self.world.happens(self.world.temper.kafka_fails):
@@ -223,7 +226,8 @@ class Process:
             ]
             position = max(position, end)
             for record in fetched:
-                if world.happens(world.temper.skip):
+                overlooked = world.overlooked.pop((partition, record.offset), False)
+                if overlooked or world.happens(world.temper.skip):
                     world.note(self.name, f"is not given {partition}/{record.offset}")
                 elif generation == self._generation:
                     await self.owned.arrive(partition, record)
@@ -263,10 +267,16 @@ class ProcessStore:
         answer = await getattr(self._shared, verb)(*arguments)
         if fails:
             raise StoreUnavailable(f"the answer to {verb} was lost")
-        await process.heard()
+        await (process.gate("hear of the commit") if verb == "commit" else process.heard())
         if self._connection != self._shared.connection:
             raise StoreUnavailable(f"the connection was lost before the answer to {verb}")
         return answer
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        began = self._process.world.loop.time()
+        verdict: Verdict = await self._do("commit", guard, commit)
+        self._process.last_commit[guard.partition] = self._process.world.loop.time() - began
+        return verdict
 
 
 def _verb(name: str) -> Any:
@@ -276,7 +286,7 @@ def _verb(name: str) -> Any:
     return verb
 
 
-for _name in (name for name in vars(Store) if not name.startswith("_")):
+for _name in (name for name in vars(Store) if not name.startswith("_") and name != "commit"):
     setattr(ProcessStore, _name, _verb(_name))
 
 
@@ -291,7 +301,13 @@ class Client(MemoryClient):
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Queue outputs; each arrives by itself, also after the process has died."""
+        """Queue outputs; each arrives by itself, also after the process has died.
+
+        Who stood still while a batch was committed does not come back with its answers.
+        """
+        if (took := self._process.last_commit.get(partition, 0.0)) > _STALE_AFTER:
+            late = f"{self._process.name} publishes what it committed within {took:.1f} s"
+            self._process.world.failures.append(Wrong(late))
         await self.before(Effect.PUBLISH)
         sent = self._process.world.start(self._send(partition, outputs))
         return [asyncio.ensure_future(self._confirmed(sent))]
@@ -359,6 +375,7 @@ class FencedProducer(MemoryFencedProducer):
                 self._check_epoch()
             self._append(origin, output)
             world.published(Channel.ODOMETER, self._partition, output.value)
+        await asyncio.sleep(world.temper.transaction)
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction()

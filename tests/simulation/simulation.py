@@ -22,7 +22,7 @@ from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clock import Fibre
-from tests.simulation.faults import damage, inject, rewind
+from tests.simulation.faults import damage, inject, overlook, rewind
 from tests.simulation.group import Group
 from tests.simulation.process import Process
 from tests.simulation.told import Told
@@ -78,6 +78,8 @@ class Simulation:
                     trainer = Trainer(self.world, self.told, plan, name, f"r{run}")
                     trainer.shares_run = rivals > 1
                     trainer.enrols = rivals == 1 and rng.random() < 0.4
+                    if self.world.temper.siblings:
+                        trainer.enrols = trainer.stands = rivals == 1 and number == 0
                     trainer.min_separation = None if trainer.enrols else separation
                     trainer.forgets = self._forgets
                     trainer.ends = self._forgets
@@ -88,13 +90,18 @@ class Simulation:
         """The datasets that are charged, of which one may be within another."""
         rng = self.world.rng
         datasets = rng.choice((1, 1, 2))
-        if rng.random() < 0.7:
+        if not self.world.temper.siblings and rng.random() < 0.7:
             return [self._plan(f"d{n}", self._kind(), None) for n in range(datasets)]
         kind = self._kind()
         plans = [self._plan("all", kind, None)]
         for number in range(2):
             outer = rng.choice(plans) if rng.random() < 0.3 else plans[0]
             plans.append(self._plan(f"d{number}", kind, outer))
+        if self.world.temper.siblings:
+            plans[1].users = plans[2].users
+            return plans[1:]
+        if self.world.temper.disputes:
+            return plans[1:]  # who charges the outer one binds its policy
         return plans if rng.random() < 0.3 else plans[1:]
 
     def _kind(self) -> str:
@@ -163,6 +170,8 @@ class Simulation:
                 self._check_stopped()
                 self.audit.after_catastrophe(self.told)
             else:
+                if world.temper.overlooks:
+                    overlook(world)
                 await self._settle()
                 if rng.random() < 0.3:  # who has nothing to do finds out too
                     rng.choice((rewind, damage))(world, self)

@@ -59,6 +59,10 @@ class Temper:
     dies_with_redis: float  # an owner and what Redis has of its partition, after an image
     cleaned: float  # the topic of images is compacted after a record of it
     trims_covered: bool  # the log is trimmed up to the last image, and no further
+    overlooks: bool  # the stream leaves out what comes last
+    disputes: float  # a partition is told of another policy before a dataset is made within one
+    transaction: float  # seconds of one of checkpoints, at least
+    siblings: bool  # datasets within one have the same users, who stand on the roster of the first
 
     @classmethod
     def draw(cls, rng: Random) -> Temper:
@@ -105,9 +109,20 @@ class Temper:
             dies_with_redis=rate(0.05, 0.5, 0.4),
             cleaned=rate(0.05, 1.0),
             trims_covered=rng.random() < 0.7,
+            overlooks=rng.random() < 0.2,
+            disputes=rate(0.5, 1.0),
+            transaction=0.0,
+            siblings=rng.random() < 0.15,
         )
-        if rng.random() < 0.15:
+        drawn = rng.random()
+        if drawn < 0.15:
             temper._let_owners_oversleep(rng)
+        elif drawn < 0.25:
+            temper._let_transactions_break_off(rng)
+        elif drawn < 0.32:
+            temper._let_commits_last()
+        if temper.siblings:
+            temper.compact_entries = 4096  # changes alone say what is owed
         return temper
 
     def _let_owners_oversleep(self, rng: Random) -> None:
@@ -117,6 +132,18 @@ class Temper:
         self.pause, self.pause_seconds = 0.01, 8.0
         self.favourite = rng.choice(("send", "send", "begin", "owner"))
         self.fine = True
+
+    def _let_transactions_break_off(self, rng: Random) -> None:
+        """Owners die with checkpoints of several records in a transaction that has not ended."""
+        self.crash, self.favourite = 0.01, "end the transaction"
+        self.transaction = rng.choice((0.5, 2.0))
+        self.fine = True
+
+    def _let_commits_last(self) -> None:
+        """Owners stand still when they have committed, and somebody else answers."""
+        self.crash = 0.0
+        self.pause, self.pause_seconds = 0.01, 30.0
+        self.favourite = "hear of the commit"
 
     def calm(self) -> None:
         """Let nothing happen any more."""
@@ -154,6 +181,7 @@ _EFFECTS = (
     "claim",
     "load",
     "commit",
+    "hear of the commit",
     "compact",
     "forget",
     "moment",
@@ -165,6 +193,7 @@ _EFFECTS = (
     "owner",
     "send",
     "send",
+    "end the transaction",
     "hear",
     "read",
     "join the group",
@@ -193,4 +222,6 @@ _RATES = (
     "flush_every",
     "dies_with_redis",
     "cleaned",
+    "disputes",
+    "transaction",
 )

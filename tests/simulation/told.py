@@ -53,7 +53,7 @@ class Told:
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
-    def content(self, rng: Random, users: list[Any], policy: Policy) -> Content:
+    def content(self, rng: Random, users: list[Any]) -> Content:
         """Something to charge, of which a user can pay a few."""
         some = rng.sample(users, rng.randint(0 if rng.random() < 0.1 else 1, len(users)))
         norms = [rng.choice((0.0, 0.25, 0.5, 0.75, 1.0, 1.0)) for _ in some]

@@ -118,6 +118,7 @@ class World:
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
         self.imaged: dict[tuple[int, str], int] = {}  # where the last image of a log continues
+        self.overlooked: dict[tuple[int, int], bool] = {}  # records that are not given out once
         self._context = Context()
         self._tokens = 0
 

@@ -197,7 +197,7 @@ LONG = ([0.7, 0.3], [(0.4, 1)], 3)
 @pytest.mark.parametrize(
     ("noise", "options", "steps", "order"),
     [(*game, order) for game in (SMALL, WIDE) for order in ORDERS]
-    + [pytest.param(*LONG, order, marks=pytest.mark.slow) for order in (4.0,)],
+    + [pytest.param(*LONG, 4.0, marks=pytest.mark.thorough)],
 )
 def test_no_policy_at_all_loses_more_than_its_budget(
     noise: list[float], options: list[tuple[float, int]], steps: int, order: float
@@ -251,7 +251,7 @@ def test_no_policy_at_all_loses_more_than_its_budget_in_exact_numbers(order: int
 @pytest.mark.parametrize(
     ("steps", "order"),
     [(steps, order) for steps in (2, 3) for order in ORDERS]
-    + [pytest.param(4, 4.0, marks=pytest.mark.slow)],
+    + [pytest.param(4, 4.0, marks=pytest.mark.thorough)],
 )
 def test_no_policy_that_a_search_finds_loses_more_than_its_budget(steps: int, order: float) -> None:
     rng = np.random.default_rng(5)

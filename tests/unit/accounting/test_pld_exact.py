@@ -79,7 +79,12 @@ def test_delta_of_one_step_lies_between_the_bounds(q: float, m: float, epsilon: 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "first", "second", "epsilon"),
-    [(0.01, 1.0, 1.0, 0.5), (0.2, 0.5, 1.5, 1.0), (0.5, 0.3, 2.0, 0.2), (0.05, 2.0, 3.0, 3.0)],
+    [
+        (0.01, 1.0, 1.0, 0.5),
+        (0.2, 0.5, 1.5, 1.0),
+        pytest.param(0.5, 0.3, 2.0, 0.2, marks=pytest.mark.thorough),
+        pytest.param(0.05, 2.0, 3.0, 3.0, marks=pytest.mark.thorough),
+    ],
 )
 def test_delta_of_two_different_steps_lies_between_the_bounds(
     q: float, first: float, second: float, epsilon: float

@@ -324,7 +324,7 @@ class Worker:
         self.ledger = Ledger(0, 1)
         self.pages: dict[str, bytes] = {}
         self.changes: list[bytes] = []
-        self._pending: list[str] = []
+        self.pending: list[str] = []  # listed by the compaction at work, and not taken yet
         self._covered = 0  # changes that the compaction at work makes dispensable
 
     def go_on(self) -> None:
@@ -334,25 +334,37 @@ class Worker:
         self.changes.append(encode(self.ledger.take_changes()))
         for _ in range(self.rng.choice([0, 0, 1, 3, 9])):
             self.compact_a_page()
+        if not self.pending and self.rng.random() < 0.5:
+            self.list_pages()  # and runs may close before the first is taken
         if self.rng.random() < 0.2:
             self.die()
 
+    def commit(self, *records: bytes) -> None:
+        """Apply records in a batch."""
+        for record in records:
+            self.ledger.apply(self.ledger.chain.last + 1, record)
+        self.changes.append(encode(self.ledger.take_changes()))
+
+    def list_pages(self) -> None:
+        """Begin a compaction."""
+        self.pending, self._covered = self.ledger.uncompacted(), len(self.changes)
+
     def compact_a_page(self) -> None:
         """The next page of a compaction; with the last one, what it covers is dropped."""
-        if not self._pending:
-            self._pending, self._covered = self.ledger.uncompacted(), len(self.changes)
-        if self._pending:
-            name = self._pending.pop(0)
+        if not self.pending:
+            self.list_pages()
+        if self.pending:
+            name = self.pending.pop(0)
             if (page := self.ledger.take_page(name)) is None:
                 self.pages.pop(name, None)
             else:
                 self.pages[name] = page
-        if not self._pending:
+        if not self.pending:
             del self.changes[: self._covered]
 
     def die(self) -> None:
         """Another one takes over what is kept."""
-        self.ledger, self._pending = Ledger(0, 1), []
+        self.ledger, self.pending = Ledger(0, 1), []
         self.ledger.load(self.pages)
         for one in self.changes:
             self.ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
@@ -367,18 +379,12 @@ class Worker:
 
 def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stopped():
     log, worker = begun(), Worker(Random(0))
-
-    def apply(record: bytes) -> None:
-        worker.ledger.apply(len(log.records), record)
-        worker.changes.append(encode(worker.ledger.take_changes()))
-
-    for record in log.records:
-        apply(record)
+    worker.commit(*log.records)
     worker.finish()
     log.step(0, prices())  # changes the roster and none of its members
     log.close()
-    for record in log.records[-2:]:
-        apply(record)
+    worker.commit(log.records[-2])
+    worker.commit(log.records[-1])
     while "roster:d/r" in worker.pages:
         worker.compact_a_page()
     assert "members:d/r/0" in worker.pages
@@ -392,6 +398,28 @@ def short_pages(monkeypatch):
     monkeypatch.setattr(columns, "_PAGE_BITS", 2)
     for module in (columns, accounts, rosters, state):
         monkeypatch.setattr(module, "PAGE_ROWS", 4)
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("taken", range(10))
+def test_a_run_may_close_between_the_listing_of_pages_and_the_taking_of_each(taken, dies):
+    log, worker = begun(range(10)), Worker(Random(0))
+    worker.commit(*log.records)
+    worker.list_pages()
+    assert len(worker.pending) == 10  # P, a policy, a run, a roster; 3 of users, 3 of members
+    for _ in range(taken):
+        worker.compact_a_page()
+    log.close()
+    worker.commit(log.records[-1])
+    while worker.pending:
+        worker.compact_a_page()
+    if dies:
+        worker.die()
+    worker.finish()
+    assert not [name for name in worker.pages if name.startswith(("roster:", "members:"))]
+    log.hand_over(worker.ledger)
+    log.audit()
 
 
 @pytest.mark.usefixtures("short_pages")
