@@ -15,7 +15,8 @@ BUILD  := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["bui
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint docs lock audit simulate chaos fuzz bench bench-torch papers clean
+.PHONY: help demo check test test-torch lint docs examples lock audit simulate chaos fuzz bench \
+	bench-torch papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -46,6 +47,9 @@ lint: $(VENV)/installed           ## ruff, mypy, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+examples: $(VENV)/installed       ## clients in Go and Java on a real broker; needs go and mvn, and says which is missing
+	TURNSTILE_EXAMPLES=1 $(PYTEST) -rs tests/integration/test_examples.py $(ARGS)
 
 docs: $(VENV)/installed           ## the documentation site, in out/docs
 	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs/site . out/docs
