@@ -229,6 +229,8 @@ class Published:
             digest = self._digest(record.key, record.value)
             if digest in told or self._is_genuine(record):
                 continue
+            if record.value is None and began:
+                continue  # a tombstone, perhaps of before: nothing in it says where it comes from
             try:
                 said = self.topic.decode(record.value or b"")
                 if said.offset < began:

@@ -117,15 +117,16 @@ def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
 ) -> None:
     turnstile.create_dataset(name, budget=1.0, odometer_step=0.01, user_ids="mixed")
     turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
-    users = [1, "Zoë", 2, 3]
+    someone = uuid4().int >> 66  # whom no other dataset has
+    users = [someone, "Zoë", 2, 3]
     run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")
     roster = turnstile.run(name, "roster").enrol(users, clip_norm=1.0, levels=4)
     for charge in (run.charge, inner.charge):
         assert charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
     roster.charge(noise_stddev=4.0)
     assert turnstile.forget("Zoe\u0308", f"{name}-in") == [name, f"{name}-in"]
-    assert turnstile.forget(1) == [name, f"{name}-in"]
-    assert turnstile.forget(1, name) == [name, f"{name}-in"], "again"
+    assert turnstile.forget(someone) == [name, f"{name}-in"]
+    assert turnstile.forget(someone, name) == [name, f"{name}-in"], "again"
     assert turnstile.forget(99, name) == []
     for charge in (run.charge, inner.charge):
         decision = charge(users, [1.0, 0.0, 1.0, 1.0], noise_stddev=4.0)

@@ -131,8 +131,12 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
         ledger._budgets_of("d")  # the roster goes on from what is stored of it
         members = ledger.rosters.members["d", "by-roster"]
         assert members.standing
-        kept = members._rows if name == "slot" else members.standing._roster
-        getattr(kept, name)[0] = value
+        roster = members.standing._roster
+        if name == "slot":
+            roster.slots[0]._slots = roster.slots[0]._known().copy()
+            roster.slots[0]._slots[0] = value
+        else:
+            getattr(roster, name)[0] = value
 
     return change
 

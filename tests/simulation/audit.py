@@ -245,13 +245,15 @@ class Audit:
         for partition, place, value in self.world.log.records["odometer"]:
             if place in self.world.broker.outputs(Channel.ODOMETER, partition).aborted:
                 continue
-            found = msgspec.msgpack.decode(value or b"")
-            left = due[partition]
-            while left and left[-1][0] < found["offset"]:
+            left, offset = due[partition], tombstone_offset(value or b"")
+            found = {} if offset is not None else msgspec.msgpack.decode(value or b"")
+            offset = found.get("offset", offset)
+            while left and left[-1][0] < offset:
                 if (partition, *left[-1]) not in there:
-                    raise Wrong(f"{found} is on the odometer of {partition} before {left[-1]}")
+                    raise Wrong(f"{offset} is on the odometer of {partition} before {left[-1]}")
                 left.pop()
-            there.add((partition, found["offset"], found["dataset"], found["user"]))
+            if found:
+                there.add((partition, offset, found["dataset"], found["user"]))
 
     def _compare_policies(self, told: Told) -> None:
         """A dataset that was charged has one policy everywhere, and so have those it is within."""

@@ -123,6 +123,7 @@ class Temper:
             temper._let_commits_last()
         if temper.siblings:
             temper.compact_entries = 4096  # changes alone say what is owed
+            temper.disputes = 0.0  # who charges within it binds the policy of the outer one
         return temper
 
     def _let_owners_oversleep(self, rng: Random) -> None:
