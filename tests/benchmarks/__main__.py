@@ -18,6 +18,7 @@ from tests.benchmarks import (
     rebuild,
     rosters,
     sdk,
+    signatures,
     soak,
     standing,
     throughput,
@@ -25,7 +26,7 @@ from tests.benchmarks import (
 from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
 
 _SERVICE = ("throughput", "latency", "rosters", "rebuild")
-_LIBRARY = ("filters", "standing", "sdk", "memory", "reports")
+_LIBRARY = ("filters", "standing", "sdk", "signatures", "memory", "reports")
 
 
 def main() -> None:
@@ -91,6 +92,9 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     if "sdk" in parts:
         _say("Measuring the SDK")
         lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
+    if "signatures" in parts:
+        _say("Measuring signatures")
+        lines += signatures.lines(signatures.measure(options.rounds))
     if "memory" in parts:
         _say("Measuring memory")
         kinds = [(users, ids) for users in options.resident for ids in ("integers", "strings")]
