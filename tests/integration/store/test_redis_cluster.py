@@ -67,7 +67,7 @@ def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
             await store.connect()
             holding = await Owner(store, "a", partition).claim()
             await commit(holding, 0, 1)
-            before, after = move(cluster, slot, prefix, partition)
+            before, after = move(cluster, slot)
             with pytest.raises(StoreUnavailable, match="Moved") as caught:
                 await commit(holding, 1, 2)
             assert "who starts again looks for it" in str(caught.value)
@@ -96,17 +96,18 @@ def test_a_node_that_may_forget_is_refused(cluster: RedisCluster) -> None:
             client.config_set("maxmemory-policy", "noeviction")
 
 
-def move(
-    cluster: RedisCluster, slot: int, prefix: str, partition: int
-) -> tuple[RedisServer, RedisServer]:
-    """Give a slot and its keys to another node, as an operator does; from where and to where."""
+def move(cluster: RedisCluster, slot: int) -> tuple[RedisServer, RedisServer]:
+    """Give a slot to another node, as an operator does; from where and to where.
+
+    With all keys in it: partitions of one number share a slot, whatever their prefix.
+    """
     clients = [redis.Redis(port=node.port) for node in cluster.nodes]
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
     old = next(n for n, node in enumerate(cluster.nodes) if keys_of(node, slot))
     new = (old + 1) % len(ids)
     clients[new].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old])
     clients[old].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new])
-    keys = [key_of(prefix, partition, name) for name in KEYS]
+    keys = clients[old].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000)
     where = ("127.0.0.1", cluster.nodes[new].port)
     clients[old].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *keys)
     for number in (new, old):
