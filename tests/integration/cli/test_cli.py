@@ -73,6 +73,9 @@ def test_from_a_norm_to_its_halt(up):
     assert [(h["user"], h["step"], h["exhausted"]) for h in halts if h["user"] == 1] == [
         (1, 1, True)
     ]
+    # What Redis shows of a dataset comes with the owners' signs of life.
+    shown = ("dataset", "show", "cli", "--json")
+    eventually(lambda: [d["users"] for d in turnstile(*shown, environment=up)[1]] == [3])
     # Digits find the integer and the string: whoever asks may not know which one the trainer used.
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
     assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
