@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from faust.worker import Worker
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
@@ -35,8 +34,8 @@ from streams.topics.answers import ensure_answer_topics
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.topics import topic_id_of
 from streams.worker.exits import EXIT_RESTART
-from streams.worker.kafka.connection import credentials
-from streams.worker.kafka.transport import NoTables, TurnstileApp
+from streams.worker.kafka.faust_app import new_app, run_app
+from streams.worker.kafka.transport import TurnstileApp
 
 logger = logging.getLogger("turnstile.answer")
 
@@ -163,23 +162,7 @@ class Intake:
 def create_app(config: Config, answering: Answering, partitions: int) -> TurnstileApp:
     """The Faust app of an answerer."""
     topic = answering.questions.source.topic
-    app = TurnstileApp(
-        f"{config.prefix}answerer-{uuid4().hex[:12]}",
-        broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
-        broker_credentials=credentials(config),
-        store="memory://",
-        TableManager=NoTables,
-        web_enabled=False,
-        topic_disable_leader=True,
-        table_standby_replicas=0,
-        topic_allow_declare=False,
-        key_serializer="raw",
-        value_serializer="raw",
-        consumer_auto_offset_reset="none",  # an event that is not there is not skipped
-        broker_max_poll_records=_BUFFERED_RECORDS,
-        stream_buffer_maxsize=_BUFFERED_RECORDS,
-    )
-    app.norms_topic = topic
+    app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _BUFFERED_RECORDS)
     app.end = _end
     intake: Any = Intake(config, answering, partitions)
     intake.end_of = app.end_of
@@ -245,22 +228,13 @@ def run_answerer(
         journal = KafkaJournal(config, questions.dataset, questions.run)
         answering = Answering(questions, source, opener(turnstile, questions), journal, announce)
         app = create_app(config, answering, partitions)
-    worker = _Worker(app, loglevel=log_level, quiet=True, override_logging=False)
-    worker.spinner = None
-    worker.execute_from_commandline()
+    run_app(app, log_level)
     raise SystemExit(0)
 
 
 def opener(turnstile: Turnstile, questions: Questions) -> Open:
     """Opens the run that the questions are asked in."""
     return lambda released: turnstile.run(questions.dataset, questions.run, released=released)
-
-
-class _Worker(Worker):
-    """Faust's, which sleeps for a second when all that it ran has ended."""
-
-    async def _sentinel_task(self) -> None:
-        await asyncio.sleep(0)
 
 
 def _look_at(config: Config, topic: str) -> tuple[str, int]:

@@ -6,7 +6,6 @@ record is done when its batch is in Redis. All that is unexpected ends the worke
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -17,8 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from faust.worker import Worker
-
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
@@ -28,13 +25,13 @@ from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.health import HealthServer
 from streams.worker.kafka.batches import read_as_written
-from streams.worker.kafka.connection import credentials
+from streams.worker.kafka.faust_app import new_app, run_app
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
-from streams.worker.kafka.transport import NoTables, TurnstileApp
+from streams.worker.kafka.transport import TurnstileApp
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
@@ -60,13 +57,6 @@ class _Record:
         self._event.ack()
         message = self._event.message
         self._metrics.applied(message.partition, message.timestamp, time.time())
-
-
-class _Worker(Worker):
-    """Faust's, which sleeps for a second when all that it ran has ended."""
-
-    async def _sentinel_task(self) -> None:
-        await asyncio.sleep(0)
 
 
 def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
@@ -130,28 +120,16 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
 
 def _faust_app(config: Config) -> TurnstileApp:
     """Everything is set here, so that no environment changes what it does."""
-    app = TurnstileApp(
+    return new_app(
+        config,
         f"{config.prefix}worker",
-        broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
-        broker_credentials=credentials(config),
-        store="memory://",
-        TableManager=NoTables,
-        web_enabled=False,
-        topic_disable_leader=True,
-        table_standby_replicas=0,  # else Faust's own assignor leaves some of many workers idle
-        topic_allow_declare=False,
-        key_serializer="raw",
-        value_serializer="raw",
-        consumer_auto_offset_reset="none",  # an offset that the log does not have is no start
+        config.topic(NORMS),
+        _BUFFERED_RECORDS,
         consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
-        broker_max_poll_records=_BUFFERED_RECORDS,
-        stream_buffer_maxsize=_BUFFERED_RECORDS,
         broker_session_timeout=_SESSION_SECONDS,
         broker_heartbeat_interval=_SESSION_SECONDS / 3,
         broker_commit_interval=5.0,
     )
-    app.norms_topic = config.topic(NORMS)
-    return app
 
 
 def _drive(app: TurnstileApp, metrics: Metrics) -> None:
@@ -207,6 +185,4 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
-    worker = _Worker(app, loglevel=log_level, quiet=True, override_logging=False)
-    worker.spinner = None  # it writes control characters between the lines
-    worker.execute_from_commandline()
+    run_app(app, log_level)
