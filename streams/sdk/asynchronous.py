@@ -43,6 +43,19 @@ def _awaited(
     return awaited
 
 
+def _opened(
+    method: Callable[Concatenate[Turnstile, P], Run],
+) -> Callable[Concatenate[AsyncTurnstile, P], Coroutine[Any, Any, AsyncRun]]:
+    """A method of ``Turnstile`` that opens a run, in another thread."""
+    open_run = _awaited(method)
+
+    @functools.wraps(method)
+    async def opened(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> AsyncRun:
+        return AsyncRun(await open_run(self, *args, **options))
+
+    return opened
+
+
 def _followed(
     method: Callable[Concatenate[Turnstile, P], Iterator[T]],
 ) -> Callable[Concatenate[AsyncTurnstile, P], Following[T]]:
@@ -110,28 +123,9 @@ class AsyncTurnstile:
     close_dataset = _awaited(Turnstile.close_dataset)
     close_run = _awaited(Turnstile.close_run)
     forget = _awaited(Turnstile.forget)
+    run = _opened(Turnstile.run)
     halts = _followed(Turnstile.halts)
     odometer = _followed(Turnstile.odometer)
-
-    async def run(
-        self,
-        dataset: str,
-        name: str,
-        *,
-        released: int | None = None,
-        min_separation: int | None = None,
-        timeout: float | None = None,
-    ) -> AsyncRun:
-        """As ``Turnstile.run``."""
-        opened = await asyncio.to_thread(
-            self.blocking.run,
-            dataset,
-            name,
-            released=released,
-            min_separation=min_separation,
-            timeout=timeout,
-        )
-        return AsyncRun(opened)
 
 
 class AsyncRun:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import UNSET
 
 from streams.ledger.forgotten import alone
 from streams.normal_form import normal_form
-from streams.schemas import Forget, Forgotten, User, encode
+from streams.schemas import VERSION, Forget, Forgotten, User, encode
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
@@ -39,7 +38,7 @@ def forget(
         known = normal_form(known)
     token = connection.new_token()
     request = Forget(
-        v=3,
+        v=VERSION,
         request=token,
         user=known,
         dataset=UNSET if dataset is None else dataset,
@@ -50,6 +49,6 @@ def forget(
     if not isinstance(answer, Forgotten):
         raise ConflictingDecisions(
             f"partition {home} answered a request to forget a user with "
-            f"{msgspec.structs.asdict(answer)['request']!r}: no worker does so"
+            f"{type(answer).__name__}: no worker does so"
         )
     return answer.datasets
