@@ -119,7 +119,7 @@ class Forgotten(Tracked[User]):
     """
 
     def __init__(self, datasets: Mapping[str, Accounts], in_use: KeysInUse) -> None:
-        super().__init__("forgotten", int | str)  # type: ignore[arg-type]
+        super().__init__("forgotten", int | str)
         self.in_use = in_use
         self._datasets = datasets
         self._waiting: set[Address] = set()  # for users to be put back

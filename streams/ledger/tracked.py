@@ -15,6 +15,7 @@ A record of the wire says by its ``address`` which entries it is about.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from types import UnionType
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -38,7 +39,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         kind: what the names of its entries begin with, as they are stored.
     """
 
-    def __init__(self, kind: str, value_type: type[Value]) -> None:
+    def __init__(self, kind: str, value_type: type[Value] | UnionType) -> None:
         self.kind = kind
         self._values: dict[Address, Value] = {}
         self._value_type = value_type

@@ -7,7 +7,7 @@ is deleted of it could be answered once more, so nothing is; a mark takes some h
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import (
@@ -52,7 +52,7 @@ def ensure_answer_topics(config: Config) -> None:
 
 
 def _ensure(admin: KafkaAdminClient, config: Config, topic: str) -> None:
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     with suppress(UnknownTopicOrPartitionError):
         found = [entry for entry in admin.describe_topics([topic]) if entry["partitions"]]
     if not found:
@@ -64,7 +64,7 @@ def _ensure(admin: KafkaAdminClient, config: Config, topic: str) -> None:
         with suppress(TopicAlreadyExistsError):
             admin.create_topics({topic: options}, wait_for_metadata=True)
         return
-    partitions = len(found[0]["partitions"])  # type: ignore[arg-type]
+    partitions = len(found[0]["partitions"])
     if partitions != 1:
         raise UnusableTopics(
             f"topic {topic} has {partitions} partitions, and the order of one says what was "
