@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from numpy.typing import ArrayLike
 
 from streams.schemas import Policy
+from streams.sdk.ahead import Ahead
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Unusable
 from streams.sdk.roster_steps import RosterStep
@@ -177,6 +178,15 @@ class AsyncRun:
         """
         return await self.make(functools.partial(self.blocking.charge, users, norms, **options))
 
+    async def charge_ahead(
+        self, users: ArrayLike, norms: ArrayLike, **options: Any
+    ) -> AsyncAhead[StepDecision]:
+        """As ``Run.charge_ahead``."""
+        ahead = await self.make(
+            functools.partial(self.blocking.charge_ahead, users, norms, **options)
+        )
+        return AsyncAhead(ahead, self)
+
     async def enrol(self, users: ArrayLike, **options: Any) -> AsyncRoster:
         """As ``Run.enrol``."""
         roster = await self.make(functools.partial(self.blocking.enrol, users, **options))
@@ -225,6 +235,26 @@ class AsyncRoster:
     async def charge(self, **options: Any) -> RosterStep:
         """As ``Roster.charge``, which has the arguments and the errors."""
         return await self._run.make(functools.partial(self.blocking.charge, **options))
+
+    async def charge_ahead(self, **options: Any) -> AsyncAhead[RosterStep]:
+        """As ``Roster.charge_ahead``."""
+        ahead = await self._run.make(functools.partial(self.blocking.charge_ahead, **options))
+        return AsyncAhead(ahead, self._run)
+
+
+class AsyncAhead(Generic[T]):
+    """As ``Ahead``.
+
+    Attributes:
+        blocking: the ``Ahead`` that makes the calls.
+    """
+
+    def __init__(self, blocking: Ahead[T], run: AsyncRun) -> None:
+        self.blocking, self._run = blocking, run
+
+    async def decision(self, timeout: float | None = None) -> T:
+        """As ``Ahead.decision``."""
+        return await self._run.make(functools.partial(self.blocking.decision, timeout))
 
 
 class Following(AsyncIterator[T]):

@@ -219,6 +219,7 @@ class Turnstile:
         *,
         released: int | None = None,
         min_separation: int | None = None,
+        charges_ahead: bool = False,
         timeout: float | None = None,
     ) -> Run:
         """Begin a run, or resume it: a new attempt, which fences every earlier one.
@@ -239,11 +240,16 @@ class Turnstile:
                 most b bands: a user who takes part in step t, with a norm above 0, is not admitted
                 again before step t + b of this run. It is fixed with the first step. None: as the
                 run has it; a new one keeps nothing apart.
+            charges_ahead: the trainer charges the next step before the one at hand is released
+                (``charge_ahead``), so that it may end with both charged and neither released. Then
+                the last one is handed back, and the one before it is given up: it stays charged,
+                and must not be released.
             timeout: seconds to wait for all partitions.
 
         Raises:
             InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is
-                none, or ``released`` is not the last step that was decided, nor the one before it.
+                none, or ``released`` is not the last step that was decided, nor the one before it
+                (with ``charges_ahead``, the one before that).
             PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
                 added; or the run keeps participations apart in some partitions only. Nothing can
                 be charged.
@@ -260,6 +266,7 @@ class Turnstile:
             name,
             released=released,
             min_separation=min_separation,
+            charges_ahead=charges_ahead,
             deadline=deadline,
         )
 

@@ -235,8 +235,7 @@ class Connection(ABC):
             RequestRejected: of the partition that refused first; others may have agreed.
             DecisionTimeout: not all answered in time.
         """
-        replies = self._exchange(key, Waiting(requests), deadline)
-        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
+        return self.receive(key, self.send(key, Waiting(requests)), deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -246,7 +245,32 @@ class Connection(ABC):
         Raises:
             DecisionTimeout: not all answered in time.
         """
-        return self._exchange(key, Waiting(requests, to_the_end=True), deadline)
+        return self._receive(key, self.send(key, Waiting(requests, to_the_end=True)), deadline)
+
+    def send(self, key: Hashable, waiting: Waiting) -> Waiting:
+        """Send each partition its request; ``receive`` has the answers."""
+        self.check_usable()
+        if not waiting.requests:
+            return waiting
+        with self._lock:
+            self._waiting[key] = waiting
+            if self._broken is not None:
+                waiting.fail(self._broken)
+        try:
+            self._publish(waiting)
+        except BaseException:
+            self._forget(key)
+            raise
+        return waiting
+
+    def receive(self, key: Hashable, waiting: Waiting, deadline: Deadline) -> dict[int, Answer]:
+        """The answers to what was sent, by partition; they can be asked for once.
+
+        Raises:
+            RequestRejected, DecisionTimeout: as ``ask``.
+        """
+        replies = self._receive(key, waiting, deadline)
+        return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def watch(self, dataset: str, run: str) -> Witness:
         """Who sees every decision of this run, for as long as somebody holds it."""
@@ -255,26 +279,23 @@ class Connection(ABC):
             self._witnesses[dataset, run] = witness
             return witness
 
-    def _exchange(
+    def _receive(
         self, key: Hashable, waiting: Waiting, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
-        self.check_usable()
         if not waiting.requests:
             return {}
-        with self._lock:
-            self._waiting[key] = waiting
-            if self._broken is not None:
-                waiting.fail(self._broken)
         try:
-            self._publish(waiting)
             return waiting.result(deadline)
         except DecisionTimeout as error:
             if why := self._why_silent():
                 raise DecisionTimeout(f"{error}. {why}") from None
             raise
         finally:
-            with self._lock:
-                self._waiting.pop(key, None)
+            self._forget(key)
+
+    def _forget(self, key: Hashable) -> None:
+        with self._lock:
+            self._waiting.pop(key, None)
 
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
         """Take what was published by a partition, on halts or rejects, and is believed."""

@@ -57,6 +57,7 @@ def open_run(
     *,
     released: int | None,
     min_separation: int | None,
+    charges_ahead: bool,
     deadline: Deadline,
 ) -> Run:
     """A new attempt of a run, which fences every earlier one.
@@ -86,7 +87,9 @@ def open_run(
             _check_separations(name, opened)
             check_key(opened[0].policy, connection.pseudonyms)
             # Step 5.
-            return Run(connection, opened, _next_step(name, opened, released))
+            return Run(
+                connection, opened, _next_step(name, opened, released, 2 if charges_ahead else 1)
+            )
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
 
 
@@ -198,8 +201,13 @@ def _check_separations(name: str, opened: Mapping[int, RunOpened]) -> None:
         )
 
 
-def _next_step(name: str, opened: Mapping[int, RunOpened], released: int | None) -> int:
-    """The step that a new attempt charges: a new one, or the last one, which is handed back."""
+def _next_step(
+    name: str, opened: Mapping[int, RunOpened], released: int | None, at_once: int
+) -> int:
+    """The step that a new attempt charges: a new one, or the last one, which is handed back.
+
+    So many steps, ``at_once``, may have been charged and not released.
+    """
     last = {partition: answer.last_step for partition, answer in sorted(opened.items())}
     newest, everywhere = max(last.values()), min(last.values())
     if newest - everywhere > 1:
@@ -216,10 +224,11 @@ def _next_step(name: str, opened: Mapping[int, RunOpened], released: int | None)
             "partitions have decided (-1 is none): what was released was charged elsewhere or not "
             "at all. Release nothing more before you know where"
         )
-    if released < newest - 1:
+    if released < newest - at_once:
         raise InvalidRequest(
             f"released is {released}, but step {newest} of run {name!r} was charged, after steps "
             f"{released + 1} to {newest - 1} were decided: only the last step can be handed back. "
-            f"If those are lost, go on with released={newest - 1}; they stay charged"
+            f"If those are lost, go on with released={newest - 1}; they stay charged. A trainer "
+            "that charges ahead opens its runs with charges_ahead"
         )
     return newest if released < newest else newest + 1

@@ -13,7 +13,8 @@ seen since, and would send as levels, belongs to the steps after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
+from streams.sdk.ahead import Ahead
 from streams.sdk.arguments import read_numbers
 from streams.sdk.errors import InvalidRequest, StepContentChanged
 from streams.sdk.pricing import Priced, chosen_mechanism, price
@@ -56,9 +58,11 @@ class Roster:
         clip_norm: float,
         levels: int,
         charge: Callable[..., RosterStep],
+        charge_ahead: Callable[[Roster, Priced], Ahead[RosterStep]],
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
-        self._layout, self._policies, self._charge = layout, policies, charge
+        self._layout, self._policies = layout, policies
+        self._charge, self._charge_ahead = charge, charge_ahead
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = Current(count, self._norms)
@@ -69,6 +73,8 @@ class Roster:
         self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the tariff that it has
+        # What was set while a step is under way, and holds from the step after it.
+        self._later: list[tuple[NDArray[np.int64] | None, NDArray[np.uint8]]] | None = None
         self.there: dict[int, Enrolled] = {}
 
     def __len__(self) -> int:
@@ -108,15 +114,46 @@ class Roster:
         """
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
-        before = None
-        if norms is not None:
-            before = self._level.copy()
-            self.set_norms(norms)
-        try:
+        with self._levels_for(norms):
             return self._charge(self, priced, timeout)
+
+    def charge_ahead(
+        self,
+        *,
+        noise_stddev: float | None = None,
+        sampling_rate: float = 1.0,
+        norms: ArrayLike | None = None,
+        mechanism: Any = None,
+    ) -> Ahead[RosterStep]:
+        """Send the next step to be charged, as ``charge`` does, and do not wait.
+
+        So the step after the one at hand can be decided while this one is computed. Levels that are
+        set before ``decision()`` of what is returned was taken, hold from the step after it. Open
+        the run with ``charges_ahead``.
+
+        Raises:
+            InvalidRequest: these arguments cannot be charged; nothing was published.
+            StepContentChanged: as ``charge``.
+        """
+        chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
+        priced = self._priced(chosen)
+        with self._levels_for(norms):
+            ahead = self._charge_ahead(self, priced)
+        self._later = []
+        return ahead
+
+    @contextmanager
+    def _levels_for(self, norms: ArrayLike | None) -> Iterator[None]:
+        """Every level anew for a step, unless it cannot be charged."""
+        if norms is None:
+            yield
+            return
+        before = self._level.copy()
+        self.set_norms(norms)
+        try:
+            yield
         except InvalidRequest:
-            if before is not None:
-                self._level = before
+            self._level = before
             raise
 
     def set_norms(self, norms: ArrayLike, positions: ArrayLike | None = None) -> None:
@@ -142,6 +179,12 @@ class Roster:
             position = int(np.flatnonzero(~(values >= 0))[0])
             raise InvalidRequest(f"norm {values[position]} at place {position}; it must be >= 0")
         levels = levels_of(np.minimum(values, self.clip_norm), self.clip_norm, self.levels)
+        if self._later is None:
+            self._set_levels(rows, levels)
+        else:
+            self._later.append((rows, levels))
+
+    def _set_levels(self, rows: NDArray[np.int64] | None, levels: NDArray[np.uint8]) -> None:
         if rows is None:
             self._level[:] = levels
             self._moved = None
@@ -262,6 +305,9 @@ class Roster:
             halted.append(left)
             readmitted.append(back)
         self._moved, self.there = kept, {}
+        later, self._later = self._later or (), None
+        for rows, levels in later:
+            self._set_levels(rows, levels)
         return RosterStep(
             now,
             halted=np.sort(np.concatenate(halted)),

@@ -9,6 +9,7 @@ A step, as a run sees it:
     handed back --charge, the same content--> decided     charged once
     handed back --charge, other content--> handed back    refused before anything is charged
     handed back --abandon--> given up, the next step is next; who was charged stays charged
+    next --charge_ahead--> published                      until decision(), nothing else
 
 A step that was handed back is first repeated where it was decided. Only if all of these partitions
 return the decision that they have stored is it published to the others.
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import UNSET
@@ -44,8 +45,9 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
+from streams.sdk.ahead import Ahead, Asked, Part
 from streams.sdk.arguments import Ids, chargeable, read_mechanism, read_norms
-from streams.sdk.connection import Connection, Deadline, step_key
+from streams.sdk.connection import Connection, Deadline, Waiting, step_key
 from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -62,22 +64,8 @@ from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.steps import Layout, StepDecision, lay_out
 
-T = TypeVar("T", covariant=True)
-
-
-class _Part(Protocol[T]):
-    """What one partition is asked to charge in a step; made by ``steps`` and by ``rosters``."""
-
-    @property
-    def record(self) -> bytes:
-        """The request."""
-
-    @property
-    def digest(self) -> bytes:
-        """Of its content."""
-
-    def decided(self, answer: Answer) -> T:
-        """What was decided, if this answers it."""
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Run:
@@ -119,6 +107,7 @@ class Run:
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
+        self._ahead: Asked[Any, Any] | None = None
         self._users = KnownUsers()
         self._layout: Layout | None = None
 
@@ -174,14 +163,46 @@ class Run:
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            ids = self._users.read(users)
-            values, limit = read_norms(norms, len(ids), clip_norm)
-            name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
-            layout = self._laid_out(ids)
-            parts = layout.parts(self._charge_of_nobody(name, scale, limit), values)
-            decision = layout.put_together(self.step, self._decide(parts, deadline))
-            self._go_on()
-            return decision
+            asked = self._asked_of_users(users, norms, noise_stddev, mechanism, clip_norm)
+            return self._decided_step(asked, deadline)
+
+    def charge_ahead(
+        self,
+        users: ArrayLike,
+        norms: ArrayLike,
+        *,
+        noise_stddev: float | None = None,
+        mechanism: Any = None,
+        clip_norm: float | None = None,
+    ) -> Ahead[StepDecision]:
+        """Send the next step to be charged, as ``charge`` does, and do not wait.
+
+        The run does nothing else until ``decision()`` of what is returned was taken. A step that
+        was handed back is only sent then. If the step before may not be released yet, open the
+        run with ``charges_ahead``.
+
+        Raises:
+            InvalidRequest: these arguments cannot be charged; nothing was published.
+        """
+        with self._in_use():
+            self._connection.check_usable()
+            asked = self._asked_of_users(users, norms, noise_stddev, mechanism, clip_norm)
+            return self._sent_ahead(asked)
+
+    def _asked_of_users(
+        self,
+        users: ArrayLike,
+        norms: ArrayLike,
+        noise_stddev: float | None,
+        mechanism: Any,
+        clip_norm: float | None,
+    ) -> Asked[Any, StepDecision]:
+        ids = self._users.read(users)
+        values, limit = read_norms(norms, len(ids), clip_norm)
+        name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
+        layout, step = self._laid_out(ids), self.step
+        parts = layout.parts(self._charge_of_nobody(name, scale, limit), values)
+        return Asked(parts, lambda decisions: layout.put_together(step, decisions))
 
     def enrol(
         self,
@@ -240,28 +261,39 @@ class Run:
                 levels=count,
             )
             there = enrol(self._connection, blank, layout, deadline)
-            roster = Roster(layout, self._policies, limit, count, self._charge_roster)
+            roster = Roster(
+                layout, self._policies, limit, count, self._charge_roster, self._charge_roster_ahead
+            )
             roster.take(there)
             return roster
 
     def _charge_roster(self, roster: Roster, priced: Priced, timeout: float | None) -> RosterStep:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            blank = ChargeRoster(
-                v=VERSION,
-                dataset=self.dataset,
-                run=self.name,
-                attempt=self.attempt,
-                step=self.step,
-                members=0,
-                tariff=priced.digest,
-            )
-            again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
-            others = [p for p in range(self.policy.partitions) if p not in self._decided]
-            decisions = again | self._decide(roster.parts(blank, priced, others), deadline)
-            decided = roster.put_together(self.step, priced, decisions, again.keys())
-            self._go_on()
-            return decided
+            return self._decided_step(self._asked_of_roster(roster, priced), deadline)
+
+    def _charge_roster_ahead(self, roster: Roster, priced: Priced) -> Ahead[RosterStep]:
+        with self._in_use():
+            self._connection.check_usable()
+            return self._sent_ahead(self._asked_of_roster(roster, priced))
+
+    def _asked_of_roster(self, roster: Roster, priced: Priced) -> Asked[Any, RosterStep]:
+        blank = ChargeRoster(
+            v=VERSION,
+            dataset=self.dataset,
+            run=self.name,
+            attempt=self.attempt,
+            step=self.step,
+            members=0,
+            tariff=priced.digest,
+        )
+        again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
+        others = [p for p in range(self.policy.partitions) if p not in self._decided]
+        step = self.step
+        return Asked(
+            roster.parts(blank, priced, others),
+            lambda decided: roster.put_together(step, priced, again | decided, again.keys()),
+        )
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if one was. Who was charged for it stays charged;
@@ -278,8 +310,8 @@ class Run:
                 nobody = lay_out(np.empty(0, dtype=np.int64), self.policy)
                 charge = self._charge_of_nobody(chargeable(self._policies), 1.0, None)
                 parts = nobody.parts(charge, np.empty(0)).items()
-                self._decide({p: part for p, part in parts if p not in self._decided}, deadline)
-                self._go_on()
+                others = {p: part for p, part in parts if p not in self._decided}
+                self._decided_step(Asked(others, lambda decided: None), deadline)
             elif self._published:
                 raise InvalidRequest(self._still_published("", "the same"))
 
@@ -316,7 +348,9 @@ class Run:
         return [self.policy, *self.outer]
 
     @contextmanager
-    def _in_use(self, *, to_close: bool = False) -> Iterator[None]:
+    def _in_use(
+        self, *, to_close: bool = False, ahead: Asked[Any, Any] | None = None
+    ) -> Iterator[None]:
         """Refuse whoever may not use this run, or not now."""
         if not self._alone.acquire(blocking=False):
             raise Unusable(
@@ -330,6 +364,9 @@ class Run:
             if self._closing is not None and not to_close:
                 detail = f"run {self.name!r} of dataset {self.dataset!r} was closed"
                 raise RunIsClosed(Reason.RUN_CLOSED, detail, None)
+            if self._ahead is not ahead:
+                why = "charge it anew" if self._ahead is None else "take its decision first"
+                raise Unusable(f"step {self.step} of run {self.name!r} was charged ahead: {why}")
             try:
                 self._witness.check()
                 yield
@@ -363,25 +400,64 @@ class Run:
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
 
-    def _decide(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
-        """Have these parts decided: first where the step was decided before, then elsewhere."""
-        if any(self._published.get(p, part.digest) != part.digest for p, part in parts.items()):
+    def _decided_step(self, asked: Asked[Any, D], deadline: Deadline) -> D:
+        """Have a step decided: first where it was decided before, then elsewhere."""
+        sent, asked.sent = asked.sent, None
+        if sent is not None:
+            decisions = self._hear(asked.parts, sent, deadline)
+        else:
+            self._check_published(asked)
+            again = {p: part for p, part in asked.parts.items() if p in self._decided}
+            elsewhere = {p: part for p, part in asked.parts.items() if p not in self._decided}
+            decisions = self._hear(again, self._send(again), deadline)
+            self._published = {p: part.digest for p, part in elsewhere.items()}
+            decisions |= self._hear(elsewhere, self._send(elsewhere), deadline)
+        self._witness.check()
+        decided = asked.put_together(decisions)
+        self._go_on()
+        return decided
+
+    def _sent_ahead(self, asked: Asked[Any, D]) -> Ahead[D]:
+        """Send a step, unless it was handed back: then it is asked first where it was decided."""
+        self._check_published(asked)
+        if not self._decided:
+            self._published = {p: part.digest for p, part in asked.parts.items()}
+            asked.sent = self._send(asked.parts)
+        self._ahead = asked
+
+        def take(timeout: float | None) -> D:
+            with self._in_use(ahead=asked):
+                deadline = self._connection.deadline(timeout)
+                try:
+                    decided = self._decided_step(asked, deadline)
+                except StepContentChanged:
+                    self._ahead = None  # nothing was charged
+                    raise
+                self._ahead = None
+                return decided
+
+        return Ahead(take)
+
+    def _check_published(self, asked: Asked[Any, Any]) -> None:
+        parts = asked.parts.items()
+        if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
             other = " with other users or norms, or another mechanism,"
             raise InvalidRequest(self._still_published(other, "exactly those"))
-        again = {p: part for p, part in parts.items() if p in self._decided}
-        elsewhere = {p: part for p, part in parts.items() if p not in self._decided}
-        decisions = self._ask(again, deadline)
-        self._published = {p: part.digest for p, part in elsewhere.items()}
-        decisions |= self._ask(elsewhere, deadline)
-        self._witness.check()
-        return decisions
 
-    def _ask(self, parts: Mapping[int, _Part[T]], deadline: Deadline) -> dict[int, T]:
+    @property
+    def _step_key(self) -> Hashable:
+        return step_key(self.dataset, self.name, self.attempt, self.step)
+
+    def _send(self, parts: Mapping[int, Part[Any]]) -> Waiting:
         for partition, part in parts.items():
             self._asked[partition].add(part.digest)
-        key = step_key(self.dataset, self.name, self.attempt, self.step)
         records = {partition: part.record for partition, part in parts.items()}
-        answers = self._connection.ask(key, records, deadline)
+        return self._connection.send(self._step_key, Waiting(records))
+
+    def _hear(
+        self, parts: Mapping[int, Part[T]], sent: Waiting, deadline: Deadline
+    ) -> dict[int, T]:
+        answers = self._connection.receive(self._step_key, sent, deadline)
         for partition, part in parts.items():
             self._check_asked(answers[partition], part.digest)
         return {partition: part.decided(answers[partition]) for partition, part in parts.items()}

@@ -81,6 +81,8 @@ class PrivateTrainer:
         checkpoint_every: steps between two writes. Those after the last write are lost in a crash,
             and stay charged; opening the run again says which ``released`` takes that into account.
         users_at_once: whose gradients are computed together: bounds memory.
+        charge_ahead: have the next step decided while this one is computed (see
+            ``PrivateSteps.begin``).
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class PrivateTrainer:
         checkpoint: Checkpoint | None = None,
         checkpoint_every: int = 1,
         users_at_once: int = 1024,
+        charge_ahead: bool = False,
     ) -> None:
         if min(checkpoint_every, users_at_once) < 1:
             raise InvalidRequest("checkpoint_every and users_at_once must be at least 1")
@@ -101,6 +104,7 @@ class PrivateTrainer:
         self._checkpoint = checkpoint
         self._every = checkpoint_every
         self._at_once = users_at_once
+        self._ahead = charge_ahead
         self._model: Floats | None = None
 
     def run(
@@ -131,7 +135,7 @@ class PrivateTrainer:
         model = self._model
         with _bar(steps, self.steps.step, progress) as bar:
             while self.steps.step < steps:
-                step = self.steps.begin()
+                step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
                 for places in step.parts(self._at_once):
                     step.add(self._gradients(model, step.positions[places]), places)
                 gradient = step.release([len(model)])

@@ -6,7 +6,7 @@ users that was enrolled; so is the order of every array.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,6 +46,13 @@ class RosterDecision(Protocol):
         """Draw among the admitted, each by a fresh coin of its own: positions, in order."""
 
 
+class ChargedAhead(Protocol):
+    """A step that was sent."""
+
+    def decision(self) -> RosterDecision:
+        """Wait until it is decided."""
+
+
 class Roster(Protocol):
     """Users of a run, each with a level that stays until it is set anew."""
 
@@ -63,6 +70,17 @@ class Roster(Protocol):
 
     def set_norms(self, norms: ArrayLike, positions: ArrayLike | None = None) -> None:
         """Set levels from released outputs and the users' own data."""
+
+
+@runtime_checkable
+class ChargesAhead(Protocol):
+    """A roster whose next step can be sent before this one is released."""
+
+    def charge_ahead(self, *, noise_stddev: float, sampling_rate: float = 1.0) -> ChargedAhead:
+        """Send the next step to be charged, and do not wait.
+
+        Levels that are set before its decision is taken hold from the step after it.
+        """
 
 
 class TrainingRun(Protocol):

@@ -10,7 +10,7 @@ A step:
 3. Then the coins fall, fresh, among the admitted.
 4. Each user's contribution is clipped to the level that was charged, and rounded towards zero to a
    grid; contributions are added up as integers.
-5. The norms that were seen become levels, from the next step on (docs/guarantees.md).
+5. The norms that were seen become levels, from the next step that is charged (docs/guarantees.md).
 6. Noise is added once, also when nobody was drawn, and the sum is divided by a public number.
 
 What is released is the value of `release`. Positions, levels and norms are as secret as the data,
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,7 +37,7 @@ from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.outer import FINER_BITS, Outer, check_grid
 from streams.trainers.pacing import Pace
-from streams.trainers.rosters import Roster, RosterDecision, TrainingRun
+from streams.trainers.rosters import ChargedAhead, ChargesAhead, Roster, RosterDecision, TrainingRun
 from streams.trainers.sums import ClippedSum, Part
 
 Schedule: TypeAlias = float | Callable[[int], float]
@@ -114,6 +114,7 @@ class PrivateSteps:
         self._normals = ExactNormals(not_private_generator)
         self._users = len(users)  # type: ignore[arg-type]
         self._open: OpenStep | None = None
+        self._ahead: _Sent | None = None
         self._released = -1
         self._name = run.dataset, run.name
         mechanism, _ = self._settings(run.step, clip_norm)
@@ -152,8 +153,14 @@ class PrivateSteps:
         if self._released >= 0:
             checkpoint.save(self._name, self._released, arrays)
 
-    def begin(self) -> OpenStep:
+    def begin(self, *, ahead: bool = False) -> OpenStep:
         """Charge the next step and draw its users; or hand out again the step that is open.
+
+        Args:
+            ahead: send the step after it as well, to be charged while this one is computed. Norms
+                that are seen become levels one step later then, and schedules of the step after it
+                are asked before this one is released. A training that ends here has paid for a step
+                that it does not release; open its run with ``charges_ahead``.
 
         Raises:
             ReleasedTwice: the run gave out a step a second time.
@@ -163,19 +170,36 @@ class PrivateSteps:
         if self._open is not None:
             self._open.forget()
             return self._open
-        # Step 1.
-        mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
-        # Step 2.
-        decision = self.roster.charge(
-            noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
-        )
+        if self._ahead is not None:
+            decision, (_, mechanism, exponent) = self._ahead.charged.decision(), self._ahead
+            self._ahead = None
+        else:
+            # Step 1.
+            mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+            # Step 2.
+            decision = self.roster.charge(
+                noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
+            )
         if decision.step <= self._released:
             raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
         if self._pace is not None:
             self._pace.charged(decision.step, mechanism)
         # Step 3.
-        self._open = OpenStep(self, decision, self._draw(decision, mechanism), mechanism, exponent)
+        drawn = self._draw(decision, mechanism)
+        self._open = OpenStep(self, decision, drawn, mechanism, exponent)
+        if ahead:
+            self._ahead = self._send()
         return self._open
+
+    def _send(self) -> _Sent:
+        """Steps 1 and 2 of the next step, without the decision."""
+        if not isinstance(self.roster, ChargesAhead):
+            raise InvalidRequest("this roster cannot be charged ahead")
+        mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+        charged = self.roster.charge_ahead(
+            noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
+        )
+        return _Sent(charged, mechanism, exponent)
 
     def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
         """The mechanism of a step, and to which power of two its grid is spaced."""
@@ -226,6 +250,14 @@ class PrivateSteps:
             units = total + self._normals.draw(stddev, len(total))
             noisy.append(np.ldexp(units.astype(np.float64), exponent))
         return np.concatenate(noisy) / self._expected_batch
+
+
+class _Sent(NamedTuple):
+    """A step that is under way, at these settings."""
+
+    charged: ChargedAhead
+    mechanism: PoissonGaussian
+    exponent: int
 
 
 class OpenStep:

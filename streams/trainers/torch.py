@@ -69,6 +69,7 @@ def make_private(
     levels: int = 100,
     own_coins: bool = True,
     pace: Pace | None = None,
+    charge_ahead: bool = False,
     max_physical_batch_size: int | None = None,
     grad_sample_mode: str = "hooks",
     collate_fn: Callable[[list[Any]], Any] = default_collate,
@@ -98,6 +99,8 @@ def make_private(
         levels: of norms up to ``max_grad_norm``.
         own_coins: whether norms that were seen become levels.
         pace: keeps levels to what lasts until the end.
+        charge_ahead: have the next step of a pass over the loader decided while this one is
+            computed (``PrivateSteps.begin``).
         max_physical_batch_size: how many examples the loader gives at a time, users kept together;
             the optimizer moves when the step is complete.
         grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
@@ -154,7 +157,14 @@ def make_private(
         not_private_generator=not_private_generator,
     )
     loader = IndividualDPLoader(
-        private, examples, dataset, collate_fn, steps, sampling_rate, max_physical_batch_size
+        private,
+        examples,
+        dataset,
+        collate_fn,
+        steps,
+        sampling_rate,
+        max_physical_batch_size,
+        charge_ahead,
     )
     wrapped = kind(module, batch_first=batch_first, loss_reduction=loss_reduction)
     scale = 1.0 if loss_reduction == "mean" else expected
@@ -202,12 +212,13 @@ class IndividualDPLoader:
         steps: int | None,
         sampling_rate: float,
         examples_at_once: int | None,
+        charge_ahead: bool,
     ) -> None:
         self.private = private
         self.dataset = dataset
         self._examples, self._collate = examples, collate_fn
         self._steps, self._epoch = steps, max(1, round(1.0 / sampling_rate))
-        self._at_once = examples_at_once
+        self._at_once, self._ahead = examples_at_once, charge_ahead
         self.places: slice | None = None
         self.is_last = True
 
@@ -218,7 +229,7 @@ class IndividualDPLoader:
     def __iter__(self) -> Iterator[Any]:
         end = self.private.step + len(self)
         while self.private.step < end:
-            step = self.private.begin()
+            step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
             at_once = self._at_once or max(1, len(self._examples.order))
             parts = self._examples.parts(step.positions, at_once) or [slice(0, 0)]
             for places in parts:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 from streams import AsyncTurnstile
-from streams.sdk.asynchronous import AsyncRoster, AsyncRun, Following
+from streams.sdk.asynchronous import AsyncAhead, AsyncRoster, AsyncRun, Following
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Blocking:
             given = self._waited(made(*args, **options))
             if isinstance(given, Following):
                 return self._each(given)
-            kept = isinstance(given, AsyncRun | AsyncRoster)
+            kept = isinstance(given, AsyncRun | AsyncRoster | AsyncAhead)
             return Blocking(given, self._loop) if kept else given
 
         return called

@@ -490,6 +490,39 @@ def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
     assert (back.charge(noise_stddev=8.0).clip_norms == 1.0).all()
 
 
+def test_a_step_can_be_charged_before_the_one_before_it_is_released(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    users = list(range(20))
+    run = turnstile.run(name, "r", released=-1, charges_ahead=True)
+    roster = run.enrol(users, clip_norm=1.0)
+    first = roster.charge(noise_stddev=4.0)
+    ahead = roster.charge_ahead(noise_stddev=4.0)
+    roster.set_norms(np.full(20, 0.5))  # of what is seen meanwhile
+    with pytest.raises(Unusable, match="decision first"):
+        roster.charge(noise_stddev=4.0)
+    assert (first.step, run.step) == (0, 1)
+    second = ahead.decision()
+    assert (second.step, run.step, ahead.decision().step) == (1, 2, 1)
+    assert (second.clip_norms == 1.0).all()
+    assert (roster.charge_ahead(noise_stddev=4.0).decision().clip_norms == 0.5).all()
+    # The trainer dies here, and has released step 0 alone.
+    with pytest.raises(InvalidRequest, match="charges_ahead"):
+        turnstile.run(name, "r", released=0)
+    run = turnstile.run(name, "r", released=0, charges_ahead=True)
+    assert (run.step, run.interrupted) == (2, True)
+    back = run.enrol(users, clip_norm=1.0)
+    assert (back.charge_ahead(noise_stddev=4.0).decision().clip_norms == 0.5).all()
+    listed = turnstile.run(name, "listed", charges_ahead=True)
+    steps = [listed.charge_ahead([1, 2], [1.0, 1.0], noise_stddev=4.0).decision() for _ in range(2)]
+    assert [step.step for step in steps] == [0, 1]
+    spent = {
+        odometer.user: odometer.bound[0] for odometer in turnstile.odometer(name, follow=False)
+    }
+    assert spent.keys() <= set(users)
+
+
 # --- datasets within others -----------------------------------------------------------------------
 
 

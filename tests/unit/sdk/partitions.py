@@ -69,8 +69,15 @@ class Partitions(MemoryConnection):
         dataset: str = "d",
         released: int | None = None,
         min_separation: int | None = None,
+        charges_ahead: bool = False,
     ) -> Run:
-        return self.turnstile.run(dataset, name, released=released, min_separation=min_separation)
+        return self.turnstile.run(
+            dataset,
+            name,
+            released=released,
+            min_separation=min_separation,
+            charges_ahead=charges_ahead,
+        )
 
     def close_run(self, name: str = "r", dataset: str = "d") -> bool:
         return self.turnstile.close_run(dataset, name)

@@ -103,6 +103,62 @@ def test_a_training_that_died_goes_on_where_it_was_released(
     assert checkpoint.released() == 11
 
 
+def test_a_training_can_charge_each_step_while_the_one_before_is_computed(
+    service: Turnstile, tmp_path: Path
+) -> None:
+    at_work: list[tuple[int, int]] = []  # the step that is computed, and how many were charged
+
+    def computed(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        charged = service.run("digits", "other").charge  # another run is not held up
+        charged([999], [1.0], noise_stddev=1e4)
+        step = steps.open_step
+        assert step is not None
+        at_work.append((step.step, run.step))
+        if step.step == dies_at:
+            raise Crash
+        return gradients(model, positions)
+
+    checkpoint = Checkpoint(tmp_path / "run.npz")
+    run = service.run("digits", "night-7", released=-1, charges_ahead=True)
+    steps, dies_at = steps_of(run), 8
+    trainer = Trainer(steps, computed, Descent(1.0), checkpoint=checkpoint, charge_ahead=True)
+    with pytest.raises(Crash):
+        trainer.run(np.zeros(2), 20)
+    assert at_work == [(step, step + 1) for step in range(9)]
+    with pytest.raises(InvalidRequest, match="charges_ahead"):  # step 9 was charged as well
+        service.run("digits", "night-7", released=checkpoint.released())
+    run = service.run("digits", "night-7", released=checkpoint.released(), charges_ahead=True)
+    steps, dies_at = steps_of(run, seed=2), -1
+    seen: list[int] = []
+    trainer = Trainer(steps, computed, Descent(1.0), checkpoint=checkpoint, charge_ahead=True)
+    trainer.run(np.zeros(2), 12, released=lambda step, model: seen.append(step))
+    assert seen == [9, 10, 11]
+    assert (run.step, run.interrupted) == (12, False)
+    assert service.run("digits", "night-7").step == 12, "none is charged that is not made"
+
+
+def test_levels_that_were_seen_are_charged_one_step_later_if_steps_are_charged_ahead(
+    service: Turnstile,
+) -> None:
+    def levels(name: str, ahead: bool) -> list[NDArray[np.float64]]:
+        steps = steps_of(service.run("digits", name))
+        charged = []
+        for _ in range(8):
+            step = steps.begin(ahead=ahead)
+            seen = np.minimum(SIZES[step.positions], 1.0)
+            charged.append(np.column_stack([step.positions, step.clip_norms, seen]))
+            step.add(gradients(np.zeros(2), step.positions))
+            step.release(2)
+        return charged
+
+    for late, name, ahead in ((1, "waits", False), (2, "ahead", True)):
+        known: dict[float, tuple[int, float]] = {}
+        for step, rows in enumerate(levels(name, ahead)):
+            for user, level, seen in rows.tolist():
+                first, norm = known.setdefault(user, (step, seen))
+                assert level == (1.0 if step < first + late else pytest.approx(norm, abs=0.011))
+
+
 def test_a_classifier_without_a_run_has_a_service_of_its_own() -> None:
     rows, labels, test_rows, test_labels = digits()
     model = IndividualDPClassifier(

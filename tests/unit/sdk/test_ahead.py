@@ -1,0 +1,169 @@
+"""A step that is charged ahead is charged once, and what is decided is what was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.sdk.errors import DecisionTimeout, Fenced, InvalidRequest, StepContentChanged, Unusable
+from streams.sdk.run import Run
+from tests.unit.sdk.test_run import NORMS, USERS, assert_charged, opened
+
+
+def ahead(run: Run, norms: Any = NORMS) -> Any:
+    return run.charge_ahead(USERS, norms, noise_stddev=4.0)
+
+
+def test_it_is_decided_as_a_step_that_is_waited_for() -> None:
+    decided = []
+    for charge in (Run.charge, lambda *given, **how: Run.charge_ahead(*given, **how).decision()):
+        _, run = opened()
+        decided.append([charge(run, USERS, NORMS, noise_stddev=2.0) for _ in range(6)])
+        assert run.step == 6
+    for one, other in zip(*decided, strict=True):
+        for field in ("step", "admitted", "granted", "exhausted"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    assert not decided[0][-1].admitted.all()
+
+
+def test_it_is_sent_at_once_and_the_run_does_nothing_else_until_the_decision() -> None:
+    service, run = opened()
+    sent = ahead(run)
+    assert_charged(service, times=1)
+    for call in (
+        lambda: ahead(run),
+        lambda: run.charge(USERS, NORMS, noise_stddev=4.0),
+        lambda: run.enrol(USERS, clip_norm=1.0),
+        run.abandon,
+        run.close,
+    ):
+        with pytest.raises(Unusable, match="decision first"):
+            call()
+    assert run.step == 0
+    assert sent.decision() is sent.decision()
+    assert run.step == 1
+    assert_charged(service, times=1)
+    run.close()
+
+
+@pytest.mark.parametrize("reached", [set(), {0}, {1, 2}, {0, 1, 2}], ids=str)
+def test_an_answer_that_is_missing_can_be_asked_for_again(reached: set[int]) -> None:
+    service, run = opened()
+    service.deaf, service.mute = {0, 1, 2} - reached, reached
+    sent = ahead(run)
+    for _ in range(2):
+        with pytest.raises(DecisionTimeout):
+            sent.decision()
+    service.deaf, service.mute = set(), set()
+    assert sent.decision().step == 0
+    assert_charged(service, times=1)
+    assert service.rejects == []
+
+
+def test_what_cannot_be_charged_is_not_under_way() -> None:
+    service, run = opened()
+    with pytest.raises(InvalidRequest):
+        ahead(run, -NORMS)
+    assert ahead(run).decision().step == 0
+    assert_charged(service, times=1)
+
+
+def test_who_is_fenced_learns_it_with_the_decision_and_goes_on_with_nothing() -> None:
+    service, run = opened()
+    service.open()
+    sent = ahead(run)
+    with pytest.raises(Fenced):
+        sent.decision()
+    for call in (sent.decision, lambda: ahead(run)):
+        with pytest.raises(Unusable, match="has failed"):
+            call()
+    assert all(spent == 0 for spent in service.spent().values())
+
+
+def test_a_step_that_was_handed_back_is_first_asked_for_where_it_was_decided() -> None:
+    service, run = opened()
+    service.deaf = {1, 2}
+    with pytest.raises(DecisionTimeout):
+        run.charge(USERS, NORMS, noise_stddev=4.0)
+    service.deaf = set()
+    run = service.open()
+    lengths = [len(log) for log in service.logs]
+    other = ahead(run, NORMS / 2)
+    assert [len(log) for log in service.logs] == lengths
+    with pytest.raises(StepContentChanged):
+        other.decision()
+    assert [len(log) - length for log, length in zip(service.logs, lengths, strict=True)] == [
+        1,
+        0,
+        0,
+    ]
+    with pytest.raises(Unusable, match="charge it anew"):
+        other.decision()
+    assert ahead(run).decision().step == 0
+    assert_charged(service, times=1)
+
+
+def test_of_two_steps_that_did_not_go_out_the_last_one_is_handed_back() -> None:
+    service, run = opened()
+    for _ in range(3):
+        ahead(run).decision()
+    with pytest.raises(InvalidRequest, match="charges_ahead"):
+        service.open(released=0)
+    with pytest.raises(InvalidRequest, match="only the last step"):
+        service.open(released=-1, charges_ahead=True)
+    run = service.open(released=0, charges_ahead=True)
+    assert (run.step, run.interrupted) == (2, True)
+    assert ahead(run).decision().step == 2
+    assert_charged(service, times=3)
+    assert service.open(released=2, charges_ahead=True).step == 3
+
+
+@pytest.mark.parametrize("reached", [{0}, {1, 2}], ids=str)
+def test_a_half_decided_step_after_one_that_did_not_go_out_is_handed_back(
+    reached: set[int],
+) -> None:
+    service, run = opened()
+    ahead(run).decision()
+    service.deaf = {0, 1, 2} - reached
+    ahead(run)
+    service.deaf = set()
+    run = service.open(released=-1, charges_ahead=True)
+    assert (run.step, run.interrupted) == (1, True)
+    assert ahead(run).decision().step == 1
+    assert_charged(service, times=2)
+
+
+LEVELS = 8
+MOVES = st.lists(
+    st.lists(st.tuples(st.integers(0, 11), st.integers(0, LEVELS)), max_size=4), max_size=6
+)
+
+
+@given(MOVES, st.sets(st.integers(0, 5)), st.sets(st.integers(0, 2)))
+def test_levels_that_are_set_while_a_step_is_under_way_hold_from_the_step_after_it(
+    moves: list[list[tuple[int, int]]], timeouts: set[int], lost: set[int]
+) -> None:
+    service, run = opened()
+    roster = run.enrol(USERS, clip_norm=2.0, levels=LEVELS)
+    levels = np.full(12, LEVELS)
+    for step, moved in enumerate(moves):
+        service.mute = lost if step in timeouts else set()
+        sent = roster.charge_ahead(noise_stddev=8.0)
+        in_force = levels.copy()
+        for position, level in moved:
+            roster.set_norms([2.0 * level / LEVELS], [position])
+            levels[position] = level
+        if step in timeouts and lost:
+            with pytest.raises(DecisionTimeout):
+                sent.decision()
+            service.mute = set()
+        decision = sent.decision()
+        np.testing.assert_array_equal(
+            decision.clip_norms, np.where(decision.admitted, in_force, 0) * 2.0 / LEVELS
+        )
+    spent = service.spent()
+    assert max(spent.values(), default=0) <= 1.0
