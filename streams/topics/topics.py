@@ -192,18 +192,19 @@ class Topics:
             gone = f"there is no topic {names[NORMS]}, the log of everything that was spent"
             return TopicsSeen(NO_TOPIC, 0, gone)
         counts = {topic: len(found["partitions"]) for topic, found in described.items()}
-        problem = _uneven(counts) or self._unsuitable(admin, names)
+        there = {name: topic for name, topic in names.items() if topic in described}
+        problem = _uneven(counts) or self._unsuitable(admin, there)
         return TopicsSeen(topic_id_of(norms), counts[names[NORMS]], problem)
 
     def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
         """What the settings would lose, and what to do."""
         found = settings_of(admin, names)
         wrong: dict[str, dict[str, str]] = {}
-        for name, wanted in SETTINGS.items():
+        for name in names:
             if not found[name]:
                 self._warn(f"nobody may see the settings of {names[name]}: they are not compared")
                 continue
-            for setting, value in wanted.items():
+            for setting, value in SETTINGS[name].items():
                 actual = found[name].get(setting)
                 if actual is None or suits(setting, actual, value):
                     continue

@@ -149,6 +149,16 @@ def test_settings_that_nobody_may_see_are_said_to_be_unknown(
     assert any("nobody may see the settings of t.norms" in line for line in caplog.messages)
 
 
+def test_of_a_topic_that_is_not_there_yet_no_settings_are_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = Admin({ODOMETER: {"cleanup.policy": "delete"}})
+    del admin.partitions[REJECTS], admin.settings[REJECTS]
+    with caplog.at_level(logging.WARNING):
+        assert "t.odometer has cleanup.policy=delete" in (seen(admin, monkeypatch).problem or "")
+    assert caplog.messages == []
+
+
 def test_topics_that_differ_in_their_partitions_are_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
