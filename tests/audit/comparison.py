@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Ledger
-from tests.audit.auditor import LARGEST_RECORD, Auditor
+from tests.audit.auditor import Auditor
 from tests.audit.auditor_accounts import UNIT
+from tests.audit.auditor_charges import LARGEST_RECORD
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.log import Log
 from tests.audit.published import frozen, published_answer

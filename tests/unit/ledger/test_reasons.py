@@ -14,7 +14,7 @@ from streams.ledger import limits
 from streams.schemas import VERSION, CloseDataset, Reason
 from streams.wire.packing import tariff_digest
 from streams.wire.partitioner import partitions_of
-from tests.audit import auditor
+from tests.audit import auditor_charges
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
@@ -30,8 +30,8 @@ def log(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
         patch.setattr(limits, "MAX_CHARGE_USERS", 60)
-        patch.setattr(auditor, "_MOST_WRITTEN", 20_000)
-        patch.setattr(auditor, "_MOST_USERS", 60)
+        patch.setattr(auditor_charges, "_MOST_WRITTEN", 20_000)
+        patch.setattr(auditor_charges, "_MOST_USERS", 60)
         log = RosterLog(partitions=2, v=request.param)
         log.create(v=2)
         for run in ("r", "bare", "closed"):
