@@ -47,6 +47,7 @@ class Auditor(Charges):
         place, request = (partition, offset), None
         try:
             request = read(value)
+            self._check_allowed(partition, request)
             match request["type"]:
                 case "create-dataset":
                     answer = self._create(place, request)
@@ -64,6 +65,8 @@ class Auditor(Charges):
                     answer = self._close_dataset(place, request)
                 case "forget":
                     answer = self._forget(place, request)
+                case "bind-operator" | "register-principal":
+                    answer = self._hear_operator(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -77,11 +80,42 @@ class Auditor(Charges):
 
     def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
         names = "dataset", "run", "attempt", "step", "request"
-        address = {name: request.get(name) for name in names}
+        given = {name: request.get(name) for name in names}
+        address = {name: None if v is NOT_GIVEN else v for name, v in given.items()}
         if "policy" in request:
             address["dataset"] = request["policy"]["dataset"]
         run = self.runs[partition].get((address["dataset"], address["run"]))
         return {**address, "v": request.get("v", 1), "current_attempt": run and run.attempt}
+
+    def _check_allowed(self, partition: int, request: dict[str, Any]) -> None:
+        """Whether who asks may; not of datasets that are not there, nor of creating one."""
+        datasets, name = self.datasets[partition], request.get("dataset", NOT_GIVEN)
+        about = [] if name is NOT_GIVEN else [name]
+        if request["type"] == "forget" and name is not NOT_GIVEN:
+            about = [outermost_of(datasets, name)] if name in datasets else []
+        elif request["type"] == "forget":
+            keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
+            about = [n for n in datasets if outermost_of(datasets, n) == n]
+            about = [name for name in about if keys[name] == request["pseudonyms"]]
+        for each in about:
+            if each in datasets:
+                policies = [dataset.policy for dataset in self._chain(partition, each)]
+                self.known[partition].check_request(policies, request)
+
+    def _hear_operator(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        self.known[partition].hear_operator(request)
+        is_bound = request["type"] == "bind-operator"
+        said = "operator" if is_bound else "principal"
+        return {
+            "type": "operator-bound" if is_bound else "principal-registered",
+            "v": request["v"],
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "number": request["number"],
+            said: request[said],
+        }
 
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
@@ -112,6 +146,10 @@ class Auditor(Charges):
                 or kinds is NOT_GIVEN
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
                 or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
+                or (
+                    policy["allow"] is not NOT_GIVEN
+                    and all(outer.policy["allow"] is NOT_GIVEN for outer in chain)
+                )
             ):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
@@ -122,6 +160,9 @@ class Auditor(Charges):
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
+        if known is None:
+            outer = [dataset.policy for dataset in chain]
+            self.known[partition].check_creation(outer, request["sender"])
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
         self._has_had_datasets[partition] = True

@@ -12,6 +12,7 @@ from kafka.partitioner.default import murmur2
 
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_forgotten import Names, renamed
+from tests.audit.auditor_principals import Members
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
 from tests.audit.auditor_rosters import Roster
 
@@ -77,6 +78,7 @@ class Held:
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
         self.names = [Names(topic) for _ in range(partitions)]
+        self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
         self._has_had_datasets = [False] * partitions
         self._applied = 0
