@@ -94,6 +94,10 @@ class Config:
     erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
+    principal: str = ""  # of a client: under this name its requests are signed
+    request_key: str = _secret()  # with which it signs them
+    operator_key: str = _secret()  # of the operator: who says whose keys count
+    operator_keys: str = field(default="", metadata={"file": True})  # those workers follow; or all
 
     def __post_init__(self) -> None:
         _check_brokers(self.kafka)
@@ -120,6 +124,11 @@ class Config:
         self._check_certificates()
 
         _check_erasure_keys(self.erasure_keys)
+        if bool(self.principal) != bool(self.request_key):
+            given, lacking = "principal", "request_key (or request_key_file)"
+            if self.request_key:
+                given, lacking = "request_key", "principal, the name under which it is registered"
+            raise ConfigurationError(f"{given} is set without {lacking}: give both")
         if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
                 f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "

@@ -29,6 +29,9 @@ request.
     in version 3 only, by which who asks is told who came too soon.
     A user can be forgotten (``forget``). Who is charged by then is halted; answers of version 3 say
     so, those of earlier ones that nothing is left. A dataset can be closed (``close-dataset``).
+    A request can be signed: ``signed`` has the bytes of a request of any version, as they are
+    without a signature, and who signed them. An operator says whose keys count (``bind-operator``,
+    ``register-principal``), and a policy who may charge and manage a dataset (``allow``).
 
 Changing a record:
 
@@ -43,7 +46,7 @@ Changing a record:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -95,6 +98,12 @@ MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]
 """Steps from a participation of a user to the next one, at least."""
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
+PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""Of Ed25519; ``streams.wire.requests`` says which 32 bytes are one."""
+Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
+LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""What Kafka calls the id of the topic norms."""
+Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
 
 
 class Reason(StrEnum):
@@ -108,8 +117,11 @@ class Reason(StrEnum):
     UNSUPPORTED_VERSION = "unsupported-version"
     MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
     INVALID_POLICY = "invalid-policy"
+    INVALID_KEY = "invalid-key"  # 32 bytes that are no key by which signatures are told apart
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
+    NOT_ALLOWED = "not-allowed"  # not signed by somebody who may do this
+    SUPERSEDED = "superseded"  # the operator has said something later
     DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
@@ -185,6 +197,13 @@ class _OfRun(_OfDataset, frozen=True):
 # --- requests: the topic `norms` --------------------------------------------------------------
 
 
+class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which principals may do what with a dataset."""
+
+    charge: Principals = []  # open, charge and close runs, and enrol users
+    manage: Principals = []  # withdraw and close it, forget users, create datasets within it
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Under what a dataset is charged. It is fixed before the first charge and never changes."""
 
@@ -208,6 +227,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
     # another key, or none, everybody would be somebody else, with nothing spent.
     pseudonyms: Fingerprint | UnsetType = UNSET
+    # From version 3 on. Requests about it have to be signed by one of these. Not given: by one of
+    # those that the dataset names that it is within, or by nobody, if none of them names any.
+    allow: Allow | UnsetType = UNSET
 
 
 class CreateDataset(_Record, frozen=True, tag="create-dataset"):
@@ -316,6 +338,41 @@ class Forget(_Record, frozen=True, tag="forget"):
         return () if self.dataset is UNSET else (self.dataset,)
 
 
+class BindOperator(_Record, frozen=True, tag="bind-operator"):
+    """Says by which key the operator is known from now on; sent to every partition.
+
+    The first one is signed by that key, later ones by the key before.
+    """
+
+    request: Token
+    number: Counter  # above those of all that the operator said before
+    log: LogId  # for which it was signed
+    operator: PublicKey
+    # Of other logs, signatures for which count here: those of which records were copied to this one
+    # are named by its first record.
+    also: Annotated[list[LogId], Meta(max_length=16)] = []
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """It is about no dataset."""
+        return ()
+
+
+class RegisterPrincipal(_Record, frozen=True, tag="register-principal"):
+    """Says by which key a principal is known; signed by the operator, sent to every partition."""
+
+    request: Token
+    number: Counter  # above those of all that the operator said before
+    principal: Name
+    key: PublicKey | UnsetType = UNSET  # not given: by none any more
+    creates: bool = False  # it may create datasets, within none that says who may
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """It is about no dataset."""
+        return ()
+
+
 Request: TypeAlias = (
     CreateDataset
     | WithdrawDataset
@@ -326,7 +383,26 @@ Request: TypeAlias = (
     | Enrol
     | ChargeRoster
     | Forget
+    | BindOperator
+    | RegisterPrincipal
 )
+
+
+class Signed(_Record, frozen=True, tag="signed"):
+    """A request, and who signed it for this log and this partition."""
+
+    request: bytes  # as it would be without: MessagePack or JSON
+    signature: Signature  # see ``streams.wire.requests``
+    principal: Name | UnsetType = UNSET  # not given: the operator
+
+
+class Sender(NamedTuple):
+    """Who is said to have signed a request."""
+
+    principal: str | None  # None: the operator
+    signature: bytes
+    request: bytes  # what was signed
+
 
 # --- answers: the topic `halts` -----------------------------------------------------------------
 
@@ -497,6 +573,26 @@ class Forgotten(_Record, frozen=True, tag="forgotten"):
     datasets: list[Name]  # in which the user is forgotten and admitted to nothing, sorted
 
 
+class OperatorBound(_Record, frozen=True, tag="operator-bound"):
+    """This partition knows the operator by this key."""
+
+    request: Token
+    partition: int
+    offset: int
+    number: int
+    operator: bytes
+
+
+class PrincipalRegistered(_Record, frozen=True, tag="principal-registered"):
+    """This partition knows a principal by the key that was said, or by none any more."""
+
+    request: Token
+    partition: int
+    offset: int
+    number: int
+    principal: Name
+
+
 Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
@@ -511,6 +607,8 @@ Answer: TypeAlias = (
     | RosterDecision
     | Halted
     | Forgotten
+    | OperatorBound
+    | PrincipalRegistered
 )
 
 # --- the topics `odometer` and `rejects` --------------------------------------------------------
@@ -562,8 +660,10 @@ MAX_ROSTER_WRITE_BYTES = 640 * 1024 * 1024
 
 _LAST_ATTEMPT_OF_1 = 2**53
 
-_MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_JSON_REQUEST: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request | Signed] = msgspec.msgpack.Decoder(
+    Request | Signed
+)
+_JSON_REQUEST: msgspec.json.Decoder[Request | Signed] = msgspec.json.Decoder(Request | Signed)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -572,22 +672,48 @@ encode = _ENCODER.encode
 
 
 def decode_request(value: bytes | None) -> Request:
-    """Read a request from the bytes of a Kafka record.
+    """Read a request from the bytes of a Kafka record, whether it is signed or not.
 
     Raises:
         Rejection: MALFORMED, TOO_LARGE or UNSUPPORTED_VERSION.
+    """
+    return decode_signed(value)[0]
+
+
+def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
+    """The same, and who is said to have signed it; None if nobody is. Nothing is verified here.
+
+    Raises:
+        Rejection: as ``decode_request``.
     """
     if value is None:
         raise Rejection(Reason.MALFORMED, "the record has no value (a tombstone)")
     if len(value) > MAX_REQUEST_BYTES:
         detail = f"{len(value)} bytes; a request has at most {MAX_REQUEST_BYTES}"
         raise Rejection(Reason.TOO_LARGE, detail)
+    record = _decode(value)
+    if not isinstance(record, Signed):
+        return _checked(record), None
+    if record.v < 3:
+        raise Rejection(Reason.MALFORMED, f"a signature needs version 3, not {record.v}")
+    request = _decode(record.request)
+    if isinstance(request, Signed):
+        raise Rejection(Reason.MALFORMED, "a request that is signed twice")
+    principal = None if record.principal is UNSET else record.principal
+    return _checked(request), Sender(principal, record.signature, record.request)
+
+
+def _decode(value: bytes) -> Request | Signed:
     try:
-        request = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
+        record = (_JSON_REQUEST if value[:1] == b"{" else _MSGPACK_REQUEST).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _check_version(_version_of(value))  # a newer version may have fields unknown here
         raise Rejection(Reason.MALFORMED, str(error)) from error
-    _check_version(request.v)
+    _check_version(record.v)
+    return record
+
+
+def _checked(request: Request) -> Request:
     if request.v < 3:
         _check_later_features(request)
     if request.v == 1:
@@ -622,7 +748,9 @@ def _check_features(request: Request) -> None:
 def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
-        case Enrol() | ChargeRoster() | Forget() | CloseDataset():
+        case (Enrol() | ChargeRoster() | Forget()) | (
+            CloseDataset() | BindOperator() | RegisterPrincipal()
+        ):
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
             feature = "own_order"
@@ -632,6 +760,8 @@ def _check_later_features(request: Request) -> None:
             feature = "within"
         case CreateDataset(policy=policy) if policy.pseudonyms is not UNSET:
             feature = "pseudonyms"
+        case CreateDataset(policy=policy) if policy.allow is not UNSET:
+            feature = "allow"
         case OpenRun(min_separation=separation) if separation is not UNSET:
             feature = "min_separation"
         case _:

@@ -17,6 +17,7 @@ from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, UnusableInput, note
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
+from streams.ledger.impasse import Impasse
 from streams.local.errors import LocalStackError
 from streams.offline.archive import Unreadable
 from streams.offline.receipts import UnusableReceipt
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (
         ServiceUnavailable,
         DecisionTimeout,
+        Impasse,
         JournalUnavailable,
         LocalStackError,
         TopicsUnavailable,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.ledger.impasse import Impasse
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Forget, Policy, Reason, Rejection, User
 from streams.wire.packing import select_users
@@ -38,25 +39,19 @@ _PERSON, _FINGERPRINT, _PUBLIC = b"turnstile forget", b"turnstile erase", b"turn
 _NAME: Final = "forgotten:"
 
 
-class LostErasureKey(Exception):
-    """A state has names by a key that is not known here: a stop, and nothing has changed.
+class LostErasureKey(Impasse):
+    """A state has names by a key that is not known here."""
 
-    Attributes:
-        reason: what is wrong.
-        remedy: what an operator can do about it.
-    """
+    kind = "erasure-key"
 
     def __init__(self, fingerprint: str) -> None:
-        self.reason = (
+        super().__init__(
             f"users were forgotten under the erasure key {fingerprint}, which is not among "
             "erasure_keys here: who they are would not be known again, and they would begin anew, "
-            "with nothing spent"
-        )
-        self.remedy = (
+            "with nothing spent",
             "Add that key to erasure_keys, behind the first one if it is to be used no more. A key "
-            "can only go when no state has names by it"
+            "can only go when no state has names by it",
         )
-        super().__init__(f"{self.reason}. {self.remedy}")
 
 
 class ErasureKeys:

@@ -29,6 +29,7 @@ from streams.ledger.budgets import Budgets
 from streams.ledger.charges import check_homes
 from streams.ledger.columns import Rows, UnknownState
 from streams.ledger.forgotten import ErasureKeys, LostErasureKey, alone, check_key
+from streams.ledger.impasse import Impasse
 from streams.ledger.limits import check_size, check_values, fits_by_counts
 from streams.ledger.outputs import (
     Channel,
@@ -51,6 +52,7 @@ from streams.ledger.policies import (
     policy_to_store,
     quoted,
 )
+from streams.ledger.principals import Gate, Operators, UnknownOperator
 from streams.ledger.rosters import Members, enrolment, pricing
 from streams.ledger.rule import NOBODY
 from streams.ledger.runs import (
@@ -66,6 +68,7 @@ from streams.ledger.tracked import Address
 from streams.schemas import (
     VERSION,
     Answer,
+    BindOperator,
     Charge,
     ChargeRoster,
     CloseDataset,
@@ -79,15 +82,19 @@ from streams.schemas import (
     Forget,
     Forgotten,
     OpenRun,
+    OperatorBound,
     Policy,
+    PrincipalRegistered,
     Reason,
+    RegisterPrincipal,
     Rejection,
     Request,
     RunClosed,
     RunOpened,
+    Sender,
     User,
     WithdrawDataset,
-    decode_request,
+    decode_signed,
     encode,
 )
 from streams.wire.chain import NO_TOPIC, Chain, genesis
@@ -97,12 +104,14 @@ __all__ = [
     "Changes",
     "Channel",
     "DatasetSummary",
+    "Impasse",
     "Kept",
     "LayoutMismatch",
     "Ledger",
     "LostErasureKey",
     "Output",
     "Summary",
+    "UnknownOperator",
     "UnknownState",
     "ledger_of",
 ]
@@ -115,6 +124,7 @@ def ledger_of(
     topic: bytes,
     chain: Chain,
     erasure_keys: str = "",
+    operator_keys: str = "",
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -125,13 +135,15 @@ def ledger_of(
         topic: the 16 bytes of the topic's id in Kafka.
         chain: the digest of the log up to there.
         erasure_keys: by which users who were forgotten are known again; see ``ErasureKeys``.
+        operator_keys: of the operators whose word is followed; see ``Operators``.
 
     Raises:
         LayoutMismatch: the state is of another P.
         LostErasureKey: users were forgotten under a key that is not among these.
+        UnknownOperator: the operator is not among these.
         UnknownState: a later release wrote some of it.
     """
-    ledger = Ledger(partition, partitions, topic, erasure_keys)
+    ledger = Ledger(partition, partitions, topic, erasure_keys, operator_keys)
     ledger.load(kept.pages)
     for changes in kept.changes:
         ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
@@ -146,6 +158,7 @@ class Ledger(State):
     Attributes:
         topic: the 16 bytes of the topic's id in Kafka.
         erasure_keys: by which users who were forgotten are known again.
+        operator_keys: of the operators whose word is followed.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
             it is: they are not applied.
     """
@@ -156,10 +169,13 @@ class Ledger(State):
         partitions: int,
         topic: bytes = NO_TOPIC,
         erasure_keys: str = "",
+        operator_keys: str = "",
     ) -> None:
-        super().__init__(partition, partitions, ErasureKeys(erasure_keys, topic))
-        self.erasure_keys = erasure_keys
+        erasing, operators = ErasureKeys(erasure_keys, topic), Operators(operator_keys)
+        super().__init__(partition, partitions, erasing, operators)
+        self.erasure_keys, self.operator_keys = erasure_keys, operator_keys
         self.topic = topic
+        self.gate = Gate((topic, partition), self.operator, self.principals, self.policies)
         self.chain = genesis(topic, partition, partitions)
 
     def apply(self, offset: int, value: bytes | None) -> list[Output]:
@@ -168,12 +184,14 @@ class Ledger(State):
         A record that cannot be applied changes nothing and comes back on the rejects channel.
 
         Raises:
-            LayoutMismatch: the log is of another P; nothing has changed, the chain included.
+            Impasse: the log is of another P, or who signed it cannot be told here; nothing has
+                changed, the chain included.
         """
         place, request = Place(self.partition, offset), None
         try:
-            request = decode_request(value)
-            outputs = self._apply(place, request)
+            request, sender = decode_signed(value)
+            self.gate.check(request, sender)
+            outputs = self._apply(place, request, sender)
         except Rejection as rejection:
             request = request or rejection.request
             run = self.runs.get(request.address) if request else None
@@ -187,7 +205,7 @@ class Ledger(State):
         for name in self.datasets:
             self._wake(self.policies.budgets(name))
 
-    def _apply(self, place: Place, request: Request) -> list[Output]:
+    def _apply(self, place: Place, request: Request, sender: Sender | None) -> list[Output]:
         answer: Answer
         match request:
             case Charge():
@@ -199,7 +217,7 @@ class Ledger(State):
             case Enrol():
                 answer = self._enrol(place, request)
             case CreateDataset():
-                answer = self._create_dataset(place, request)
+                answer = self._create_dataset(place, request, sender)
             case WithdrawDataset():
                 answer = self._withdraw_dataset(place, request)
             case OpenRun():
@@ -208,9 +226,41 @@ class Ledger(State):
                 answer = self._close_run(place, request)
             case CloseDataset():
                 answer = self._close_dataset(place, request)
+            case BindOperator():
+                answer = self._bind_operator(place, request, sender)
+            case RegisterPrincipal():
+                answer = self._register_principal(place, request, sender)
         return [answer_to(request, encode(answer))]
 
-    def _create_dataset(self, place: Place, request: CreateDataset) -> DatasetCreated:
+    def _bind_operator(
+        self, place: Place, request: BindOperator, sender: Sender | None
+    ) -> OperatorBound:
+        self.gate.bind(request, sender)
+        return OperatorBound(
+            v=request.v,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            number=request.number,
+            operator=request.operator,
+        )
+
+    def _register_principal(
+        self, place: Place, request: RegisterPrincipal, sender: Sender | None
+    ) -> PrincipalRegistered:
+        self.gate.register(request, sender)
+        return PrincipalRegistered(
+            v=request.v,
+            request=request.request,
+            partition=place.partition,
+            offset=place.offset,
+            number=request.number,
+            principal=request.principal,
+        )
+
+    def _create_dataset(
+        self, place: Place, request: CreateDataset, sender: Sender | None
+    ) -> DatasetCreated:
         policy = request.policy
         check_policy(policy)
         outer = self._policies_around(policy)
@@ -222,11 +272,12 @@ class Ledger(State):
             raise Rejection(Reason.INVALID_POLICY, detail)
         stored = self.policies.get(request.address)
         if stored is None:
-            if outer:
-                self._check_open(outer[0].dataset)
             if policy.within is not UNSET and not outer:
                 detail = f"dataset {policy.within!r} does not exist: create the outer one first"
                 raise Rejection(Reason.UNKNOWN_DATASET, detail)
+            self.gate.check_creation(policy, outer, sender)
+            if outer:
+                self._check_open(outer[0].dataset)
             stored = policy_to_store(policy, request.v, outer)
             if not self.layout:
                 self.layout[()] = policy.partitions
@@ -450,13 +501,7 @@ class Ledger(State):
         if request.dataset is not UNSET:
             *_, policy = self._budgets_of(request.dataset).policies
             check_key(policy, request)
-            outermost = [policy.dataset]
-        else:
-            outermost = [
-                name
-                for (name,), policy in sorted(self.policies.items())
-                if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
-            ]
+        outermost = self.policies.outermost_of(request)
         check_homes(alone(request.user), place.partition, self.partitions)
         forgotten: list[str] = []
         tombstones: list[Output] = []
@@ -547,9 +592,7 @@ class Ledger(State):
 
     def _policies_around(self, policy: Policy) -> list[Policy]:
         """Of the datasets that a new one would be within; none if there is none of that name."""
-        if policy.within is UNSET or policy.within not in self.datasets:
-            return []
-        return self.policies.budgets(policy.within).policies
+        return [] if policy.within is UNSET else self.policies.policies_of(policy.within)
 
     def _open_budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:
         """The same, of a dataset that is not closed."""

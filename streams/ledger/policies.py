@@ -119,6 +119,11 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
             f"pseudonyms are of another key than those of dataset {nearest.dataset!r}: nobody in "
             "one of them would be anybody in the other"
         )
+    elif policy.allow is not UNSET and all(each.allow is UNSET for each in outer):
+        complaint = (
+            f"allow names who may charge it, and dataset {nearest.dataset!r}, whose budget it "
+            "shares, names nobody: anybody could spend that, and forget its users"
+        )
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 
@@ -159,13 +164,14 @@ def policy_as_of(policy: Policy, version: int) -> Policy:
     """A stored policy as an answer of this version can say it."""
     if version < 3:
         policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET, pseudonyms=UNSET)
+        policy = msgspec.structs.replace(policy, allow=UNSET)
     return policy if version >= 2 else _without_user_ids(policy)
 
 
 def quoted(policy: Policy) -> str:
     """A policy as texts quote it: as the version did that knew no more than it says."""
     text = str(policy)
-    for field in ("user_ids", "own_order", "within", "pseudonyms"):
+    for field in ("user_ids", "own_order", "within", "pseudonyms", "allow"):
         text = text.replace(f", {field}={UNSET}", "")
     return text
 

@@ -28,35 +28,31 @@ from streams.ledger.apart import Participants, Separations
 from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
+from streams.ledger.impasse import Impasse
+from streams.ledger.principals import BoundOperator, Operators, Principal, Principals
 from streams.ledger.rosters import MemberChanges, Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Policy, encode
+from streams.schemas import Forget, Policy, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
 
 
-class LayoutMismatch(Exception):
-    """The log was written for another number of partitions: a stop, and nothing has changed.
+class LayoutMismatch(Impasse):
+    """The log was written for another number of partitions."""
 
-    Attributes:
-        reason: what is wrong.
-        remedy: what an operator can do about it.
-    """
+    kind = "other-partitions"
 
     def __init__(self, written_for: int, partitions: int) -> None:
-        self.reason = (
+        super().__init__(
             f"the log was written for {written_for} partitions, but its topic has {partitions}: "
-            "users would live in other partitions, and have a second budget there"
-        )
-        self.remedy = (
+            "users would live in other partitions, and have a second budget there",
             "If partitions were added to the topic, make it anew from a copy of the log, with "
             f"{written_for} partitions. If the client that created the first dataset was wrong "
             "about their number, nothing has been charged: delete the topic and what Redis keeps "
-            "of its partitions, and create the dataset again"
+            "of its partitions, and create the dataset again",
         )
-        super().__init__(f"{self.reason}. {self.remedy}")
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +78,8 @@ class Summary(msgspec.Struct, frozen=True):
     datasets: dict[str, DatasetSummary]
     open_runs: int
     closed_runs: int
+    operator: bytes = b""  # its public key, once one is bound
+    principals: dict[str, Principal] = {}
 
 
 class Kept(Protocol):
@@ -142,6 +140,26 @@ class Policies(Tracked[Policy]):
             found.append(self.accounts[within])
         return Budgets(found, self.known_as)
 
+    def policies_of(self, name: str) -> list[Policy]:
+        """Those of a dataset and those it is within, the nearest first; none if there is none."""
+        found = []
+        while (policy := self.get((name,))) is not None:
+            found.append(policy)
+            if policy.within is UNSET:
+                break
+            name = policy.within
+        return found
+
+    def outermost_of(self, request: Forget) -> list[str]:
+        """The datasets, within no others, in which somebody is to be forgotten."""
+        if request.dataset is not UNSET:
+            return [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
+        return [
+            name
+            for (name,), policy in sorted(self.items())
+            if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
+        ]
+
     def family(self, outermost: str) -> list[Accounts]:
         """All accounts that share this outermost budget, by name."""
         return [
@@ -178,9 +196,13 @@ class State:
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
+        operator: () -> the operator whose word counts, once there is one.
+        principals: (name,) -> by which key it is known, and what it may.
     """
 
-    def __init__(self, partition: int, partitions: int, keys: ErasureKeys) -> None:
+    def __init__(
+        self, partition: int, partitions: int, keys: ErasureKeys, operators: Operators
+    ) -> None:
         self.partition = partition
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
@@ -195,6 +217,8 @@ class State:
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
         self.policies.known_as = self.forgotten.known_as
+        self.operator = self._keep(BoundOperator(operators))
+        self.principals: Principals = self._keep(Tracked("principal", Principal))
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
@@ -217,7 +241,14 @@ class State:
             )
             for name, accounts in self.datasets.items()
         }
-        return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed)
+        principals = {name: principal for (name,), principal in sorted(self.principals.items())}
+        return Summary(
+            datasets,
+            len(self.runs) - self.runs.closed,
+            self.runs.closed,
+            self.operator[()].key if self.operator else b"",
+            principals,
+        )
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""
@@ -286,11 +317,14 @@ class State:
             kind.is_compacted()
 
     def check_whole(self) -> None:
-        """Check, when all changes are put back, that no roster has lost some of its pages.
+        """Check, when all changes are put back, that no roster has lost some of its pages, and that
+        the operator is one whose word counts here.
 
         Raises:
             ValueError: one has.
+            UnknownOperator: it is not.
         """
+        self.operator.check()
         for address in self._torn:
             if address in self.rosters:
                 raise ValueError(f"pages of the members of {'/'.join(address)} are missing")

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from streams.ledger.ledger import (
-    LayoutMismatch,
+    Impasse,
     Ledger,
-    LostErasureKey,
     Output,
     UnknownState,
     ledger_of,
@@ -58,8 +57,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         Unreadable: Kafka does not answer.
     """
     topic, partitions = archive.topic, archive.partitions
-    keys = archive.erasure_keys
-    nothing = Beginning(Ledger(partition, partitions, topic, keys), 0)
+    keys = archive.erasure_keys, archive.operator_keys
+    nothing = Beginning(Ledger(partition, partitions, topic, *keys), 0)
     start = archive.extent(NORMS, partition).start
     if start == 0:
         return nothing
@@ -73,8 +72,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         if manifest.next < start:
             lacking = f"the last checkpoint goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
-        ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain, keys)
-    except (Damaged, LayoutMismatch, LostErasureKey, UnknownState) as error:
+        ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain, *keys)
+    except (Damaged, Impasse, UnknownState) as error:
         return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
     return Beginning(ledger, manifest.next)
 
@@ -115,7 +114,7 @@ class Fold:
             before: called with the offset of each record that is about to be applied.
 
         Raises:
-            LayoutMismatch: the log is of another P; what was applied before stays.
+            Impasse: the ledger cannot go on; what was applied before stays.
         """
         partition = self.ledger.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)

@@ -8,9 +8,8 @@ from functools import partial
 import msgspec
 
 from streams.ledger.ledger import (
-    LayoutMismatch,
+    Impasse,
     Ledger,
-    LostErasureKey,
     Output,
     UnknownState,
     ledger_of,
@@ -24,7 +23,7 @@ from streams.topics.topics import NORMS
 from streams.worker.outbox import Packed
 
 _NO_STATE = (
-    *(LayoutMismatch, LostErasureKey, UnknownState),
+    *(Impasse, UnknownState),
     *(ValueError, LookupError, msgspec.DecodeError),
 )
 """What is raised where what is kept makes no state."""
@@ -132,6 +131,7 @@ class Kept:
                 ledger.topic,
                 meta.chain,
                 ledger.erasure_keys,
+                ledger.operator_keys,
             )
         except _NO_STATE as error:
             add(f"the state cannot be put together: {error!r}")

@@ -18,7 +18,7 @@ from streams.store.image import Image
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
-from streams.topics.authentic import inspector_of
+from streams.topics.authentic import inspector_of, operator_keys_of
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -48,6 +48,7 @@ class KafkaArchive(Archive):
             )
         self.topic, self.partitions = seen.topic, seen.partitions
         self.erasure_keys = config.erasure_keys
+        self.operator_keys = operator_keys_of(config)
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics begins and ends now."""

@@ -24,7 +24,7 @@ from time import monotonic
 
 import msgspec
 
-from streams.ledger.ledger import LayoutMismatch, Output
+from streams.ledger.ledger import Impasse, Output
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, States
 from streams.offline.findings import Check, Findings
@@ -118,8 +118,8 @@ class _Partition:
             # Step 3.
             for applied in fold.steps(before=lambda offset: self._arrive(fold, offset)):
                 self._take(fold, applied)
-        except LayoutMismatch as mismatch:
-            problem = f"{mismatch.reason}. {mismatch.remedy}"
+        except Impasse as impasse:
+            problem = str(impasse)
             self.findings.add(Check.LOG, problem, offset=fold.next)
             result.impossible.append(f"nothing from offset {fold.next} on can be applied")
         self._arrive(fold, fold.next)

@@ -125,6 +125,9 @@ class AsyncTurnstile:
     close_run = _awaited(Turnstile.close_run)
     forget = _awaited(Turnstile.forget)
     run = _opened(Turnstile.run)
+    add_principal = _awaited(Turnstile.add_principal)
+    remove_principal = _awaited(Turnstile.remove_principal)
+    bind_operator = _awaited(Turnstile.bind_operator)
     halts = _followed(Turnstile.halts)
     odometer = _followed(Turnstile.odometer)
 

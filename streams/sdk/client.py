@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -23,6 +23,7 @@ from streams.sdk.followers import (
     rising_checkpoints,
 )
 from streams.sdk.opening import close_run, open_run
+from streams.sdk.principals import allow_from, bind_operator, operator_of, register, signer_of
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.sdk.run import Run
 
@@ -41,10 +42,15 @@ class Turnstile:
         pseudonym_key: 16 to 64 bytes that nobody guesses: the log then has pseudonyms of users,
             which only this key makes, and never their ids. One key for a service, for ever: under
             another one everybody would begin with nothing spent.
+        principal: the name under which the operator has registered the public key of
+            ``request_key``: requests are signed, and a dataset that names this principal takes
+            them.
+        request_key: the private key, as ``turnstile keys new`` makes it.
         connection: another way to the service than Kafka; then no setting is looked at.
 
     Raises:
-        InvalidRequest: a ``pseudonym_key`` that is too short or too long.
+        InvalidRequest: a ``pseudonym_key`` that is too short or too long, or a ``request_key``
+            that is none.
         ServiceUnavailable: no broker, or no topics within ``timeout``.
     """
 
@@ -56,8 +62,11 @@ class Turnstile:
         timeout: float | None = None,
         prefix: str | None = None,
         pseudonym_key: str | bytes | None = None,
+        principal: str | None = None,
+        request_key: str | None = None,
         connection: Connection | None = None,
     ) -> None:
+        self._operator_key: str | None = None
         if connection is None:
             # The client of Kafka is not needed in memory, and takes its time.
             from streams.sdk.kafka_connection import KafkaConnection
@@ -66,15 +75,24 @@ class Turnstile:
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
             pseudonym_key = pseudonym_key or config.pseudonym_key
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
+            signer = signer_of(principal or config.principal, request_key or config.request_key)
+            self._operator_key = config.operator_key
             connection = KafkaConnection(config)
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
+            signer = signer_of(principal, request_key)
         connection.pseudonyms = self._pseudonyms = pseudonyms
+        connection.signer = signer
         self._connection = connection
 
     @classmethod
     def in_memory(
-        cls, *, partitions: int = 4, pseudonym_key: str | bytes | None = None
+        cls,
+        *,
+        partitions: int = 4,
+        pseudonym_key: str | bytes | None = None,
+        principal: str | None = None,
+        request_key: str | None = None,
     ) -> Turnstile:
         """The service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
 
@@ -86,11 +104,18 @@ class Turnstile:
         Args:
             partitions: over which users are spread; nothing that is decided depends on it.
             pseudonym_key: as that of ``Turnstile``.
+            principal: the same.
+            request_key: the same.
         """
         from streams.sdk.memory_connection import MemoryConnection
 
         connection = MemoryConnection(partitions, Config().timeout)
-        return cls(connection=connection, pseudonym_key=pseudonym_key)
+        return cls(
+            connection=connection,
+            pseudonym_key=pseudonym_key,
+            principal=principal,
+            request_key=request_key,
+        )
 
     @property
     def partitions(self) -> int:
@@ -125,6 +150,7 @@ class Turnstile:
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIds | None = None,
         within: str | None = None,
+        allow: Mapping[str, Sequence[str]] | None = None,
         timeout: float | None = None,
     ) -> Policy:
         """Fix the policy of a dataset. Doing it again with the same policy is fine, and completes
@@ -151,6 +177,10 @@ class Turnstile:
             within: another dataset of the same users, whose budget every step has to fit as well,
                 and is charged to: a person's, over all datasets. Up to 8, one within the other;
                 they halt and do not clip.
+            allow: principals that may "charge" the dataset (open, charge and close runs, enrol
+                users) and that may "manage" it (withdraw and close it, forget users, create
+                datasets within it), whose requests have to be signed. None: those of the dataset
+                that it is within, or everybody. It never changes; the key of a principal does.
             timeout: seconds to wait for all partitions.
 
         Returns:
@@ -159,7 +189,8 @@ class Turnstile:
         Raises:
             InvalidRequest: arguments that make no policy.
             PolicyChanged: the dataset exists under another policy.
-            RequestRejected: the dataset that it is to be within does not exist.
+            RequestRejected: the dataset that it is to be within does not exist, or this client
+                may not create it.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
@@ -175,6 +206,7 @@ class Turnstile:
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
             within=within,
+            allow=allow_from(allow),
             pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )
         self._connection.check_partitions()
@@ -314,6 +346,78 @@ class Turnstile:
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
         return forget(self._connection, user, dataset, deadline)
+
+    def add_principal(
+        self,
+        name: str,
+        public_key: str,
+        *,
+        creates: bool = False,
+        operator_key: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Have requests count that a principal signs with this key, and no other one.
+
+        The first time this binds the operator to the service: from then on nobody else says whose
+        keys count, and who may create datasets.
+
+        Args:
+            name: of the principal, by which datasets name it.
+            public_key: that of its ``request_key``.
+            creates: whether it may create datasets that are within none that says who may.
+            operator_key: the private key of the operator; the setting of that name if not given.
+            timeout: seconds to wait for all partitions.
+
+        Raises:
+            InvalidRequest: a name that no principal can have, or a key that is none.
+            RequestRejected: somebody else is the operator.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        operator = operator_of(operator_key or self._operator_key)
+        deadline = self._connection.deadline(timeout)
+        register(self._connection, operator, name, public_key, deadline, creates=creates)
+
+    def remove_principal(
+        self, name: str, *, operator_key: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Have nothing count any more that a principal signs. It may be added again later.
+
+        Raises:
+            InvalidRequest: a name that no principal can have, or a key that is none.
+            RequestRejected: somebody else is the operator.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        operator = operator_of(operator_key or self._operator_key)
+        deadline = self._connection.deadline(timeout)
+        register(self._connection, operator, name, None, deadline)
+
+    def bind_operator(
+        self,
+        *,
+        successor: str | None = None,
+        also: Sequence[str] = (),
+        operator_key: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Bind the operator to the service, or another one in its place.
+
+        Args:
+            successor: the public key by which the operator is known from now on. Workers have to
+                name it in ``operator_keys`` before, or they stop.
+            also: the ids of logs from which records are about to be copied to this one, before all
+                else is written to it: signatures for them count here. Bind then by the key with
+                which those logs began.
+            operator_key: the private key of the operator; the setting of that name if not given.
+            timeout: seconds to wait for all partitions.
+
+        Raises:
+            InvalidRequest: a key that is none, or no id of a log.
+            RequestRejected: somebody else is the operator.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        operator = operator_of(operator_key or self._operator_key)
+        deadline = self._connection.deadline(timeout)
+        bind_operator(self._connection, operator, deadline, successor=successor, also=also)
 
     def halts(
         self,

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -20,6 +20,7 @@ import msgspec
 
 from streams.ledger.outputs import Channel
 from streams.schemas import (
+    MAX_REQUEST_BYTES,
     Answer,
     Charge,
     ChargeRoster,
@@ -41,6 +42,8 @@ from streams.sdk.errors import (
 )
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
 from streams.sdk.pseudonyms import Pseudonyms
+from streams.wire.chain import NO_TOPIC
+from streams.wire.requests import RequestSigner
 
 logger = logging.getLogger("turnstile.sdk")
 
@@ -140,14 +143,18 @@ class Connection(ABC):
     Args:
         partitions: P, how many there are.
         timeout: seconds that a call waits if it does not say how long.
+        log: the 16 bytes of the id of norms, for which requests are signed.
 
     Attributes:
         pseudonyms: by which the log knows users; None if it knows their ids.
+        signer: who signs requests; None if nobody does.
     """
 
-    def __init__(self, partitions: int, timeout: float) -> None:
+    def __init__(self, partitions: int, timeout: float, log: bytes = NO_TOPIC) -> None:
         self.partitions = partitions
+        self.log = log
         self.pseudonyms: Pseudonyms | None = None
+        self.signer: RequestSigner | None = None
         self._timeout = timeout
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -226,16 +233,32 @@ class Connection(ABC):
         """A string that nobody else uses, by which an answer is recognised."""
         return uuid4().hex
 
+    def now(self) -> int:
+        """The time in microseconds, by which of two words of an operator the later one counts."""
+        return time_ns() // 1000
+
     def ask(
-        self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
+        self,
+        key: Hashable,
+        requests: Mapping[int, bytes],
+        deadline: Deadline,
+        *,
+        signer: RequestSigner | None = None,
     ) -> dict[int, Answer]:
         """Send each partition its request; the answers by partition.
 
+        Args:
+            key: by what the answers are recognised.
+            requests: by partition.
+            deadline: until when to wait.
+            signer: who signs them; that of the connection if it is not given.
+
         Raises:
+            InvalidRequest: a request is too large to be signed; nothing was published.
             RequestRejected: of the partition that refused first; others may have agreed.
             DecisionTimeout: not all answered in time.
         """
-        return self.receive(key, self.send(key, Waiting(requests)), deadline)
+        return self.receive(key, self.send(key, Waiting(requests), signer), deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -247,9 +270,14 @@ class Connection(ABC):
         """
         return self._receive(key, self.send(key, Waiting(requests, to_the_end=True)), deadline)
 
-    def send(self, key: Hashable, waiting: Waiting) -> Waiting:
-        """Send each partition its request; ``receive`` has the answers."""
+    def send(self, key: Hashable, waiting: Waiting, signer: RequestSigner | None = None) -> Waiting:
+        """Sign the requests and send each partition its own; ``receive`` has the answers.
+
+        Raises:
+            InvalidRequest: a request is too large to be signed; nothing was published.
+        """
         self.check_usable()
+        waiting.requests = self._signed(waiting.requests, signer or self.signer)
         if not waiting.requests:
             return waiting
         with self._lock:
@@ -278,6 +306,21 @@ class Connection(ABC):
             witness = self._witnesses.get((dataset, run)) or Witness(dataset, run)
             self._witnesses[dataset, run] = witness
             return witness
+
+    def _signed(
+        self, requests: Mapping[int, bytes], signer: RequestSigner | None
+    ) -> Mapping[int, bytes]:
+        if signer is None:
+            return requests
+        signed = {p: signer.sign(self.log, p, request) for p, request in requests.items()}
+        for partition, request in signed.items():
+            if len(request) > MAX_REQUEST_BYTES:
+                raise InvalidRequest(
+                    f"what partition {partition} is asked takes {len(request)} bytes with its "
+                    f"signature; it must be at most {MAX_REQUEST_BYTES}. Charge fewer users in one "
+                    "step, or use more partitions for a new service"
+                )
+        return signed
 
     def _receive(
         self, key: Hashable, waiting: Waiting, deadline: Deadline

@@ -24,6 +24,7 @@ from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     VERSION,
+    Allow,
     Answer,
     CloseDataset,
     CreateDataset,
@@ -60,6 +61,7 @@ def policy_from(
     user_ids: UserIds | None,
     within: str | None = None,
     pseudonyms: str | None = None,
+    allow: Allow | None = None,
 ) -> Policy:
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
@@ -105,6 +107,7 @@ def policy_from(
                 **({"own_order": True} if own_order else {}),
                 **({} if within is None else {"within": within}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
+                **({} if allow is None else {"allow": asdict(allow)}),
             },
             Policy,
         )
@@ -278,6 +281,8 @@ def _terms(policy: Policy) -> str:
         terms[field] = [float(from_units_down(units)) for units in terms[field]]
     if policy.user_ids is UNSET:
         terms["user_ids"] = "as in version 1"
+    if policy.allow is not UNSET:
+        terms["allow"] = asdict(policy.allow)
     said = {name: value for name, value in terms.items() if value not in ([], UNSET)}
     return ", ".join(f"{name}={value!r}" for name, value in said.items())
 

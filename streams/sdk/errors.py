@@ -128,7 +128,13 @@ ADVICE: dict[Reason, str] = {
         "ask for the policy that is there. A dataset of another name would begin with nothing "
         "spent, for the same people"
     ),
+    Reason.INVALID_KEY: "make a pair of keys with `turnstile keys new`",
     Reason.UNKNOWN_DATASET: "check its name, or create it with create_dataset",
+    Reason.NOT_ALLOWED: (
+        "sign requests as a principal that may: the settings principal and request_key. The "
+        "operator registers its public key with `turnstile principal add`"
+    ),
+    Reason.SUPERSEDED: "say it again, unless the later word is the one that holds",
     Reason.DATASET_CLOSED: "use another dataset of these users, within one whose budget goes on",
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",

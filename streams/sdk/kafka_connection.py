@@ -49,7 +49,7 @@ class KafkaConnection(Connection):
 
     def __init__(self, config: Config) -> None:
         seen = _wait_for_topics(config)
-        super().__init__(seen.partitions, config.timeout)
+        super().__init__(seen.partitions, config.timeout, seen.topic)
         self._config = config
         self._inspector = inspector_of(config, seen.topic)
         self._norms = config.topic(NORMS)

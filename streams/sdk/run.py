@@ -410,8 +410,7 @@ class Run:
             again = {p: part for p, part in asked.parts.items() if p in self._decided}
             elsewhere = {p: part for p, part in asked.parts.items() if p not in self._decided}
             decisions = self._hear(again, self._send(again), deadline)
-            self._published = {p: part.digest for p, part in elsewhere.items()}
-            decisions |= self._hear(elsewhere, self._send(elsewhere), deadline)
+            decisions |= self._hear(elsewhere, self._publish(elsewhere), deadline)
         self._witness.check()
         decided = asked.put_together(decisions)
         self._go_on()
@@ -421,8 +420,7 @@ class Run:
         """Send a step, unless it was handed back: then it is asked first where it was decided."""
         self._check_published(asked)
         if not self._decided:
-            self._published = {p: part.digest for p, part in asked.parts.items()}
-            asked.sent = self._send(asked.parts)
+            asked.sent = self._publish(asked.parts)
         self._ahead = asked
 
         def take(timeout: float | None) -> D:
@@ -443,6 +441,15 @@ class Run:
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
             other = " with other users or norms, or another mechanism,"
             raise InvalidRequest(self._still_published(other, "exactly those"))
+
+    def _publish(self, parts: Mapping[int, Part[Any]]) -> Waiting:
+        """Send what was decided nowhere yet: from here on only the same may be charged."""
+        before, self._published = self._published, {p: part.digest for p, part in parts.items()}
+        try:
+            return self._send(parts)
+        except InvalidRequest:  # it cannot be signed, and nothing was published
+            self._published = before
+            raise
 
     @property
     def _step_key(self) -> Hashable:

@@ -19,6 +19,8 @@ from streams.wire.signatures import (
     Place,
     Signer,
     Unsigned,
+    keys_in,
+    public_bytes,
 )
 
 logger = logging.getLogger("turnstile.signatures")
@@ -147,6 +149,20 @@ def inspector_of(config: Config, log: bytes) -> Inspector | None:
     """
     ring = _ring_of(config)
     return None if ring is None else Inspector(ring, log)
+
+
+def operator_keys_of(config: Config) -> str:
+    """The operators whose word is followed, as ``operator_keys`` names them.
+
+    Raises:
+        ConfigurationError: what it names is no key.
+    """
+    try:
+        for key in keys_in(config.operator_keys):
+            public_bytes(key)
+    except InvalidKey as error:
+        raise ConfigurationError(f"operator_keys: {error}") from None
+    return config.operator_keys
 
 
 def _ring_of(config: Config) -> KeyRing | None:

@@ -112,16 +112,15 @@ class KeyRing:
     """
 
     def __init__(self, keys: str) -> None:
-        lines = (line.partition("#")[0] for line in keys.splitlines())
         self._keys: dict[bytes, Ed25519PublicKey] = {}
-        for key in " ".join(lines).replace(",", " ").split():
-            self._keys[_id_of(_key_bytes(key, _PUBLIC, "public"))] = public_key_of(key)
+        for key in keys_in(keys):
+            self._keys[_id_of(public_bytes(key))] = public_key_of(key)
         if not self._keys:
             raise InvalidKey("a key ring without a key trusts nobody")
         self._roots: dict[bytes, None] = {}  # with their signatures, which were checked
 
     def __contains__(self, public: str) -> bool:
-        return _id_of(_key_bytes(public, _PUBLIC, "public")) in self._keys
+        return _id_of(public_bytes(public)) in self._keys
 
     def check(self, place: Place, content: Content, signature: bytes | None) -> None:
         """Make sure that a record was signed for where it is.
@@ -192,7 +191,7 @@ def public_key_of(text: str) -> Ed25519PublicKey:
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    return Ed25519PublicKey.from_public_bytes(_key_bytes(text, _PUBLIC, "public"))
+    return Ed25519PublicKey.from_public_bytes(public_bytes(text))
 
 
 def id_of(public: str) -> str:
@@ -201,7 +200,27 @@ def id_of(public: str) -> str:
     Raises:
         InvalidKey: it is none.
     """
-    return _id_of(_key_bytes(public, _PUBLIC, "public")).hex()
+    return _id_of(public_bytes(public)).hex()
+
+
+def keys_in(ring: str) -> list[str]:
+    """The keys of a key ring, as they are written there."""
+    lines = (line.partition("#")[0] for line in ring.splitlines())
+    return " ".join(lines).replace(",", " ").split()
+
+
+def public_bytes(text: str) -> bytes:
+    """The 32 bytes of a public key, as ``new_keys`` writes it.
+
+    Raises:
+        InvalidKey: it is none.
+    """
+    return _key_bytes(text, _PUBLIC, "public")
+
+
+def public_text(raw: bytes) -> str:
+    """A public key as ``new_keys`` writes it, of its 32 bytes."""
+    return _text(_PUBLIC, raw)
 
 
 def _leaf(place: Place, content: Content) -> bytes:

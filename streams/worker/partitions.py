@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from streams.ledger.ledger import LayoutMismatch, LostErasureKey, UnknownState, ledger_of
+from streams.ledger.ledger import Impasse, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Claimed, Guard, Verdict
@@ -34,7 +34,7 @@ from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, State
 from streams.worker.rebuild import rebuilt
-from streams.worker.stops import Stop, StopReason, Stops, written_for_others
+from streams.worker.stops import Stop, Stops, stop_at
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -257,11 +257,10 @@ class Partitions:
                 seen.topic,
                 snapshot.meta.chain,
                 self._world.erasure_keys,
+                self._world.operator_keys,
             )
-        except LayoutMismatch as mismatch:
-            raise Stopped(written_for_others(mismatch.reason, mismatch.remedy)) from mismatch
-        except LostErasureKey as lost:
-            raise Stopped(Stop(StopReason.ERASURE_KEY, lost.reason, lost.remedy)) from lost
+        except Impasse as impasse:
+            raise Stopped(stop_at(impasse)) from impasse
         except UnknownState as unknown:
             raise Stopped(stops.later_release(str(unknown))) from unknown
         # Step 6.

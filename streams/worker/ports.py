@@ -213,6 +213,7 @@ class World:
         images_of: gives what a partition's images are written to and read from.
         image_every: seconds from one image of a partition to the next; 0: none is written.
         erasure_keys: by which users who were forgotten are known again.
+        operator_keys: of the operators whose word is followed.
         end: ends the worker.
     """
 
@@ -227,3 +228,4 @@ class World:
     image_every: float
     end: End
     erasure_keys: str = ""
+    operator_keys: str = ""

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from streams.ledger.ledger import LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import Impasse, Ledger, Output
 from streams.schemas import encode
 from streams.store.holding import Holding
 from streams.store.port import Verdict
@@ -50,7 +50,7 @@ from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, parcels_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
-from streams.worker.stops import Stop, Stops, written_for_others
+from streams.worker.stops import Stop, Stops, stop_at
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -282,9 +282,9 @@ class Processor:
                 break
             try:
                 batch = await self._apply_batch(first, waiting.leader_epoch, committing)
-            except LayoutMismatch as mismatch:
+            except Impasse as impasse:
                 # What it applied of this batch is never committed: the memory goes no further.
-                await self._halt(written_for_others(mismatch.reason, mismatch.remedy))
+                await self._halt(stop_at(impasse))
                 break
             if committing:
                 await committing

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from streams.ledger.impasse import Impasse
 from streams.store.layout import KEYS, LAYOUT, key_of
 
 
@@ -27,6 +28,7 @@ class StopReason(StrEnum):
     HOLE = "hole"  # a record that has to be applied next is missing
     CHECKPOINT = "checkpoint"  # the last checkpoint, which is needed, is not whole
     ERASURE_KEY = "erasure-key"  # users were forgotten under a key that this worker does not have
+    OPERATOR_KEY = "operator-key"  # who may say whose keys count is not known, or not to be told
     REBUILDING = "rebuilding"  # no stop: the state is built again, and then goes on by itself
 
 
@@ -205,9 +207,9 @@ class Stops:
         return f"Stop the workers, run `redis-cli -c DEL {keys}` and start them again"
 
 
-def written_for_others(problem: str, remedy: str) -> Stop:
-    """The records of the log were written for another number of partitions."""
-    return Stop(StopReason.OTHER_PARTITIONS, problem, remedy)
+def stop_at(impasse: Impasse) -> Stop:
+    """The ledger cannot go on."""
+    return Stop(StopReason(impasse.kind), impasse.reason, impasse.remedy)
 
 
 def _added_partitions(norms: str, before: int) -> str:

@@ -65,6 +65,17 @@ def _is_packed_or(other: Any) -> Any:
     return lambda value: _is_bytes(value) or other(value)
 
 
+def _is_of(size: int) -> Any:
+    return lambda value: type(value) is bytes and len(value) == size
+
+
+def _is_allow(value: Any) -> bool:
+    if value is NOT_GIVEN:
+        return True
+    rules = dict.fromkeys(("charge", "manage"), _is_list(_is_name, 0, 64))
+    return type(value) is dict and fits(value, rules)
+
+
 def _is_float(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**1024)
 
@@ -88,8 +99,9 @@ POLICY = {
         value is NOT_GIVEN
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
     ),
+    "allow": _is_allow,
 }
-_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3, "pseudonyms": 3}
+_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3, "pseudonyms": 3, "allow": 3}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
@@ -176,6 +188,28 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             "dataset": lambda value: value is NOT_GIVEN or _is_name(value),
             "pseudonyms": POLICY["pseudonyms"],
         },
+        "bind-operator": {
+            **shared,
+            "request": _is_token,
+            "number": counter,
+            "log": _is_of(16),
+            "operator": _is_of(32),
+            "also": _is_list(_is_of(16), 0, 16),
+        },
+        "register-principal": {
+            **shared,
+            "request": _is_token,
+            "number": counter,
+            "principal": _is_name,
+            "key": lambda value: value is NOT_GIVEN or _is_of(32)(value),
+            "creates": lambda value: type(value) is bool,
+        },
+        "signed": {
+            **shared,
+            "request": _is_bytes,
+            "signature": _is_of(64),
+            "principal": lambda value: value is NOT_GIVEN or _is_name(value),
+        },
     }
 
 
@@ -184,6 +218,9 @@ _PACKED = {
     "charge": {"users": 8, "norms": 8},
     "enrol": {"users": 8},
     "charge-roster": {"units": 8, "positions": 4, "tariff": 1, "levels": 1},
+    "bind-operator": {"log": 1, "operator": 1},
+    "register-principal": {"key": 1},
+    "signed": {"request": 1, "signature": 1},
 }
 """What may be packed, in JSON as base64, and how many bytes an entry has."""
 _DEFAULTS = {
@@ -193,6 +230,7 @@ _DEFAULTS = {
     "own_order": NOT_GIVEN,
     "within": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
+    "allow": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
@@ -201,6 +239,10 @@ _DEFAULTS = {
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
     "forget": {"dataset": NOT_GIVEN},
+    "bind-operator": {"also": []},
+    "register-principal": {"key": NOT_GIVEN, "creates": False},
+    "signed": {"principal": NOT_GIVEN},
+    "": {"charge": [], "manage": []},  # what a policy allows
 }
 """Of one kind of request alone, beside those that all have."""
 
@@ -223,7 +265,21 @@ def fits(fields: dict[str, Any], rules: Mapping[str, Any], kind: str = "") -> bo
 
 
 def read(value: bytes | None) -> dict[str, Any]:
-    """A request as a dictionary without gaps; raises ``Rejection``."""
+    """A request as a dictionary without gaps, and its sender, if it is signed.
+
+    Raises:
+        Rejection: it is none.
+    """
+    record = _read(value)
+    if record["type"] != "signed":
+        return {**record, "sender": None}
+    request = _read(record["request"])
+    if request["type"] == "signed":
+        raise Rejection("malformed")
+    return {**request, "sender": record}
+
+
+def _read(value: bytes | None) -> dict[str, Any]:
     if value is None:
         raise Rejection("malformed")
     if len(value) > _LARGEST_RECORD:
@@ -247,6 +303,9 @@ def read(value: bytes | None) -> dict[str, Any]:
         for name in _PACKED.get(kind, {}):
             if type(request.get(name)) is str:
                 request[name] = _from_base64(request[name])
+        if kind == "bind-operator" and type(request.get("also")) is list:
+            also = request["also"]
+            request["also"] = [_from_base64(e) if type(e) is str else e for e in also]
     if not fits(request, rules, kind):
         raise Rejection("malformed")
     request["type"] = kind

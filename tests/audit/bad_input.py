@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tests.audit.auditor import home
 from tests.audit.auditor_rosters import tariff_digest
+from tests.audit.auditor_state import home
 
 NAN, INF = math.nan, math.inf
 PARTITIONS = 3

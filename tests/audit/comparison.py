@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Ledger
-from tests.audit.auditor import LARGEST_RECORD, Auditor
+from tests.audit.auditor import Auditor
 from tests.audit.auditor_accounts import UNIT
+from tests.audit.auditor_charges import LARGEST_RECORD
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.log import Log
 from tests.audit.published import frozen, published_answer
@@ -136,11 +137,16 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
     summary = ledger.summary()
+    known = auditor.known[partition]
+    assert summary.operator == (known.operator or b"")
+    assert {n: (p.key, p.creates) for n, p in summary.principals.items()} == known.keys
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        unsaid = dict.fromkeys(("user_ids", "own_order", "within", "pseudonyms"), NOT_GIVEN)
+        unsaid = dict.fromkeys(
+            ("user_ids", "own_order", "within", "pseudonyms", "allow"), NOT_GIVEN
+        )
         assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +32,10 @@ from streams import (
 )
 from streams.local import LocalStack
 from streams.queries import QueryAnswerer
+from streams.sdk.memory_connection import MemoryConnection
+from streams.wire.signatures import public_text
 from tests.conformance.blocking import BlockingTurnstile
+from tests.keys import OPERATOR, private_key, public_key
 
 PARTITIONS = 3
 
@@ -55,6 +58,26 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
         opened = Turnstile(running.kafka, prefix=running.prefix)
     with opened:
         yield opened
+
+
+@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
+def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
+    """Gives the client of a principal, or of nobody, to one service of an operator."""
+    address: dict[str, Any] = {"connection": MemoryConnection(PARTITIONS, 10.0)}
+    with ExitStack() as opened:
+        if request.param == "kafka":
+            shared = request.getfixturevalue("stack")
+            servers = {"kafka": shared.kafka, "redis": shared.redis, "prefix": "signed."}
+            opened.enter_context(LocalStack(workers=1, partitions=PARTITIONS, **servers))
+            address = {"kafka": shared.kafka, "prefix": "signed."}
+
+        def client(name: str | None) -> Any:
+            who = {} if name is None else {"principal": name, "request_key": private_key(name)}
+            if request.param == "awaited":
+                return opened.enter_context(BlockingTurnstile(AsyncTurnstile(**address, **who)))
+            return opened.enter_context(Turnstile(**address, **who))
+
+        yield client
 
 
 @pytest.fixture
@@ -107,6 +130,44 @@ def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
             ask()
     with pytest.raises(RequestRejected, match="unknown-dataset"):
         turnstile.close_dataset(f"{name}-not")
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def test_a_dataset_is_charged_and_managed_by_those_it_names_and_by_nobody_else(
+    signers: Callable[[str | None], Any],
+) -> None:
+    operator = {"operator_key": private_key(OPERATOR)}
+
+    def add(name: str, key: str) -> None:
+        public = public_text(public_key(key))
+        signers(None).add_principal(name, public, creates=name == "cora", **operator)
+
+    def allowed(who: str | None, act: Callable[[Any], Any]) -> bool:
+        try:
+            act(signers(who))
+        except RequestRejected as error:
+            return error.reason != "not-allowed"
+        return True
+
+    def create(client: Any) -> None:
+        client.create_dataset("d", budget=1.0, allow={"charge": ["alice"], "manage": ["mary"]})
+
+    def charge(client: Any) -> None:
+        charged = client.run("d", "r").charge([1, 2, 3], np.full(3, 0.1), noise_stddev=4.0)
+        assert charged.admitted.all()
+
+    for name in ("alice", "mary", "cora"):
+        add(name, name)
+    everybody = (None, "alice", "mary", "bob", "cora")
+    assert [who for who in everybody if allowed(who, create)] == ["cora"]
+    assert [who for who in everybody if allowed(who, charge)] == ["alice"]
+    assert [who for who in everybody if allowed(who, lambda c: c.forget(1, "d"))] == ["mary"]
+    add("alice", "bob")
+    assert not allowed("alice", charge)
+    signers(None).remove_principal("mary", **operator)
+    assert not allowed("mary", lambda client: client.close_dataset("d"))
 
 
 # --- users who are forgotten ----------------------------------------------------------------------

@@ -25,7 +25,8 @@ from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 from streams.worker.outbox import Packed
-from tests.audit.auditor import Auditor, home
+from tests.audit.auditor import Auditor
+from tests.audit.auditor_state import home
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.log import OUTPUTS, Log
 from tests.audit.stored import Rows, state_of

@@ -15,7 +15,7 @@ import pytest
 from accounting import Gaussian, Laplace, PureDP
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, Fenced, StepContentChanged, Unusable
-from tests.audit.auditor import home
+from tests.audit.auditor_state import home
 from tests.integration.service import Service, ServiceFactory
 
 ONE = 2**44

@@ -14,8 +14,9 @@ from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.schemas import User, tombstone_offset
 from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
-from tests.audit.auditor import Auditor, first_link, next_link
+from tests.audit.auditor import Auditor
 from tests.audit.auditor_requests import NOT_GIVEN
+from tests.audit.auditor_state import first_link, next_link
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import state_of

@@ -13,6 +13,7 @@ import pytest
 from streams.ledger.ledger import Channel
 from streams.schemas import VERSION
 from streams.wire.packing import tariff_digest
+from tests.keys import OPERATOR, binding, public_key, registration, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
 POLICY = {
@@ -67,9 +68,36 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "forget": {"request": "t", "user": 1, "dataset": "d"},
     "close-dataset": {"dataset": "idle", "request": "t"},
+    "bind-operator": {
+        "request": "t",
+        "number": 100,
+        "log": bytes(16),
+        "operator": public_key(OPERATOR),
+        "also": [],
+    },
+    "register-principal": {
+        "request": "t",
+        "number": 100,
+        "principal": "alice",
+        "key": public_key("alice"),
+        "creates": False,
+    },
+    "signed": {
+        "request": msgspec.msgpack.encode(
+            {"type": "open-run", "v": 2, "dataset": "d", "run": "s", "attempt": 3, "request": "t"}
+        ),
+        "signature": bytes(64),
+        "principal": "alice",
+    },
 }
+SIGNERS = {"create-dataset": "cora", "bind-operator": None, "register-principal": None}
+"""Who signs requests that are allowed to nobody else; None: the operator."""
 SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
-    ("enrol", "charge-roster", "forget", "close-dataset"), 3
+    (
+        *("enrol", "charge-roster", "forget", "close-dataset"),
+        *("bind-operator", "register-principal", "signed"),
+    ),
+    3,
 )
 """The version that brought a request; 1 brought the others."""
 
@@ -83,7 +111,8 @@ VALUES: list[Any] = [
     *("poisson-gaussian", b"", b"1234567", b"12345678", bytes(16), bytes(4), b"\7", b"\x0b", b"ab"),
     *([], [1], [1, 1], [2, 1], [0], [1.5], [1.5, 2], ["a"], ["", "a"], [None], [True], [[]], [{}]),
     *(["é"], ["e\u0308"], [2**63], [-(2**63), 2**63 - 1], [2**61], [2**61 + 1], [-1.0, 0.5]),
-    *({}, {"a": 1}, POLICY),
+    *({}, {"a": 1}, POLICY, bytes(32), bytes(64), public_key("alice"), [bytes(16)], 100, 101),
+    *({"charge": ["a"]}, {"charge": ["a"], "manage": ["b"], "read": []}, {"manage": "a"}),
 ]
 IN_MSGPACK_ONLY = [float("nan"), float("inf"), [float("nan"), 1.0], [1.0, float("inf")]]
 
@@ -102,7 +131,9 @@ VERSIONS = pytest.mark.parametrize("v", range(1, VERSION + 1), ids="version {}".
 
 
 def new_log() -> RosterLog:
-    """Two runs that have come to step 0 under attempt 2, and a dataset that nobody uses."""
+    """Two runs that have come to step 0 under attempt 2, and a dataset that nobody uses; cora may
+    create others.
+    """
     log = RosterLog()
     log.create()
     for run in ("r", "ended"):
@@ -110,6 +141,8 @@ def new_log() -> RosterLog:
         log.charge(0, [1], [0.5], run=run, attempt=2, v=2)
     log.enrol([1, 2], attempt=2)
     log.create("idle")
+    log.send(signed(binding(), None))
+    log.send(signed(registration("cora", 2, creates=True), None))
     return log
 
 
@@ -118,6 +151,11 @@ def good(kind: str, v: int) -> dict[str, Any]:
     if kind == "create-dataset" and v == 1:
         record["policy"] = {name: value for name, value in POLICY.items() if name != "user_ids"}
     return record
+
+
+def sealed(kind: str, value: bytes) -> bytes:
+    """As somebody sends it who may."""
+    return signed(value, SIGNERS[kind]) if kind in SIGNERS else value
 
 
 @cache
@@ -182,7 +220,7 @@ def judge():
 @ENCODINGS
 @KINDS
 def test_good_requests_are_applied_by_the_versions_that_have_them(judge, kind, encoded, v):
-    assert judge.refuses(encoded(good(kind, v))) == (v < SINCE.get(kind, 1))
+    assert judge.refuses(sealed(kind, encoded(good(kind, v)))) == (v < SINCE.get(kind, 1))
 
 
 @VERSIONS
@@ -192,8 +230,9 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
     record = good(kind, v)
     for field in [*record, "unknown"]:
         for value in VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY:
-            judge.refuses(encoded({**record, field: value}))
-        judge.refuses(encoded({name: value for name, value in record.items() if name != field}))
+            judge.refuses(sealed(kind, encoded({**record, field: value})))
+        without = {name: value for name, value in record.items() if name != field}
+        judge.refuses(sealed(kind, encoded(without)))
     assert judge.refused > 50 * len(record)
 
 
@@ -202,11 +241,10 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
 def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
     record = good("create-dataset", v)
     policy = record["policy"]
-    for field in [*policy, "user_ids", "unknown"]:
-        for value in VALUES:
-            judge.refuses(encoded({**record, "policy": {**policy, field: value}}))
+    for field in [*policy, "user_ids", "allow", "unknown"]:
         without = {name: value for name, value in policy.items() if name != field}
-        judge.refuses(encoded({**record, "policy": without}))
+        for other in [*({**policy, field: value} for value in VALUES), without]:
+            judge.refuses(sealed("create-dataset", encoded({**record, "policy": other})))
     assert judge.refused > 50 * len(policy)
 
 
@@ -224,7 +262,7 @@ def test_any_separation_of_a_run_is_judged_alike(judge, encoded, v):
 def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):
     value = encoded(good(kind, VERSION))
     for wrong in [*(value[:length] for length in range(len(value))), value + b"\0", value + value]:
-        assert judge.refuses(wrong)
+        assert judge.refuses(sealed(kind, wrong))
         assert judge.log.reason() == "malformed"
 
 
@@ -239,6 +277,10 @@ FEATURES = [
     ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
     ("enrol", {}, 3),
     ("charge-roster", {}, 3),
+    ("bind-operator", {}, 3),
+    ("register-principal", {}, 3),
+    ("create-dataset", {"policy": {**POLICY, "allow": {}}}, 3),
+    ("signed", {}, 3),
 ]
 OLDER = [(*row, v) for row in FEATURES for v in range(row[-1])]
 
@@ -249,7 +291,7 @@ def test_what_a_version_brought_is_malformed_in_those_before(
     judge, kind, fields, since, v, encoded
 ):
     said = {"v": v} if v else {}  # without a version it is of version 1
-    assert judge.refuses(encoded({"type": kind, **REQUESTS[kind], **fields, **said}))
+    assert judge.refuses(sealed(kind, encoded({"type": kind, **REQUESTS[kind], **fields, **said})))
     assert judge.log.reason() == "malformed"
     (output,) = judge.log.outputs[-1]
     assert f"needs version {since}" in msgspec.msgpack.decode(output.value)["detail"]

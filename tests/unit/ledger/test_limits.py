@@ -20,7 +20,7 @@ from streams.schemas import (
     encode,
 )
 from streams.wire.packing import pack_norms
-from tests.audit import auditor
+from tests.audit import auditor_charges
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog
@@ -113,7 +113,7 @@ def written_last(log: Log) -> int:
 def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
     for module, name in (
         (limits, "MAX_ROSTER_WRITE_BYTES"),
-        (auditor, "_MOST_WRITTEN_BY_ROSTERS"),
+        (auditor_charges, "_MOST_WRITTEN_BY_ROSTERS"),
     ):
         monkeypatch.setattr(module, name, 4096 + 10 * 227 + 8 * 3)
     log = RosterLog()
@@ -185,7 +185,7 @@ def test_version_1_refuses_what_could_never_be_written_and_nothing_else(
     monkeypatch, norm, is_refused
 ):
     """What was decided once must be decided again: without a rise this charge was written."""
-    for module in (limits, auditor):
+    for module in (limits, auditor_charges):
         monkeypatch.setattr(module, "_LARGEST_VALUE", 20_000)
     log = AuditedLog(v=1)
     log.create(**{**orders_from(1), "odometer_step": [2**40]})

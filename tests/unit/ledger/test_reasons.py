@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from streams.ledger import limits
-from streams.schemas import VERSION, CloseDataset, Reason
+from streams.schemas import VERSION, Allow, CloseDataset, Reason
 from streams.wire.packing import tariff_digest
 from streams.wire.partitioner import partitions_of
-from tests.audit import auditor
+from tests.audit import auditor_charges
+from tests.keys import binding, public_key, registration, signed
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
@@ -30,8 +31,8 @@ def log(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
         patch.setattr(limits, "MAX_CHARGE_USERS", 60)
-        patch.setattr(auditor, "_MOST_WRITTEN", 20_000)
-        patch.setattr(auditor, "_MOST_USERS", 60)
+        patch.setattr(auditor_charges, "_MOST_WRITTEN", 20_000)
+        patch.setattr(auditor_charges, "_MOST_USERS", 60)
         log = RosterLog(partitions=2, v=request.param)
         log.create(v=2)
         for run in ("r", "bare", "closed"):
@@ -45,6 +46,11 @@ def log(request):
         log.send(CloseDataset(v=3, dataset="ended", request="t"))
         log.open(run="apart", attempt=2, v=3, min_separation=3)
         log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2, v=3)
+        for name in ("guarded", "guarded-ended"):
+            log.create(name, v=3, allow=Allow(manage=["mary"]))
+        log.send(signed(binding(), None))
+        log.send(signed(registration("mary", 2), None))
+        log.send(signed(CloseDataset(v=3, dataset="guarded-ended", request="t"), "mary"))
         yield log
         log.audit()
 
@@ -69,10 +75,17 @@ def more(record: dict[str, Any], users: list[int | str], norm: float = 0.1) -> N
     record["norms"] = [*record["norms"], *[norm] * len(users)]
 
 
+def guarded(record: dict[str, Any]) -> None:
+    """Have it be about a dataset that names who may, which no sender here is."""
+    ended = "-ended" if record["dataset"] == "ended" else ""
+    record["dataset"] = f"guarded{ended}"
+
+
 CHARGE = {
     Reason.UNSUPPORTED_VERSION: lambda r: r.update(v=VERSION + 1),
     Reason.MALFORMED: lambda r: r.update(discount=1),
     Reason.UNKNOWN_DATASET: lambda r: r.update(dataset="nobody-created-this"),
+    Reason.NOT_ALLOWED: guarded,
     Reason.DATASET_CLOSED: lambda r: r.update(dataset="ended"),
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
@@ -90,6 +103,7 @@ CHARGE = {
 }
 IMPOSSIBLE = [
     {Reason.UNKNOWN_DATASET, Reason.DATASET_CLOSED},
+    {Reason.UNKNOWN_DATASET, Reason.NOT_ALLOWED},
     {Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT},
     {Reason.STEP_CONTENT_CHANGED, Reason.STEP_OUT_OF_ORDER},
 ]
@@ -97,8 +111,11 @@ PAIRS = [pair for pair in combinations(CHARGE, 2) if set(pair) not in IMPOSSIBLE
 
 
 def reasons(log: AuditedLog, record: dict[str, Any]) -> tuple[str, str]:
-    """Why the ledger and the auditor refuse a record."""
-    log.send(msgspec.msgpack.encode(record))
+    """Why the ledger and the auditor refuse a record; what only an operator says is signed."""
+    fields = dict(record)
+    key = fields.pop("signed by", "operator" if record["type"] == "register-principal" else None)
+    value = msgspec.msgpack.encode(fields)
+    log.send(value if key is None else signed(value, None, key=key))
     rejected = msgspec.msgpack.decode(log.outputs[-1][0].value)
     assert "np." not in rejected.get("detail", "")
     return rejected.get("reason", "nothing"), log.reason() or "nothing"
@@ -129,6 +146,7 @@ PACKED = {
 }
 LATE_IN_VERSION_1 = [
     Reason.UNKNOWN_DATASET,
+    Reason.NOT_ALLOWED,
     Reason.DATASET_CLOSED,
     Reason.UNKNOWN_RUN,
     Reason.RUN_CLOSED,
@@ -213,6 +231,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
         {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
+            Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.DATASET_IN_USE: {"dataset": "d"},
         },
     ),
@@ -222,6 +241,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+            Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.RUN_CLOSED: {"run": "closed"},
             Reason.OLDER_ATTEMPT: {"attempt": 1},
             Reason.SEPARATION_CHANGED: {"attempt": 3, "min_separation": 4},
@@ -233,8 +253,19 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+            Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.UNKNOWN_RUN: {"run": "nobody-opened-this"},
             Reason.OLDER_ATTEMPT: {"attempt": 1},
+        },
+    ),
+    "register-principal": (
+        {"v": 3, "number": 9, "principal": "p", "key": public_key("p")},
+        {
+            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
+            Reason.MALFORMED: {"discount": 1},
+            Reason.INVALID_KEY: {"key": bytes(32)},
+            Reason.NOT_ALLOWED: {"signed by": "somebody else"},
+            Reason.SUPERSEDED: {"number": 1},
         },
     ),
 }
@@ -285,6 +316,7 @@ ABOUT_RUN = {
     Reason.UNSUPPORTED_VERSION: lambda r: r.update(v=VERSION + 1),
     Reason.MALFORMED: lambda r: r.update(discount=1),
     Reason.UNKNOWN_DATASET: lambda r: r.update(dataset="nobody-created-this"),
+    Reason.NOT_ALLOWED: guarded,
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
     Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),

@@ -39,7 +39,7 @@ class Archived(MemoryConnection):
     def __init__(self, partitions: int = 2) -> None:
         super().__init__(partitions, 30.0)
         self.topic = TOPIC
-        self.erasure_keys = ""
+        self.erasure_keys = self.operator_keys = ""
         self.ledgers = [Ledger(p, partitions, TOPIC) for p in range(partitions)]
         self.topics: Topics = {}
         self.starts: dict[tuple[str, int], int] = {}

@@ -29,6 +29,7 @@ from streams.schemas import (
     tombstone_offset,
 )
 from streams.topics.topics import CLIENT_TOPICS, SETTINGS
+from tests.keys import signed
 from tests.readme import TOP
 
 DOCUMENT: dict[str, Any] = yaml.load(
@@ -46,7 +47,7 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     and record.__module__ == schemas.__name__
     and not name.startswith("_")
 }
-REQUESTS = [r.__name__ for r in schemas.Request.__args__]
+REQUESTS = [r.__name__ for r in (*schemas.Request.__args__, schemas.Signed)]
 ANSWERS = [r.__name__ for r in schemas.Answer.__args__]
 
 
@@ -378,7 +379,10 @@ def test_every_record_has_an_example() -> None:
 
 @pytest.mark.parametrize(("content_type", "payload"), examples("norms"))
 def test_request_examples_decode(content_type: str, payload: Any) -> None:
-    request = decode_request(as_sent(content_type, payload))
+    value = as_sent(content_type, payload)
+    request: Any = decode_request(value)
+    if payload["type"] == "signed":
+        request = msgspec.json.decode(value, type=schemas.Signed)
     decoded = json.loads(msgspec.json.encode(request))
     policy = payload.get("policy", {})
     assert decoded == {**decoded, **payload, **({"policy": decoded["policy"]} if policy else {})}
@@ -404,16 +408,21 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
     order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
-    requests = sorted(examples("norms"), key=lambda example: order.index(example[1]["type"]))
+    order += ["bind-operator", "signed"]
+    shown = [example for example in examples("norms") if example[1]["type"] in order]
+    requests = sorted(shown, key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.
     requests.sort(key=lambda example: _dataset_of(example[1]) == "digits")
     requests.sort(key=lambda example: (example[1].get("run"), example[1].get("step")) == LAST)
-    requests.sort(key=lambda example: example[1]["type"] == "close-dataset")
+    requests.sort(key=lambda example: max(0, order.index(example[1]["type"]) - 7))
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])
     answers: dict[str, list[Any]] = {channel.value: [] for channel in Channel}
     for offset, (content_type, payload) in enumerate(requests):
-        for output in ledger.apply(offset, as_sent(content_type, payload)):
+        value = as_sent(content_type, payload)
+        if payload["type"] == "bind-operator":
+            value = signed(value, None, partition=2)
+        for output in ledger.apply(offset, value):
             if tombstone_offset(output.value) is None:
                 answers[output.channel.value].append(as_shown(output.value))
     for channel, answered in answers.items():
@@ -425,8 +434,14 @@ LAST = "ftrl-1", 2
 """A step that names somebody who was forgotten before."""
 
 
-def _dataset_of(payload: Any) -> str:
-    return payload.get("policy", payload)["dataset"]
+def _dataset_of(payload: Any) -> str | None:
+    return payload.get("policy", payload).get("dataset")
+
+
+def test_the_signed_example_has_the_request_that_is_shown_beside_it() -> None:
+    (unsigned,) = (p for _, p in examples("norms") if p["type"] == "register-principal")
+    (shown,) = (p for _, p in examples("norms") if p["type"] == "signed")
+    assert json.loads(base64.b64decode(shown["request"])) == unsigned
 
 
 def test_the_refused_example_carries_the_bytes_of_the_request() -> None:

@@ -1,0 +1,170 @@
+"""Who signs: a client its requests, and the operator what it says of whose keys count.
+
+What the operator says goes to every partition. One that was not reached goes on with what it had:
+doing it again completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from streams.schemas import VERSION, Allow, BindOperator, RegisterPrincipal, encode
+from streams.sdk.connection import Connection, Deadline
+from streams.sdk.datasets import check_names
+from streams.sdk.errors import InvalidRequest
+from streams.wire.requests import RequestSigner, check_public_key
+from streams.wire.signatures import InvalidKey, public_bytes
+
+_LOG_BYTES = 16
+
+
+def signer_of(principal: str | None, request_key: str | None) -> RequestSigner | None:
+    """With what a client signs its requests; None if it does not.
+
+    Raises:
+        InvalidRequest: one of the two alone, a name that no principal can have, or no key.
+    """
+    if not principal and not request_key:
+        return None
+    if not principal or not request_key:
+        raise InvalidRequest(
+            "principal and request_key belong together: the key by which requests are signed, and "
+            "the name under which the operator has registered it"
+        )
+    check_names(principal)
+    return _signer("request_key", request_key, principal)
+
+
+def operator_of(operator_key: str | None) -> RequestSigner:
+    """With what the operator signs.
+
+    Raises:
+        InvalidRequest: there is no key, or it is none.
+    """
+    if not operator_key:
+        raise InvalidRequest(
+            "the operator says whose keys count: give operator_key, or the setting of that name"
+        )
+    return _signer("operator_key", operator_key, None)
+
+
+def _signer(argument: str, key: str, principal: str | None) -> RequestSigner:
+    try:
+        return RequestSigner(key, principal)
+    except InvalidKey as error:
+        raise InvalidRequest(f"{argument}: {error}") from None
+    except ImportError as error:
+        raise InvalidRequest(
+            f"signatures need a package that is not installed ({error}): install dp-turnstile with "
+            "its extra `secure`"
+        ) from error
+
+
+def allow_from(allow: Mapping[str, Sequence[str]] | None) -> Allow | None:
+    """Who may do what, in one order.
+
+    Raises:
+        InvalidRequest: another right than there is, or a name that no principal can have.
+    """
+    if allow is None:
+        return None
+    unknown = sorted(set(allow) - {"charge", "manage"})
+    if unknown or any(isinstance(names, str) for names in allow.values()):
+        raise InvalidRequest(
+            f"allow is {allow!r}; it takes lists of names of principals under 'charge' and 'manage'"
+        )
+    sorts = {right: sorted(set(names)) for right, names in allow.items()}
+    for names in sorts.values():
+        check_names(*names)
+    try:
+        return msgspec.convert(sorts, Allow)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"allow: {error}") from error
+
+
+def bind_operator(
+    connection: Connection,
+    operator: RequestSigner,
+    deadline: Deadline,
+    *,
+    successor: str | None = None,
+    also: Sequence[str] = (),
+) -> None:
+    """Have all partitions know the operator by its key, or by another one from now on.
+
+    Raises:
+        InvalidRequest: no public key, or no id of a log.
+        RequestRejected: another operator is bound.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    key = operator.public if successor is None else _public("successor", successor)
+    logs = []
+    for log in also:
+        try:
+            logs.append(bytes.fromhex(log))
+        except ValueError:
+            logs.append(b"")
+        if len(logs[-1]) != _LOG_BYTES:
+            raise InvalidRequest(f"also has {log!r}; the id of a log is 32 hexadecimal digits")
+    token = connection.new_token()
+    request = BindOperator(
+        v=VERSION,
+        request=token,
+        # Before records that are copied from those logs, which have numbers of their own.
+        number=0 if logs else connection.now(),
+        log=connection.log,
+        operator=key,
+        also=logs,
+    )
+    _say(connection, operator, token, encode(request), deadline)
+
+
+def register(
+    connection: Connection,
+    operator: RequestSigner,
+    name: str,
+    public_key: str | None,
+    deadline: Deadline,
+    *,
+    creates: bool = False,
+) -> None:
+    """Have all partitions know a principal by a key, or by none any more.
+
+    Raises:
+        InvalidRequest: a name that no principal can have, or no public key.
+        RequestRejected: somebody else is the operator.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(name)
+    key = UNSET if public_key is None else _public("public_key", public_key)
+    bind_operator(connection, operator, deadline)  # where it is not yet
+    token = connection.new_token()
+    request = RegisterPrincipal(
+        v=VERSION,
+        request=token,
+        number=connection.now(),
+        principal=name,
+        key=key,
+        creates=creates,
+    )
+    _say(connection, operator, token, encode(request), deadline)
+
+
+def _public(argument: str, text: str) -> bytes:
+    try:
+        key = public_bytes(text)
+    except InvalidKey as error:
+        raise InvalidRequest(f"{argument}: {error}") from None
+    if problem := check_public_key(key):
+        raise InvalidRequest(f"{argument} is {text}: {problem}")
+    return key
+
+
+def _say(
+    connection: Connection, operator: RequestSigner, token: str, request: bytes, deadline: Deadline
+) -> None:
+    everywhere = dict.fromkeys(range(connection.partitions), request)
+    connection.ask(token, everywhere, deadline, signer=operator)

@@ -1,0 +1,138 @@
+"""What the auditor holds of each partition: datasets, runs, and what must be published by then."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.partitioner.default import murmur2
+
+from tests.audit.auditor_accounts import Dataset
+from tests.audit.auditor_forgotten import Names, renamed
+from tests.audit.auditor_principals import Members
+from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
+from tests.audit.auditor_rosters import Roster
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+def home(user: User, partitions: int) -> int:
+    """The partition of a user, as the Java client's default partitioner would place its key."""
+    key = user.encode() if isinstance(user, str) else user.to_bytes(8, "big", signed=True)
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@dataclass
+class RunState:
+    attempt: int
+    request: str
+    step: int = -1
+    content: tuple[Any, ...] = ()
+    decision: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+    roster: Roster | None = None
+    separation: int | None = None  # steps from a participation of a user to the next, at least
+    took_part: dict[User, int] = field(default_factory=dict)  # the last step of each
+
+    def has_to_wait(self, user: User) -> bool:
+        """Whether a user cannot take part in the next step."""
+        if self.separation is None or user not in self.took_part:
+            return False
+        return self.step + 1 < self.took_part[user] + self.separation
+
+    def end(self) -> None:
+        self.closed, self.content, self.decision, self.roster = True, (), {}, None
+        self.separation, self.took_part = None, {}
+
+    def rename(self, user: User, name: User) -> None:
+        """Somebody was forgotten."""
+        self.took_part = renamed(self.took_part, user, name)
+        if self.roster is not None:
+            members = self.roster.members
+            self.roster.members = [name if member == user else member for member in members]
+
+    def check_version(self, request: Mapping[str, Any]) -> None:
+        if self.separation is not None and request["v"] < 3:
+            raise Rejection("unsupported-version")
+
+
+class Held:
+    """What comes of the log; ``answers``, ``rejects`` and ``checkpoints`` must be published."""
+
+    def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
+        self.partitions = partitions
+        self.datasets: list[dict[str, Dataset]] = [{} for _ in range(partitions)]
+        self.runs: list[dict[tuple[str, str], RunState]] = [{} for _ in range(partitions)]
+        self.answers: dict[tuple[Any, ...], None] = {}
+        self.rejects: dict[Place, tuple[str, bytes]] = {}
+        self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
+        self.checkpoints: set[tuple[Any, ...]] = set()
+        self.bound_orders: dict[tuple[Any, ...], float] = {}  # of those checkpoints that say one
+        self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
+        # (dataset, run, step, partition) -> the level that each member of a roster was granted
+        self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
+        self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
+        self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
+        self.names = [Names(topic) for _ in range(partitions)]
+        self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
+        self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
+        self._has_had_datasets = [False] * partitions
+        self._applied = 0
+
+    def _dataset(self, partition: int, name: str) -> Dataset:
+        if name not in self.datasets[partition]:
+            raise Rejection("unknown-dataset")
+        return self.datasets[partition][name]
+
+    def _chain(self, partition: int, name: str, version: int = 3) -> list[Dataset]:
+        """A dataset and those it is within, all of whose budgets count, the nearest first."""
+        chain = [self._dataset(partition, name)]
+        while (outer := chain[-1].policy["within"]) is not NOT_GIVEN:
+            chain.append(self.datasets[partition][outer])
+        if len(chain) > 1 and version < 3:
+            raise Rejection("unsupported-version")
+        return chain
+
+    def _open_chain(self, partition: int, name: str, version: int) -> list[Dataset]:
+        chain = self._chain(partition, name, version)
+        if chain[0].is_closed:
+            raise Rejection("dataset-closed")
+        return chain
+
+    def _run(self, partition: int, request: dict[str, Any]) -> RunState:
+        run = self.runs[partition].get((request["dataset"], request["run"]))
+        if run is None or request["attempt"] > run.attempt:
+            raise Rejection("unknown-run")
+        return run
+
+    def _about_run(self, place: Place, request: dict[str, Any], run: RunState) -> dict[str, Any]:
+        return {
+            "v": request["v"],
+            "dataset": request["dataset"],
+            "run": request["run"],
+            "attempt": run.attempt,
+            "request": request["request"],
+            "partition": place[0],
+            "offset": place[1],
+            "last_step": run.step,
+        }
+
+
+Link = tuple[bytes, bytes, int]
+"""Head of the chain over a log, the head before, and the offset of the record between them."""
+
+
+def first_link(topic: bytes, partition: int, partitions: int) -> Link:
+    """Of a partition of which nothing has been read."""
+    numbers = struct.pack(">qq", partition, partitions)
+    return hashlib.sha256(b"dp-turnstile log 1" + topic + numbers).digest(), b"", -1
+
+
+def next_link(head: bytes, offset: int, value: bytes | None) -> Link:
+    """After one more record."""
+    content = b"\0" if value is None else b"\1" + value
+    return hashlib.sha256(head + struct.pack(">q", offset) + content).digest(), head, offset
