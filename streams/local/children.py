@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from streams.local.errors import LocalStackError
 
@@ -53,16 +54,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._log_start = output.seek(0, 2)
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), str(grace), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env=None if environment is None else dict(environment),
-                bufsize=0,
-                start_new_session=True,
-                pass_fds=tuple(hold),
-            )
+            self._guard = self._start_guard((str(grace), *command), output, environment, hold)
         assert self._guard.stdout is not None
         with self._guard.stdout as stream:
             kind, _, text = stream.readline().decode().strip().partition(" ")
@@ -138,6 +130,24 @@ class Child:
             log.seek(max(self._log_start, end - _TAIL_BYTES))
             return log.read().decode(errors="replace").splitlines()[-lines:]
         return []
+
+    def _start_guard(
+        self,
+        words: Sequence[str],
+        output: BinaryIO,
+        environment: Mapping[str, str] | None,
+        hold: Sequence[int],
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARD), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=None if environment is None else dict(environment),
+            bufsize=0,
+            start_new_session=True,
+            pass_fds=tuple(hold),
+        )
 
     def _command(self, letter: bytes) -> None:
         pipe = self._guard.stdin

@@ -18,6 +18,7 @@ from streams.local import LocalStack, LocalStackError
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
 from streams.local.jars import kafka_classpath
 from streams.local.java import find_java
+from tests.integration.preloaded import preloaded
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
@@ -63,6 +64,17 @@ def _archive_of_classes(kept: Path, scratch: Path) -> Path:
                 broker.stop()
             draft.replace(archive)
     return archive
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Workers are forked: most of what their start takes are imports."""
+    with (
+        preloaded(tmp_path_factory.mktemp("workers")) as forked,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("streams.local.workers.Child", forked)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -95,12 +95,11 @@ class Trainer:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, policy: str) -> None:
     sampled = all(fields["measure"] == "renyi" for fields in POLICIES[policy].values())
-    trainers = []
-    for turnstile in (service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)):
+    impatient, in_memory = service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)
+    for turnstile in (service.client, in_memory):
         for name, fields in POLICIES[policy].items():
             turnstile.create_dataset(name, **fields)
-        trainers.append(Trainer(turnstile, policy, sampled))
-    real, reference = trainers
+    real, reference = (Trainer(turnstile, policy, sampled) for turnstile in (impatient, in_memory))
     training = threading.Thread(target=real.steps, args=(STEPS,), daemon=True)
     training.start()
     dice = random.Random(policy)

@@ -14,6 +14,7 @@ from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.schemas import User, tombstone_offset
 from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
+from tests.audit import auditor_accounts, auditor_rosters, comparison, published
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_requests import NOT_GIVEN
 from tests.audit.auditor_state import first_link, next_link
@@ -23,6 +24,9 @@ from tests.audit.stored import state_of
 from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong
+
+AUDITORS = (auditor_accounts, auditor_rosters, comparison, published)
+"""Modules that compute some things once for each record, however often it is compared."""
 
 
 class Audit:
@@ -304,5 +308,8 @@ def _spliced(
 
 
 def forget() -> None:
-    """Drop what the auditor keeps between seeds."""
-    published_answer.cache_clear()
+    """Drop what the auditor keeps between seeds: each has other records, and asks for no older."""
+    for module in AUDITORS:
+        for found in vars(module).values():
+            if hasattr(found, "cache_clear"):
+                found.cache_clear()

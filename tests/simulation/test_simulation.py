@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.audit import forget
+from streams.ledger.ledger import Ledger
+from tests.audit.auditor import Auditor
+from tests.simulation.audit import AUDITORS, forget
 from tests.simulation.mutations import mutated
+from tests.simulation.process import Process
 from tests.simulation.simulation import simulate
+from tests.simulation.world import World
 
 _SEEDS = 250
 _AT_ONCE = 25
@@ -53,6 +60,26 @@ def test_a_seed_replays_exactly() -> None:
         first, second = simulate(seed), simulate(seed)
         assert first.trace == second.trace
         assert len(first.trace) > 50
+
+
+def kept() -> Iterator[str]:
+    """What there is of a simulation now: its parts, and what was remembered of its records."""
+    gc.collect()
+    for found in gc.get_objects():
+        if isinstance(found, World | Process | Auditor | Ledger):
+            yield type(found).__name__
+    for module in AUDITORS:
+        for name, function in vars(module).items():
+            if hasattr(function, "cache_info") and function.cache_info().currsize:
+                yield f"{module.__name__}.{name}"
+
+
+def test_a_process_that_runs_many_seeds_does_not_grow() -> None:
+    before = Counter(kept())
+    for seed in range(5):
+        simulate(seed)
+        forget()
+    assert Counter(kept()) <= before
 
 
 @pytest.mark.process

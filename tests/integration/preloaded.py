@@ -1,0 +1,241 @@
+"""Workers that need not import what workers are made of: a process that has done so forks them.
+
+Imports are most of what the start of a worker costs, and tests start hundreds. What is forked is
+all that a worker has else: a guard (`streams/local/guard.py`) in a session of its own, and under it
+the worker, with its own variables, descriptors, signals and process id. Only the exec is missing.
+
+    test                         this module, as a process             guard, forked
+      | connects, sends              |                                   |
+      |   variables, descriptors,    | forks                             |
+      |   the words of a guard  ---> | --------------------------------> | forks the worker
+      |                              | <-------------------------------- | ends as the worker did
+      | <--- its exit code           |
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from streams.local import guard
+from streams.local.children import Child
+
+WORKER = "from streams.cli.main import main"
+"""What the programs say that are forked; others are started as ever."""
+_MOST_DESCRIPTORS = 1024
+
+
+class ForkedGuard:
+    """As much of a `Popen` as a `Child` needs of its guard."""
+
+    def __init__(
+        self,
+        address: Path,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+    ) -> None:
+        """``descriptors``: of what it writes to its log, and those that it holds."""
+        commands, to_guard = os.pipe()
+        from_guard, answers = os.pipe()
+        self.stdin = os.fdopen(to_guard, "wb", buffering=0)
+        self.stdout = os.fdopen(from_guard, "rb", buffering=0)
+        self._ended = socket.socket(socket.AF_UNIX)
+        self._ended.connect(str(address))
+        asked = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
+        socket.send_fds(self._ended, [len(asked).to_bytes(4)], [commands, answers, *descriptors])
+        self._ended.sendall(asked)
+        os.close(commands)
+        os.close(answers)
+        self._lock = threading.Lock()
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        with self._lock:
+            if self._code is None:
+                try:
+                    told = self._ended.recv(8, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return None
+                self._code = int(told or b"137")  # who forks has ended, and so has all of it
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same, when it has ended."""
+        until = None if timeout is None else time.monotonic() + timeout
+        ended = select.poll()
+        ended.register(self._ended, select.POLLIN)
+        while (code := self.poll()) is None:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if left == 0.0:
+                raise subprocess.TimeoutExpired("guard", timeout or 0.0)
+            ended.poll(None if left is None else 1000.0 * left)
+        return code
+
+
+@contextmanager
+def preloaded(folder: Path) -> Iterator[type[Child]]:
+    """Start the process that forks; the class of children that it forks."""
+    address = folder / "forks"
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, str(address)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        class Forked(Child):
+            """A child that is forked if it is a worker."""
+
+            def _start_guard(
+                self,
+                words: Sequence[str],
+                output: Any,
+                environment: Mapping[str, str] | None,
+                hold: Sequence[int],
+            ) -> Any:
+                if not _is_worker(words):
+                    return super()._start_guard(words, output, environment, hold)
+                if not process.stdout.closed:  # it says so when it is ready
+                    with process.stdout as ready:
+                        ready.readline()
+                variables = os.environ if environment is None else environment
+                return ForkedGuard(address, words, variables, [output.fileno(), *hold])
+
+        try:
+            yield Forked
+        finally:
+            process.stdin.close()
+
+
+def _is_worker(words: Sequence[str]) -> bool:
+    """Whether a guard is to run Python on a program that is a worker, as text or in a file."""
+    _, *command = words
+    if len(command) < 2 or command[0] != sys.executable:
+        return False
+    program = Path(command[1])
+    source = command[2] if command[1] == "-c" else program.read_text() if program.is_file() else ""
+    return WORKER in source
+
+
+# --- the process that forks -----------------------------------------------------------------------
+
+
+def _serve(address: str) -> None:
+    """Fork a guard for each connection, and tell its exit code; until nobody is there to ask."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen(64)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    guards: dict[int, socket.socket] = {}
+    os.write(1, b"ready\n")
+    while True:
+        readable, _, _ = select.select([0, woken, listening], [], [])
+        if 0 in readable:
+            return  # and what it has forked ends by itself
+        if woken in readable:
+            os.read(woken, 512)
+            _tell_ends(guards)
+        if listening in readable:
+            connection, _ = listening.accept()
+            size, descriptors, _, _ = socket.recv_fds(connection, 4, 64)
+            with connection.makefile("rb") as asking:
+                asked = json.loads(asking.read(int.from_bytes(size)))
+            forked = os.fork()
+            if forked == 0:
+                _be_guard(descriptors, **asked)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            guards[forked] = connection
+
+
+def _tell_ends(guards: dict[int, socket.socket]) -> None:
+    while guards:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if not ended:
+            return
+        with guards.pop(ended) as connection:
+            code = os.waitstatus_to_exitcode(status)
+            connection.sendall(b"%d" % (code if code >= 0 else 128 - code))
+
+
+def _be_guard(
+    descriptors: Sequence[int], words: Sequence[str], environment: Mapping[str, str]
+) -> NoReturn:
+    """In the forked process: what ``python guard.py`` does, but that it forks a worker."""
+    os.setsid()
+    _reset_signals()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.closerange(len(descriptors), _MOST_DESCRIPTORS)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.execvp = _be_worker
+    grace, *command = words
+    _end(lambda: guard.main(float(grace), command))
+
+
+def _be_worker(_: str, command: Sequence[str]) -> NoReturn:
+    """In the process that the guard forked: what ``python PROGRAM`` does, and no exec."""
+    os.closerange(3, _MOST_DESCRIPTORS)
+    _reset_signals()
+    if command[1] == "-c":
+        sys.argv = ["-c", *command[3:]]
+        _end(lambda: exec(command[2], {"__name__": "__main__"}))
+    sys.argv = list(command[1:])
+    _end(lambda: runpy.run_path(command[1], run_name="__main__"))
+
+
+def _reset_signals() -> None:
+    """As they are when Python begins."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end(run: Any) -> NoReturn:
+    """Run something, and end this process as Python ends."""
+    code: Any = 1
+    try:
+        code = run()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+if __name__ == "__main__":
+    for _name in ("streams.cli.main", "streams.worker.app"):
+        import_module(_name)
+    gc.collect()
+    gc.freeze()
+    _serve(sys.argv[1])
