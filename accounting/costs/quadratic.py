@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale
 from accounting.exact.errors import InvalidInput
-from accounting.exact.products import square_ratio_ceil
+from accounting.exact.products import checked_square_ratio_ceil
 from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
@@ -58,8 +58,8 @@ class QuadraticCost:
         Returns:
             Shape (n,); saturates at `MAX_COST_UNITS`.
         """
-        scale = self.scale_of(mechanism)
-        return square_ratio_ceil(norm_vector("norms", norms), scale, self.bits, MAX_COST_UNITS)
+        scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
+        return checked_square_ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS)
 
     def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
         """Return what `units` is the ceiling of, as far as it does not saturate."""

@@ -29,7 +29,6 @@ from accounting.exact.error_free import (
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, UP, moved
 from accounting.exact.validation import (
-    BoolArray,
     FloatArray,
     IntArray,
     nonnegative_array,
@@ -77,8 +76,12 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
         bits: the exponent.
         limit: a power of two from 2**53 to 2**62.
     """
+    return checked_square_ratio_ceil(_finite_values("c", c), s, bits, limit)
+
+
+def checked_square_ratio_ceil(values: FloatArray, s: float, bits: int, limit: int) -> IntArray:
+    """Return `square_ratio_ceil` of float64 numbers that are known to be finite and >= 0."""
     scale = positive_finite("s", s, DOWN)
-    values = _finite_values("c", c)
 
     def ceilings(block: FloatArray) -> IntArray:
         return _ceiling_block(block, scale, bits, limit)
@@ -87,13 +90,13 @@ def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntA
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
         return _in_blocks(values, ceilings, np.int64)
     with np.errstate(over="ignore", under="ignore"):
-        square = values * values
-        estimate = square * ratio
+        estimate = values * values
+        estimate *= ratio
 
     def one_by_one(few: list[float]) -> list[int]:
         return [_one_ceiling(value, scale, bits, limit) for value in few]
 
-    return _rounded_up(estimate, square < _SQUARE_LIMITS[0], limit, values, ceilings, one_by_one)
+    return _rounded_up(estimate, limit, values, ceilings, one_by_one)
 
 
 def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
@@ -123,8 +126,7 @@ def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
         if not _RATIO_LIMITS[0] < factor < _RATIO_LIMITS[1]:
             return _in_blocks(values, ceilings, np.int64)
         estimate = values * factor
-    small = values < _SQUARE_LIMITS[0]
-    return _rounded_up(estimate, small, limit, values, ceilings, one_by_one)
+    return _rounded_up(estimate, limit, values, ceilings, one_by_one)
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
@@ -168,7 +170,6 @@ def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray
 
 def _rounded_up(
     estimate: FloatArray,
-    unsure: BoolArray,
     limit: int,
     values: FloatArray,
     exact: Callable[[FloatArray], IntArray],
@@ -176,18 +177,22 @@ def _rounded_up(
 ) -> IntArray:
     """Return the ceiling of what `estimate`, which is overwritten, is of; exact where not sure.
 
-    Four roundings are within a relative 2**-51. Where both ends of an interval that is wider than
-    that, and than their own roundings, have one ceiling, it is the exact one.
+    Four roundings are within a relative 2**-51, unless something underflowed. What is further than
+    a relative 2**-50 from the whole numbers on both sides has the ceiling of its estimate, and what
+    is estimated so far beyond the limit is at it. An estimate below 2**-50 is never sure, so that
+    whatever underflowed is decided exactly, but for 0.
     """
-    with np.errstate(over="ignore", under="ignore"):
-        low, high = estimate, np.asarray(estimate * (1.0 + _INTERVAL))
-        np.multiply(low, 1.0 - _INTERVAL, out=low)
-    for end in (low, high):
-        np.minimum(end, float(limit), out=end)
-        np.ceil(end, out=end)
-    whole: IntArray = low.astype(np.int64)
-    unsure = unsure | (low != high)
+    most = limit * (1.0 + _INTERVAL)
+    np.minimum(estimate, most, out=estimate)
+    above = np.ceil(estimate)
+    whole: IntArray = np.minimum(above, float(limit)).astype(np.int64)
+    above -= estimate  # exact: how far the next whole number is
+    np.minimum(above, 1.0 - above, out=above)
+    estimate *= _INTERVAL
+    np.maximum(estimate, _INTERVAL, out=estimate)
+    unsure = above <= estimate
     if unsure.any():
+        unsure &= (values != 0.0) & (estimate < most * _INTERVAL)
         left = values[unsure]
         if left.size <= _FEW:
             whole[unsure] = one_by_one(left.tolist())

@@ -379,23 +379,25 @@ class Accounts:
 
     def bounds(self) -> NDArray[np.float64]:
         """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
-        rows = self._before(np.arange(len(self._index)))
-        return self.rule.bounds(rows.rungs, rows.order)
+        count = len(self._index)
+        order = None if self._own is None else self._own.order[:count]
+        return self.rule.bounds(self._rows.rungs[:count], order)
 
     def bounds_raised(self, slots: Numbers, rungs_before: Numbers) -> Iterator[Raised]:
         """Of those whose odometer rose from so many rungs, whose bound did."""
         # As they are now: what is read later may have risen again.
-        rows, rungs_before = self._before(slots), rungs_before.copy()
-        return self._bounds_raised(slots, rows, rungs_before)
+        rungs = self._rows.rungs.take(slots)
+        order = None if self._own is None else self._own.order.take(slots)
+        return self._bounds_raised(slots, rungs, order, rungs_before.copy())
 
     def _bounds_raised(
-        self, slots: Numbers, rows: Before, rungs_before: Numbers
+        self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, rungs_before: Numbers
     ) -> Iterator[Raised]:
         users = self.rule.block_users
         for start in range(0, len(slots), users):
             block = slice(start, start + users)
-            order = None if rows.order is None else rows.order[block]
-            rungs = np.concatenate([rows.rungs[block], rungs_before[block]])
+            order = None if orders_of is None else orders_of[block]
+            rungs = np.concatenate([risen[block], rungs_before[block]])
             both = self.rule.bounds(rungs, None if order is None else np.tile(order, 2))
             bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
             higher = bounds > before
@@ -417,12 +419,11 @@ class Accounts:
         return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
 
     def _before(self, slots: Numbers) -> Before:
-        """The numbers of the users in these slots, as they are."""
+        """The numbers of the users in these slots, as they are, which most charges need."""
         rows, own = self._rows, self._own
         return Before(
             rows.spent.take(slots, axis=0),
             rows.base.take(slots, axis=0),
-            rows.rungs.take(slots),
             None if own is None else own.order.take(slots),
             None if own is None else own.bound.take(slots) != 0,
         )
@@ -441,19 +442,25 @@ class Accounts:
         if allowed is not None:
             admitted &= allowed[block]
         if bill.admitted is None and not admitted.all():
-            bill.cost[~admitted] = 0
-        return admitted, bill, self.rule.settle(rows, bill)
+            # A product takes the same time however the halted lie among the others.
+            np.multiply(bill.cost.T, admitted, out=bill.cost.T)
+        slots = plan.slots[block]
+        return admitted, bill, self.rule.settle(rows, bill, lambda at: self._rows.rungs[slots[at]])
 
     def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
         """Move the rows of these slots to their new values."""
         if self.account.standings:
             return [self._write_all(slots, bill, settled)]
         changed = settled.charged if bill.bound is None else settled.charged | bill.bound
-        rows = np.flatnonzero(changed)
-        values: dict[str, NDArray[Any]] = {"spent": settled.spent.take(rows, axis=0)}
+        values: dict[str, NDArray[Any]] = {"spent": settled.spent}
         if bill.order is not None:
-            values |= {"order": bill.order[rows], "bound": np.ones(len(rows), dtype=np.uint8)}
-        spent = self._rows.write(slots.take(rows), values)
+            values |= {"order": bill.order, "bound": np.ones(len(slots), dtype=np.uint8)}
+        written = slots
+        if not changed.all():
+            rows = np.flatnonzero(changed)
+            written = slots.take(rows)
+            values = {name: numbers.take(rows, axis=0) for name, numbers in values.items()}
+        spent = self._rows.write(written, values)
         # Whose odometer rose has spent something.
         risen = {"base": settled.base, "rungs": settled.rungs}
         raised = self._rows.write(slots.take(settled.raised), risen, touched=True)

@@ -134,7 +134,11 @@ class Columns:
 
     def touch(self, slots: Numbers) -> None:
         """The pages of these rows are not what they were."""
-        self._changed_pages[slots >> _PAGE_BITS] = True
+        if not len(slots):
+            return
+        pages = self._changed_pages[: (int(slots.max()) >> _PAGE_BITS) + 1]
+        if not pages.all():  # most often they have changed before
+            pages[slots >> _PAGE_BITS] = True
 
     def write(
         self, slots: Numbers, values: Mapping[str, NDArray[Any]], *, touched: bool = False

@@ -23,7 +23,7 @@ _HALF = np.uint64(32)
 _MANY = 2**17
 _BLOCK = 2**16
 """Users who are entered at a time: the temporaries do not grow with the table."""
-_ROUNDS = 4
+_ROUNDS = 2
 """So many places after the first are looked at one by one, and then ..."""
 _AHEAD = np.arange(1, 9)
 """... these at a time, from the last one on."""
@@ -173,29 +173,30 @@ class _SlotTable:
         """The slot of each key, UNKNOWN if it has none."""
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
-        found = self._slots.take(place)
+        # Nothing is clipped, save where a place is free: what is compared there does not count.
+        found = self._slots.take(place, mode="clip").astype(np.int64)
         # Positions still searching: their place is taken by another user.
-        pending = np.flatnonzero(ids.take(found) != keys)
+        pending = np.flatnonzero(ids.take(found, mode="clip") != keys)
         pending = pending[found.take(pending) != UNKNOWN]
         place, sought = place[pending], keys[pending]
         for _ in range(_ROUNDS):
             if not len(pending):
                 break
-            place = (place + 1) % self._places
-            there = self._slots.take(place)
+            place += 1
+            there = self._slots.take(place, mode="wrap")
             found[pending] = there
             missed = np.flatnonzero((ids.take(there) != sought) & (there != UNKNOWN))
             pending, place, sought = pending[missed], place[missed], sought[missed]
         while len(pending):
             # Few are left, for whom a round costs more than the places that it looks at.
-            places = (place[:, np.newaxis] + _AHEAD) % self._places
-            there = self._slots.take(places)
+            places = place[:, np.newaxis] + _AHEAD
+            there = self._slots.take(places, mode="wrap")
             ends = (ids.take(there) == sought[:, np.newaxis]) | (there == UNKNOWN)
             first = ends.argmax(axis=1)
             found[pending] = there[np.arange(len(first)), first]
             missed = np.flatnonzero(~ends.any(axis=1))
             pending, place, sought = pending[missed], places[missed, -1], sought[missed]
-        return found.astype(np.int64)
+        return found
 
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Enter the users of these slots; they must not be in the table."""

@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +29,10 @@ OrderIndex = NDArray[np.uint8]
 
 
 class Before(NamedTuple):
-    """The rows of some users."""
+    """The rows of some users, but for their rungs."""
 
     spent: Numbers
     base: Numbers
-    rungs: Numbers
     order: OrderIndex | None  # index of the order that each is bound to, if to one alone
     bound: NDArray[np.bool_] | None
 
@@ -127,25 +127,47 @@ class Rule:
         """Who has nothing left, (n,)."""
         return _any_order(spent >= self._each(self._budget, order))
 
-    def settle(self, rows: Before, bill: Bill) -> Settled:
-        """What is left behind by a bill that every one of these users can pay."""
-        step = self._each(self._odometer_step, bill.order)
+    def settle(self, rows: Before, bill: Bill, rungs_of: Callable[[Numbers], Numbers]) -> Settled:
+        """What is left behind by a bill that every one of these users can pay.
+
+        To most nothing happens but that more is spent. Those are looked at whom the bill takes to
+        the end of the budget, or of the rung: the others are below both.
+
+        Args:
+            rows: of all of them.
+            bill: that is paid.
+            rungs_of: what the odometers of these positions have climbed.
+        """
         spent = rows.spent + bill.cost
-        used, risen = advance_units(
-            rows.spent - rows.base,
-            rows.rungs,
-            bill.cost,
-            step if bill.order is None else step[:, np.newaxis],
-        )
-        raised = positions(risen != rows.rungs)
+        step = self._each(self._odometer_step, bill.order)
+        room = np.minimum(rows.base + step, self._each(self._budget, bill.order))
+        room -= spent
+        close = positions(_any_order(room <= 0))
+        exhausted = np.zeros(len(spent), dtype=np.bool_)
+        raised = before = rungs = close
+        base = rows.base[close]
+        if len(close):
+            order = None if bill.order is None else bill.order[close]
+            exhausted[close] = self.exhausted(spent[close], order)
+            step = self._each(self._odometer_step, order)
+            before = rungs_of(close)
+            used, risen = advance_units(
+                rows.spent[close] - base,
+                before,
+                bill.cost[close],
+                step if order is None else step[:, np.newaxis],
+            )
+            climbed = positions(risen != before)
+            raised, rungs, before = close[climbed], risen[climbed], before[climbed]
+            base = spent[raised] - used[climbed]
         return Settled(
             spent=spent,
-            exhausted=self.exhausted(spent, bill.order),
+            exhausted=exhausted,
             charged=_any_order(bill.cost != 0),
             raised=raised,
-            base=spent[raised] - used[raised],
-            rungs=risen[raised],
-            rungs_before=rows.rungs[raised],
+            base=base,
+            rungs=rungs,
+            rungs_before=before,
         )
 
     def bounds(self, rungs: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:

@@ -23,9 +23,15 @@ from tests.benchmarks import (
     standing,
     throughput,
 )
-from tests.benchmarks.report import document, latency_lines, soak_lines, throughput_lines
+from tests.benchmarks.report import (
+    dense_lines,
+    document,
+    latency_lines,
+    soak_lines,
+    throughput_lines,
+)
 
-_SERVICE = ("throughput", "latency", "rosters", "rebuild")
+_SERVICE = ("throughput", "dense", "latency", "rosters", "rebuild")
 _LIBRARY = ("filters", "standing", "sdk", "signatures", "memory", "reports")
 
 
@@ -35,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each measurement of throughput")
     parser.add_argument("--records", type=int, default=1500, help="a round")
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
+    parser.add_argument("--dense", type=int, nargs="+", default=[4_096, 65_536, 1_048_576])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
@@ -56,11 +63,14 @@ def main() -> None:
 
 
 def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
-    rates, latencies, costs, memory = [], [], [], None
+    rates, dense, latencies, costs, memory = [], [], [], [], None
     with LocalStack(workers=0, progress=_say) as stack:
         if "throughput" in parts:
             _say("Measuring throughput")
             rates = throughput.measure(stack, options.users, options.records, options.rounds)
+        if "dense" in parts:
+            _say("Measuring dense steps")
+            dense = throughput.measure_dense(stack, options.dense, options.records, options.rounds)
         if "latency" in parts:
             _say("Measuring latency")
             latencies = [latency.measure(stack, p, options.steps) for p in options.partitions]
@@ -76,7 +86,8 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
             )
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)
-    served = throughput_lines(rates) + latency_lines(latencies) + rosters.lines(costs)
+    served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
+    served += rosters.lines(costs)
     return served + rebuild.lines(rebuilds, slowdown) + soak_lines(memory)
 
 

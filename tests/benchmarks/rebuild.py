@@ -159,7 +159,8 @@ def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -
                 checkpoints = len(_WRITTEN.findall(_log(running)))
             if number:
                 rates = result.often if every else result.never
-                rates.append(rate_of(read_halts(partition.config, halts, records), applied))
+                decisions = read_halts(partition.config, halts, records)
+                rates.append(rate_of(decisions, applied, partition.workload.users_per_step))
                 result.checkpoints += checkpoints
         applied = []
     return result

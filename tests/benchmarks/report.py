@@ -46,6 +46,31 @@ def throughput_lines(results: Sequence[Throughput]) -> list[str]:
     return [*lines, ""]
 
 
+def dense_lines(results: Sequence[Throughput]) -> list[str]:
+    """Million users a second, median (smallest to largest)."""
+    if not results:
+        return []
+    lines = [
+        "## Dense steps by roster: one worker, one partition",
+        "",
+        "Million users per second: every step brings the levels of all users, a byte each, in one "
+        "record; measure renyi, orders of one's own, sampled. The log is there before the worker "
+        f"starts. Median of {len(results[0].worker)} rounds (smallest to largest), from the first "
+        "to the last decision as the broker stamped them; the raw pipe as above.",
+        "",
+        "| users of the partition, and of a record | records | worker | raw pipe "
+        "| worker / raw pipe |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        worker = spread([rate / 1e6 for rate in result.worker])
+        raw = spread([rate / 1e6 for rate in result.raw])
+        lines.append(
+            f"| {result.users:,} | {result.records:,} | {worker} | {raw} | {result.ratio:.2f} |"
+        )
+    return [*lines, ""]
+
+
 def latency_lines(results: Sequence[Latency]) -> list[str]:
     """Milliseconds by percentile."""
     if not results:

@@ -24,9 +24,13 @@ from tests.benchmarks.servers import (
     unpublished,
     wait_until,
 )
-from tests.benchmarks.workload import USERS_PER_STEP, Applied, Workload, produce
+from tests.benchmarks.workload import Applied, DenseSteps, Workload, produce
 
 _WITHIN = 300.0
+_DENSE_USERS = 2**25
+"""In a round of dense steps: so many user-charges, as far as there are records for them."""
+_DENSE_RECORDS = 16
+"""A round has at least so many, however many users there are."""
 
 
 @dataclass
@@ -48,12 +52,15 @@ class Throughput:
 class Contest:
     """One population: its log, its worker, its raw pipe."""
 
-    def __init__(self, stack: LocalStack, users: int, records: int) -> None:
+    def __init__(
+        self, stack: LocalStack, users: int, records: int, kind: type[Workload] = Workload
+    ) -> None:
         self._stack = stack
-        self._workload = Workload(users, seed=users)
+        self._workload = kind(users, seed=users)
         place = {"kafka": stack.kafka, "redis": stack.redis, "partitions": 1}
-        self._config = Config(prefix=f"worker{users}.", **place)
-        self._raw_config = Config(prefix=f"raw{users}.", **place)
+        name = f"{kind.__name__.lower()}{users}"
+        self._config = Config(prefix=f"{name}-worker.", **place)
+        self._raw_config = Config(prefix=f"{name}-raw.", **place)
         self._redis = redis.Redis.from_url(stack.redis, decode_responses=True)
         self.result = Throughput(users, records)
         create_topics(self._config)
@@ -97,7 +104,8 @@ class Contest:
                 stack.check,
             )
             wait_until(lambda: not unpublished(self._redis, config), _WITHIN, stack.check)
-        return rate_of(read_halts(config, halts, len(applied)), applied)
+        decisions = read_halts(config, halts, len(applied))
+        return rate_of(decisions, applied, self._workload.users_per_step)
 
     def _pass_through(self, first: int, applied: list[Applied]) -> float:
         config = self._raw_config
@@ -116,7 +124,8 @@ class Contest:
         child = start_module(self._stack, "raw_pipe", arguments)
         try:
             wait_until(lambda: child.exit_code == 0, _WITHIN, lambda: check_running(child))
-            return rate_of(read_halts(config, halts, len(applied)), applied)
+            decisions = read_halts(config, halts, len(applied))
+            return rate_of(decisions, applied, self._workload.users_per_step)
         finally:
             child.stop()
             self._redis.unlink(*raw_keys(config.prefix))
@@ -126,7 +135,21 @@ def measure(
     stack: LocalStack, populations: Sequence[int], records: int, rounds: int
 ) -> list[Throughput]:
     """All populations in turns, after one round that is not counted."""
-    contests = [Contest(stack, users, records) for users in populations]
+    return _in_turns([Contest(stack, users, records) for users in populations], rounds)
+
+
+def measure_dense(
+    stack: LocalStack, populations: Sequence[int], records: int, rounds: int
+) -> list[Throughput]:
+    """The same, of rosters of which every level is new with every step."""
+    counts = {
+        users: min(records, max(_DENSE_RECORDS, _DENSE_USERS // users)) for users in populations
+    }
+    contests = [Contest(stack, users, count, DenseSteps) for users, count in counts.items()]
+    return _in_turns(contests, rounds)
+
+
+def _in_turns(contests: Sequence[Contest], rounds: int) -> list[Throughput]:
     for contest in contests:
         contest.prepare()
         contest.round(counts=False)
@@ -136,7 +159,9 @@ def measure(
     return [contest.result for contest in contests]
 
 
-def rate_of(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float:
+def rate_of(
+    decisions: list[tuple[int, bytes]], applied: list[Applied], users_per_step: int
+) -> float:
     """Users per second from the first to the last decision, as the broker stamped them."""
     for number, ((_, value), record) in enumerate(zip(decisions, applied, strict=True)):
         if value != record.decision:
@@ -144,4 +169,4 @@ def rate_of(decisions: list[tuple[int, bytes]], applied: list[Applied]) -> float
             raise AssertionError(f"decision {number} is {came}, not {expected}")
     began, ended = decisions[0][0], decisions[-1][0]
     later = sum(stamp > began for stamp, _ in decisions)
-    return later * USERS_PER_STEP / max(ended - began, 1) * 1000
+    return later * users_per_step / max(ended - began, 1) * 1000

@@ -9,17 +9,22 @@ import numpy as np
 from kafka import KafkaProducer
 from numpy.typing import NDArray
 
-from accounting import Gaussian, charge_units
+from accounting import Gaussian, PoissonGaussian, charge_units
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import (
     MAX_REQUEST_BYTES,
+    VERSION,
     Charge,
+    ChargeRoster,
     CreateDataset,
+    Enrol,
     OpenRun,
     Policy,
     Request,
     encode,
 )
+from streams.sdk.datasets import policy_from
+from streams.sdk.pricing import price
 from streams.wire.packing import pack_norms, pack_users
 
 USERS_PER_STEP = 4096
@@ -29,6 +34,8 @@ ODOMETER_STEPS = 8
 CLIP_NORM = 1.0
 NOISE_STDDEV = 10.0
 _DATASET, _RUN = "population", "training"
+_LEVELS = 100
+_ENROLLED_AT_ONCE = 2**17
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +69,7 @@ class Workload:
         self._ledger = Ledger(partition=0, partitions=1)
         self._step = 0
         self.next = 0
+        self.users_per_step = min(USERS_PER_STEP, users)
 
     def enrolment(self, of_budget: float = 1.0) -> list[Applied]:
         """Create the dataset, open the run, charge every user for the first time.
@@ -79,8 +87,8 @@ class Workload:
             odometer_step=[budget // ODOMETER_STEPS],
         )
         records: list[Request] = [
-            CreateDataset(request="create", policy=policy),
-            OpenRun(dataset=_DATASET, run=_RUN, attempt=1, request="open"),
+            CreateDataset(v=VERSION, request="create", policy=policy),
+            OpenRun(v=VERSION, dataset=_DATASET, run=_RUN, attempt=1, request="open"),
         ]
         for start in range(0, len(self._ids), USERS_PER_STEP):
             users = self._ids[start : start + USERS_PER_STEP]
@@ -92,8 +100,8 @@ class Workload:
         """The next steps: random distinct users with random norms."""
         return [self._apply(self._random_step()) for _ in range(count)]
 
-    def _random_step(self) -> Charge:
-        size = min(USERS_PER_STEP, len(self._ids))
+    def _random_step(self) -> Request:
+        size = self.users_per_step
         chosen = self._random.choice(len(self._ids), size, replace=False, shuffle=False)
         return self._charge(self._ids[chosen], self._random.uniform(0, CLIP_NORM, size), CLIP_NORM)
 
@@ -101,6 +109,7 @@ class Workload:
         self, users: NDArray[np.int64], norms: NDArray[np.float64], clip_norm: float | None
     ) -> Charge:
         charge = Charge(
+            v=VERSION,
             dataset=_DATASET,
             run=_RUN,
             attempt=1,
@@ -120,6 +129,68 @@ class Workload:
         if any(output.channel is Channel.REJECTS for output in outputs):
             raise AssertionError(f"the workload is wrong: {outputs}")
         return Applied(value, encode(self._ledger.take_changes()), outputs)
+
+
+class DenseSteps(Workload):
+    """Steps of a roster of all users that bring every level anew, a byte each."""
+
+    def __init__(self, users: int, seed: int) -> None:
+        super().__init__(users, seed)
+        self.users_per_step = users
+        self._policy = policy_from(
+            _DATASET,
+            partitions=1,
+            measure="renyi",
+            epsilon=8.0,
+            delta=1e-6,
+            budget=None,
+            orders=None,
+            odometer_step=None,
+            on_exhaustion="halt",
+            user_ids=None,
+        )
+        self._priced = price(PoissonGaussian(1.1, 1e-3), [self._policy], CLIP_NORM, _LEVELS)
+
+    def enrolment(self, of_budget: float = 0.0) -> list[Applied]:
+        """Create the dataset, open the run, enrol every user; nobody has spent anything."""
+        records: list[Request] = [
+            CreateDataset(v=VERSION, request="create", policy=self._policy),
+            OpenRun(v=VERSION, dataset=_DATASET, run=_RUN, attempt=1, request="open"),
+        ]
+        for start in range(0, len(self._ids), _ENROLLED_AT_ONCE):
+            records.append(
+                Enrol(
+                    v=VERSION,
+                    dataset=_DATASET,
+                    run=_RUN,
+                    attempt=1,
+                    request=f"enrol-{start}",
+                    first=start,
+                    users=pack_users(self._ids[start : start + _ENROLLED_AT_ONCE]),
+                    clip_norm=CLIP_NORM,
+                    levels=_LEVELS,
+                )
+            )
+        return [self._apply(record) for record in records]
+
+    def _random_step(self) -> Request:
+        levels = self._random.integers(0, _LEVELS + 1, len(self._ids), dtype=np.uint8)
+        charge = ChargeRoster(
+            v=VERSION,
+            dataset=_DATASET,
+            run=_RUN,
+            attempt=1,
+            step=self._step,
+            members=len(self._ids),
+            mechanism=self._priced.name,
+            scale=self._priced.scale,
+            sampling_rate=self._priced.sampling_rate,
+            tariff=self._priced.digest,
+            units=b"" if self._step else self._priced.units,
+            levels=levels.tobytes(),
+        )
+        self._step += 1
+        return charge
 
 
 def produce(kafka: str, topic: str, records: Sequence[Applied]) -> None:
