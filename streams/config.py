@@ -23,7 +23,7 @@ _BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?"
 _PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
-_ERASURE_KEY_BYTES = 16, 64
+_KEY_BYTES = 16, 64  # of a secret in a ring
 _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -90,6 +90,7 @@ class Config:
     health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
     log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
     dashboard_password: str = _secret()  # for what the dashboard shows of people
+    portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
     signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
@@ -122,13 +123,13 @@ class Config:
             )
         self._check_login()
         self._check_certificates()
-
-        _check_erasure_keys(self.erasure_keys)
         if bool(self.principal) != bool(self.request_key):
             given, lacking = "principal", "request_key (or request_key_file)"
             if self.request_key:
                 given, lacking = "request_key", "principal, the name under which it is registered"
             raise ConfigurationError(f"{given} is set without {lacking}: give both")
+        for name in ("erasure_keys", "portal_key"):
+            _check_secrets(name, getattr(self, name))
         if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
                 f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
@@ -282,13 +283,18 @@ def _check_range(name: str, value: int, least: int, most: int) -> None:
         raise ConfigurationError(f"{name} is {value}; it must be {least} to {most:,}")
 
 
-def _check_erasure_keys(keys: str) -> None:
-    """Refuse keys that could be guessed, or are too long for the hash."""
-    least, most = _ERASURE_KEY_BYTES
-    for number, key in enumerate(keys.replace(",", " ").split(), start=1):
+def secrets_of(ring: str) -> list[str]:
+    """The secrets of a ring, the one that is used first."""
+    return ring.replace(",", " ").split()
+
+
+def _check_secrets(name: str, ring: str) -> None:
+    """Refuse keys that could be guessed, or are too long for a hash."""
+    least, most = _KEY_BYTES
+    for number, key in enumerate(secrets_of(ring), start=1):
         if not least <= len(key.encode()) <= most:
             raise ConfigurationError(
-                f"erasure_keys: key {number} has {len(key.encode())} bytes; it must have {least} "
+                f"{name}: key {number} has {len(key.encode())} bytes; it must have {least} "
                 f"to {most}, as `openssl rand -hex 32` makes them"
             )
 

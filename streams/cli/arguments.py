@@ -24,6 +24,7 @@ from streams.cli.options import (
     verb,
     whole,
 )
+from streams.cli.portal_arguments import add_portal
 from streams.cli.security_arguments import add_security
 from streams.cli.versions import release
 from streams.config import LOG_FORMATS
@@ -83,6 +84,7 @@ def new_parser() -> argparse.ArgumentParser:
     _add_topics(verbs)
     add_security(verbs)
     add_operations(verbs)
+    add_portal(verbs)
     add_offline(verbs)
     add_completion(verbs)
     return parser

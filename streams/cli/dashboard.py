@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import signal
 import ssl
 from collections.abc import Sequence
 
 from streams.cli.output import Exit, note, show
+from streams.cli.serving import certificate_of, serve_until_stopped
 from streams.config import Config, ConfigurationError
-from streams.dashboard.server import Dashboard, is_loopback
+from streams.dashboard.server import Dashboard
 from streams.dashboard.sessions import Sessions
 from streams.operations.watching import Watch
+from streams.web.site import is_loopback
 
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:
@@ -24,7 +25,7 @@ def dashboard(options: argparse.Namespace, config: Config) -> int:
             f"{options.listen} is reached from other machines: set "
             "TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password, or listen on 127.0.0.1"
         )
-    certificate = _certificate(options)
+    certificate = certificate_of(options)
     if certificate is None and not is_loopback(host):
         note(
             "turnstile: without --certificate the password and the page are sent unencrypted: "
@@ -41,37 +42,14 @@ async def _serve(
     certificate: ssl.SSLContext | None,
     addresses: Sequence[str],
 ) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
     password = config.dashboard_password or secrets.token_urlsafe(9)
     watch = Watch(config, addresses, options.delta)
     served = Dashboard(watch, Sessions(password), options.listen, certificate)
-    try:
-        await served.start()
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {options.listen}: {error}") from error
-    watch.start()
-    show({"dashboard": served.url}, options.json)
-    if not config.dashboard_password:
-        note(f"The password of this start, for runs, spending and rejects: {password}")
-    try:
-        await stopped.wait()
-    finally:
-        await served.stop()
-        await asyncio.to_thread(watch.close)
 
+    def started() -> None:
+        watch.start()
+        show({"dashboard": served.url}, options.json)
+        if not config.dashboard_password:
+            note(f"The password of this start, for runs, spending and rejects: {password}")
 
-def _certificate(options: argparse.Namespace) -> ssl.SSLContext | None:
-    if options.certificate is None:
-        if options.key is not None:
-            raise ConfigurationError("--key is of a certificate: give --certificate as well")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(options.certificate, options.key)
-    except OSError as error:
-        raise ConfigurationError(f"--certificate {options.certificate}: {error}") from error
-    return context
+    await serve_until_stopped(served, options.listen, started, watch.close)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streams.cli.options import OBSERVER, Later, add_delta, address_of, path_of, verb
+from streams.cli.options import OBSERVER, Later, add_delta, address_of, verb
+from streams.cli.serving import add_serving
 
 completion = Later("streams.cli.completion")
 dashboard = Later("streams.cli.dashboard")
@@ -69,15 +70,7 @@ def add_operations(verbs: Any) -> None:
         "printed. On another address than a loopback one a password has to be set, and everything "
         "is behind it.",
     )
-    page.add_argument(
-        "--listen",
-        type=address_of,
-        default="127.0.0.1:8480",
-        metavar="HOST:PORT",
-        help="(default 127.0.0.1:8480)",
-    )
-    page.add_argument("--certificate", type=path_of, metavar="FILE", help="to be encrypted (PEM)")
-    page.add_argument("--key", type=path_of, metavar="FILE", help="of the certificate, if apart")
+    add_serving(page, "127.0.0.1:8480")
     add_delta(page)
     add_workers(page)
     watched.add_argument("--once", action="store_true", help="show it once")

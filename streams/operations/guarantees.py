@@ -53,11 +53,34 @@ def budget_of(policy: Policy) -> str:
 
 def epsilon_of(policy: Policy, delta: float) -> float:
     """The epsilon that the budget of a dataset guarantees at delta, to each of its users."""
-    stated = measure_of(policy).stated(np.array(policy.budget, dtype=np.int64)).tolist()
+    return _largest_epsilon(policy, policy.budget, delta)
+
+
+def first_epsilon(policy: Policy, delta: float) -> float:
+    """The same of the first increment of odometers: who has no checkpoint has spent no more."""
+    return _largest_epsilon(policy, first_increment(policy), delta)
+
+
+def first_increment(policy: Policy) -> list[int]:
+    """In units, at each order: odometers begin with a bound of this, and write when it rises."""
+    return [min(pair) for pair in zip(policy.odometer_step, policy.budget, strict=True)]
+
+
+def _largest_epsilon(policy: Policy, units: Sequence[int], delta: float) -> float:
+    stated = measure_of(policy).stated(np.array(units, dtype=np.int64)).tolist()
     if has_own_orders(policy):  # each user has one of the orders, and nobody knows here which
         pairs = zip(policy.orders, stated, strict=True)
         return max(implied_epsilon(policy.measure, [b], [order], delta) for order, b in pairs)
     return implied_epsilon(policy.measure, stated, policy.orders, delta)
+
+
+def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
+    """The same for one user, who may be bound to one of the orders."""
+    if order is None or order not in policy.orders:
+        return epsilon_of(policy, delta)
+    at = policy.orders.index(order)
+    stated = measure_of(policy).stated(np.array(policy.budget, dtype=np.int64)).tolist()
+    return implied_epsilon(policy.measure, [stated[at]], [order], delta)
 
 
 def spent_epsilon(

@@ -261,7 +261,7 @@ def distinct_halts(
         ConflictingDecisions: two different records about one step and partition.
     """
     witnesses: dict[tuple[str, str], Witness] = {}
-    for _, answer in _decoded(records, _answer):
+    for _, answer in _decoded(records, whole_answer):
         if not isinstance(answer, Decision | RosterDecision | Halted):
             continue
         if dataset not in (None, answer.dataset) or run not in (None, answer.run):
@@ -274,7 +274,12 @@ def distinct_halts(
             yield from _halts_of(answer)
 
 
-def _answer(value: bytes) -> Answer:
+def whole_answer(value: bytes) -> Answer:
+    """A record of the topic halts, whose arrays fit each other.
+
+    Raises:
+        msgspec.DecodeError: it is none, or they do not; and whatever else is in ``UNREADABLE``.
+    """
     answer = decode_answer(value)
     match answer:
         case Decision():
@@ -290,26 +295,43 @@ def _answer(value: bytes) -> Answer:
     return answer
 
 
-def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
-    """The HALT events of one record."""
+class LeftOut(NamedTuple):
+    """Who was left out of a step, by one record; arrays are in the order of the users."""
+
+    users: NDArray[np.int64] | list[User]
+    exhausted: NDArray[np.bool_]
+    too_soon: NDArray[np.bool_]
+    forgotten: NDArray[np.bool_]
+    budgets: list[str]
+    refused: NDArray[np.uint8]  # which of these, where it is for the budget
+
+
+def left_out_by(answer: Decision | Halted) -> LeftOut:
+    """Who was left out of a step, and why."""
     if isinstance(answer, Decision):
         users = unpack_users(answer.halted)
-        admitted = unpack_bits(answer.admitted, answer.users)
-        exhausted = unpack_bits(answer.exhausted, answer.users)[~admitted]
-        too_soon = too_soon_of(answer)[~admitted]
-        forgotten = forgotten_of(answer)[~admitted]
+        halted = ~unpack_bits(answer.admitted, answer.users)
+        exhausted = unpack_bits(answer.exhausted, answer.users)[halted]
+        too_soon = too_soon_of(answer)[halted]
+        forgotten = forgotten_of(answer)[halted]
     else:
         users = unpack_users(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
         too_soon = np.zeros(len(users), dtype=np.bool_)
         forgotten = forgotten_of(answer)
-    ids = users.tolist() if isinstance(users, np.ndarray) else users
-    budgets, refused = [answer.dataset], bytes(len(ids))
+    budgets, refused = [answer.dataset], bytes(len(users))
     if isinstance(answer, _NAMING) and isinstance(answer.refused, bytes):
         budgets, refused = answer.budgets or budgets, answer.refused
-    for user, is_exhausted, waits, is_forgotten, number in zip(
-        ids, exhausted.tolist(), too_soon.tolist(), forgotten.tolist(), refused, strict=True
-    ):
+    numbers = np.frombuffer(refused, dtype=np.uint8)
+    return LeftOut(users, exhausted, too_soon, forgotten, budgets, numbers)
+
+
+def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
+    """The HALT events of one record."""
+    users, *arrays, budgets, refused = left_out_by(answer)
+    ids = users.tolist() if isinstance(users, np.ndarray) else users
+    lists = (array.tolist() for array in (*arrays, refused))
+    for user, is_exhausted, waits, is_forgotten, number in zip(ids, *lists, strict=True):
         yield Halt(
             dataset=answer.dataset,
             run=answer.run,

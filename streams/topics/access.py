@@ -83,8 +83,13 @@ ROLES: Mapping[str, Role] = {
         decides=True,
     ),
     "portal": Role(
-        "shows each user what that user has spent, and nobody else's",
-        {**dict.fromkeys(_EVERY_TOPIC, _SEE), "odometer": ("Describe", "Read")},
+        "shows each user what that user has spent and was left out of, and nobody else's",
+        {
+            **dict.fromkeys(_EVERY_TOPIC, _SEE),
+            "halts": ("Describe", "Read"),
+            "odometer": ("Describe", "Read"),
+        },
+        redis="look",
     ),
     "dashboard": Role(
         "shows operators how the service is, and behind a login what happens to people in it",

@@ -116,7 +116,7 @@ RIGHTS = """
     trainer    w      r      -         r        -
     answerer   w      r      -         r        -
     worker     r      w      rw        w        rw
-    portal     -      -      r         -        -
+    portal     -      r      r         -        -
     dashboard  -      r      r         r        -
     operator   -      -      -         -        -
     auditor    r      r      r         r        r
@@ -381,11 +381,12 @@ def test_an_auditor_verifies_all_of_it(used: SecureStack) -> None:
     assert refused.code == 69
 
 
-def test_a_portal_needs_nothing_but_the_odometer(used: SecureStack) -> None:
+def test_a_portal_needs_nothing_but_the_odometer_and_halts(used: SecureStack) -> None:
     done = turnstile("odometer", "--config", str(used.roles["portal"]), "--user", "3", "--json")
     assert done.code == 0
     assert {line["user"] for line in done.lines} == {3}
-    refused = turnstile("halts", "--config", str(used.roles["portal"]))
+    assert turnstile("halts", "--config", str(used.roles["portal"])).code == 0
+    refused = turnstile("rejects", "--config", str(used.roles["portal"]))
     assert refused.code == 69
     assert "`turnstile acl` shows the rights of each role" in refused.said
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "doctor": "--worker",
     "top": "--worker",
     "dashboard": "--worker --certificate --key --listen",
+    "portal": "--certificate --key --listen --url --most",
+    "portal link": "--user --dataset --days --url",
     "completion": "NAME",
     "publish": "NAME",
     "dataset create": "NAME",

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from streams.cli.main import main
-from streams.dashboard.server import Dashboard, is_loopback
+from streams.dashboard.server import Dashboard
 from streams.dashboard.sessions import TRIES, Sessions, TooManyTries
+from streams.web.site import is_loopback
 
 PASSWORD = "correct horse"
 SECRET = "eve-was-halted"

@@ -1,0 +1,196 @@
+"""Which steps each user was left out of, from the records of the topic halts: an index in memory.
+
+Of a run it is kept for each user who was halted: how often, the first and the last step and when,
+and why the last one; 47 bytes, however many steps there are. When there are too many of them, the
+runs go that were decided longest ago, and from when on it is complete is said.
+
+Integer ids are compared themselves. Of strings a hash is kept, of 64 bits and keyed, so that nobody
+can look for two that have one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.schemas import Decision, Halted, User
+from streams.sdk import followers
+from streams.sdk.followers import HaltReason, left_out_by
+
+MOST = 2**22
+"""Users of runs that are kept: 188 MiB."""
+
+_ENTRY = np.dtype(
+    [
+        ("user", "<i8"),
+        ("first", "<i8"),
+        ("last", "<i8"),
+        ("began", "<f8"),
+        ("times", "<u4"),
+        ("reason", "u1"),
+        ("refused", "u1"),
+        ("exhausted", "?"),
+        ("ended", "<f8"),
+    ]
+)
+_REASONS: tuple[HaltReason, ...] = ("budget", "too-soon", "forgotten")
+_BUDGET, _TOO_SOON, _FORGOTTEN = range(3)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Of which steps of a run a user was left out.
+
+    Attributes:
+        first: step, and ``last``, as far as they are known.
+        began: when the first was decided, in seconds since 1970; ``ended`` is of the last.
+        times: how many there were.
+        is_roster: it was left out from the last step on, until it is let in again, which a cheaper
+            step may do: nobody says when.
+        reason: of the last one; ``exhausted`` and ``refused_by``, too, as in ``Halt``.
+    """
+
+    dataset: str
+    run: str
+    first: int
+    last: int
+    began: float
+    ended: float
+    times: int
+    is_roster: bool
+    reason: HaltReason
+    exhausted: bool
+    refused_by: str | None
+
+
+@dataclass
+class _Run:
+    """Of one run in one partition."""
+
+    is_roster: bool = False
+    seen: tuple[int, int] = (-1, -1)  # step and part: what is published again is passed over
+    ended: float = 0.0
+    budgets: list[str] = field(default_factory=list)
+    integers: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
+    strings: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
+
+    def __len__(self) -> int:
+        return len(self.integers) + len(self.strings)
+
+
+class HaltedUsers:
+    """Of all runs; one thread adds, any may ask.
+
+    Attributes:
+        since: nothing is missing from then on, in seconds since 1970; None: nothing is known.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._key = secrets.token_bytes(16)
+        self._runs: OrderedDict[tuple[int, str, str], _Run] = OrderedDict()
+        self._count = 0
+        self._lock = Lock()
+        self.since: float | None = None
+
+    def clear(self) -> None:
+        """Begin anew, as the topic is read from its beginning."""
+        with self._lock:
+            self._runs.clear()
+            self._count, self.since = 0, None
+
+    def see(self, answer: Decision | Halted, written: float) -> None:
+        """Take a record, in the order of the topic and as often as it is published."""
+        name = answer.partition, answer.dataset, answer.run
+        part = answer.part if isinstance(answer, Halted) else 0
+        with self._lock:
+            self.since = written if self.since is None else self.since
+            run = self._runs.setdefault(name, _Run())
+            self._runs.move_to_end(name)
+            if (answer.step, part) <= run.seen:
+                return
+            run.seen, run.ended = (answer.step, part), written
+            run.is_roster = isinstance(answer, Halted)
+            before = len(run)
+            self._add(run, left_out_by(answer), answer.step, written)
+            self._count += len(run) - before
+            while self._count > self._most:
+                _, oldest = self._runs.popitem(last=False)
+                self._count -= len(oldest)
+                self.since = max(self.since, oldest.ended)
+
+    def of(self, partition: int, user: User) -> list[Episode]:
+        """What is known of a user, the latest first."""
+        episodes: list[Episode] = []
+        key = self._keys([user])[0] if isinstance(user, str) else user
+        with self._lock:
+            for (where, dataset, name), run in self._runs.items():
+                if where != partition:
+                    continue
+                table = run.strings if isinstance(user, str) else run.integers
+                at = int(np.searchsorted(table["user"], key))
+                if at < len(table) and table["user"][at] == key:
+                    episodes.append(_episode(dataset, name, run, table[at]))
+        return sorted(episodes, key=lambda one: -one.ended)
+
+    def _add(self, run: _Run, found: followers.LeftOut, step: int, written: float) -> None:
+        run.budgets = max(run.budgets, found.budgets, key=len)  # not told where nobody is halted
+        entries = np.zeros(len(found.users), dtype=_ENTRY)
+        entries["first"] = entries["last"] = step
+        entries["began"] = entries["ended"] = written
+        entries["times"] = 1
+        entries["reason"][found.too_soon] = _TOO_SOON
+        entries["reason"][found.forgotten] = _FORGOTTEN
+        entries["refused"], entries["exhausted"] = found.refused, found.exhausted
+        if isinstance(found.users, np.ndarray):
+            entries["user"] = found.users
+            run.integers = _merged(run.integers, entries)
+            return
+        are_strings = np.array([isinstance(user, str) for user in found.users], dtype=np.bool_)
+        entries["user"][are_strings] = self._keys([u for u in found.users if isinstance(u, str)])
+        entries["user"][~are_strings] = [u for u in found.users if not isinstance(u, str)]
+        run.strings = _merged(run.strings, entries[are_strings])
+        run.integers = _merged(run.integers, entries[~are_strings])
+
+    def _keys(self, users: list[str]) -> NDArray[np.int64]:
+        digests = (blake2b(u.encode(), digest_size=8, key=self._key).digest() for u in users)
+        return np.frombuffer(b"".join(digests), dtype="<i8")
+
+
+def _merged(known: NDArray[np.void], entries: NDArray[np.void]) -> NDArray[np.void]:
+    """What is known, in order, with one more step."""
+    entries = entries[np.argsort(entries["user"], kind="stable")]
+    at = np.searchsorted(known["user"], entries["user"])
+    again = np.zeros(len(entries), dtype=np.bool_)
+    inside = at < len(known)
+    again[inside] = known["user"][at[inside]] == entries["user"][inside]
+    places, repeated = at[again], entries[again]
+    for name in ("last", "ended", "reason", "refused", "exhausted"):
+        known[name][places] = repeated[name]
+    known["times"][places] += 1
+    if again.all():
+        return known
+    return np.insert(known, at[~again], entries[~again])
+
+
+def _episode(dataset: str, name: str, run: _Run, entry: np.void) -> Episode:
+    is_budget = int(entry["reason"]) == _BUDGET
+    return Episode(
+        dataset=dataset,
+        run=name,
+        first=int(entry["first"]),
+        last=int(entry["last"]),
+        began=float(entry["began"]),
+        ended=float(entry["ended"]),
+        times=int(entry["times"]),
+        is_roster=run.is_roster,
+        reason=_REASONS[int(entry["reason"])],
+        exhausted=bool(entry["exhausted"]),
+        refused_by=run.budgets[int(entry["refused"])] if is_budget else None,
+    )

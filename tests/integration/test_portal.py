@@ -1,0 +1,211 @@
+"""`turnstile portal` on the real topics: each user sees the own spending, and no other's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from streams.cli.output import Exit
+from streams.local.ports import free_ports
+from streams.portal.links import Claims, LinkKeys
+from tests.integration.command import turnstile
+from tests.integration.service import Service, ServiceFactory, eventually
+from tests.readme import TOP
+
+KEY = "of-these-tests-alone"
+USERS = ("eve-polastri", "adam-smith", "lilith-ash", "gone-for-good")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+OUT = TOP / "out" / "portal"
+SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
+
+
+class Portal:
+    """One that runs, and links to it."""
+
+    def __init__(self, url: str, environment: dict[str, str], prefix: str) -> None:
+        self.url, self.environment = url, environment
+        self.keys = LinkKeys(KEY, prefix)
+
+    def link(self, user: str, *datasets: str) -> str:
+        """As the command prints it."""
+        named = [word for dataset in datasets for word in ("--dataset", dataset)]
+        words = ("portal", "link", "--user", user, "--url", self.url, *named)
+        (line,) = turnstile(*words, "--json", environment=self.environment).lines
+        return str(line["link"])
+
+    def ask(self, token: str, path: str = "/own") -> tuple[int, bytes]:
+        address = urlsplit(self.url)
+        connection = HTTPConnection(str(address.hostname), address.port, timeout=10)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        said = answer.status, answer.read()
+        connection.close()
+        return said
+
+    def own(self, user: str | int, *datasets: str) -> dict[str, Any]:
+        """What a user sees, once everything was read."""
+        token = self.keys.sign(Claims(user=user, ends=2**32, datasets=datasets))
+
+        def seen() -> dict[str, Any] | None:
+            status, said = self.ask(token)
+            assert status == 200
+            assert not any(other.encode() in said for other in USERS if other != user)
+            own: dict[str, Any] = json.loads(said)
+            return own if own["state"] == "ready" and own["halts_known"] else None
+
+        found: dict[str, Any] = eventually(seen)
+        return found
+
+
+@pytest.fixture(scope="module")
+def charged(start_service: ServiceFactory) -> Iterator[Service]:
+    with start_service(workers=1, partitions=2) as service:
+        client = service.client
+        client.create_dataset("person", epsilon=1.0, delta=1e-5)
+        client.create_dataset("shop", epsilon=0.5, delta=1e-5, within="person")
+        run = client.run("shop", "weekly", timeout=60.0)
+        for norms in ([0.5, 0.1, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1]):
+            run.charge(list(USERS), norms, noise_stddev=4.0)
+        client.forget(USERS[3])
+        service.settle()
+        yield service
+
+
+@pytest.fixture(scope="module")
+def portal(charged: Service) -> Iterator[Portal]:
+    environment = {
+        "TURNSTILE_KAFKA": charged.kafka,
+        "TURNSTILE_REDIS": charged.redis,
+        "TURNSTILE_PREFIX": charged.prefix,
+        "TURNSTILE_PORTAL_KEY": KEY,
+    }
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [sys.executable, "-m", "streams.cli", "portal", "--listen", address, "--json"]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = json.loads(process.stdout.readline())["portal"]
+        try:
+            yield Portal(url, environment, charged.prefix)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            said = process.stderr.read()
+            assert process.wait(30) == Exit.OK
+            assert not any(user in said for user in USERS)
+
+
+def test_each_user_sees_the_own_spending_and_what_was_without_it(portal: Portal) -> None:
+    eve = {one["dataset"]: one for one in portal.own(USERS[0])["datasets"]}
+    assert set(eve) == {"person", "shop"}
+    shop = eve["shop"]
+    assert 0 < shop["spent"]["epsilon"] <= shop["budget"] <= 0.5
+    (halt,) = shop["halts"]
+    assert (halt["run"], halt["first"], halt["last"], halt["times"]) == ("weekly", 1, 2, 2)
+    assert halt["reason"] == "budget"
+    adam = {one["dataset"]: one for one in portal.own(USERS[1], "shop")["datasets"]}
+    assert set(adam) == {"shop"}
+    assert adam["shop"]["halts"] == []
+    assert len(adam["shop"]["points"]) > 1
+    rising = [point["epsilon"] for point in adam["shop"]["points"]]
+    assert rising == sorted(rising)
+
+
+def test_a_user_who_was_forgotten_sees_that(portal: Portal) -> None:
+    own = portal.own(USERS[3])
+    assert {one["state"] for one in own["datasets"]} == {"forgotten"}
+    assert not any(one["points"] or one["halts"] for one in own["datasets"])
+
+
+def test_a_user_whom_nobody_knows_sees_nothing_of_others(portal: Portal) -> None:
+    for stranger in ("nobody", 7, "eve", "eve-polastr"):
+        assert portal.own(stranger)["datasets"] == []
+
+
+def test_a_guess_a_swap_and_an_end_open_nothing(portal: Portal) -> None:
+    eve, adam = (portal.keys.sign(Claims(user=user, ends=2**32)).split(".") for user in USERS[:2])
+    ended = portal.keys.sign(Claims(user=USERS[0], ends=1))
+    for token in (f"{eve[0]}.{adam[1]}", f"{adam[0]}.{eve[1]}", ended, eve[0], "", "x.y"):
+        for path in ("/own", f"/own?user={USERS[0]}"):
+            status, said = portal.ask(token, path)
+            assert status == 403
+            assert not any(user.encode() in said for user in USERS)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    OUT.mkdir(parents=True, exist_ok=True)
+    link = portal.link(USERS[1])
+    with playwright.sync_playwright() as driver:
+        # Nothing but our own page is loaded: root, as in a container, has no other sandbox.
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        for name, (width, height) in SCREENS.items():
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if name == "dark" else "light",
+            )
+            page = context.new_page()
+            wrong: list[str] = []
+            page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            asked: list[tuple[str, str]] = []
+            page.on(
+                "request",
+                lambda request, asked=asked: asked.append(
+                    (request.url, request.headers.get("referer", ""))
+                ),
+            )
+            page.goto(link)
+            page.wait_for_selector(".card svg.plot .point")
+            assert page.locator(".card").count() == 2
+            assert not any(user in page.content() for user in USERS if user != USERS[1])
+            assert page.url == portal.url, "the token stays in the address"
+            assert all(url.startswith(portal.url) for url, _ in asked)
+            secret = link.partition("#")[2]
+            assert not any(secret in url + referer for url, referer in asked)
+            overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert overflow <= 0, "it has to be scrolled sideways"
+            page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
+            page.reload()  # the cookie is there, the token is not
+            page.wait_for_selector(".card")
+            page.click("#leave")
+            page.wait_for_selector("#own", state="hidden")
+            assert not any(user in page.content() for user in USERS)
+            page.reload()
+            page.wait_for_selector("#notice h2:has-text('Open your link')")
+            assert wrong == []
+            context.close()
+        page = browser.new_page()
+        page.goto(f"{link[:-1]}{'A' if link[-1] != 'A' else 'B'}")
+        page.wait_for_selector("#notice h2:has-text('This link does not work')")
+        browser.close()
+
+
+def test_what_is_charged_now_is_shown_now(charged: Service, portal: Portal) -> None:
+    (before,) = portal.own(USERS[2], "shop")["datasets"]
+    assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))
+    run = charged.client.run("shop", "later", timeout=60.0)
+    run.charge(list(USERS[2:3]), [0.3], noise_stddev=4.0)
+
+    def rose() -> bool:
+        (shop,) = portal.own(USERS[2], "shop")["datasets"]
+        return bool(shop["spent"]["epsilon"] > before["spent"]["epsilon"])
+
+    eventually(rose)

@@ -1,0 +1,98 @@
+"""A link opens one user's page, until it ends, and nothing that was altered opens anything."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from streams.config import Config, ConfigurationError
+from streams.portal.links import MOST_DATASETS, Claims, LinkKeys, UnusableLink, check_datasets
+
+KEY, OTHER = "k" * 32, "o" * 32
+KEYS = LinkKeys(KEY, "turnstile.")
+ADA = Claims(user="ada", ends=1000)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        ADA,
+        Claims(user=42, ends=1000, datasets=("shop", "photos")),
+        Claims(user=-(2**63), ends=1000, pseudonyms="0123456789abcdef"),
+        Claims(user="ÿ 雪 #&", ends=1000),
+    ],
+)
+def test_a_link_says_what_was_signed(claims: Claims) -> None:
+    assert KEYS.read(KEYS.sign(claims), 999.9) == claims
+
+
+def test_a_link_ends() -> None:
+    with pytest.raises(UnusableLink, match="ended"):
+        KEYS.read(KEYS.sign(ADA), 1000.0)
+
+
+def test_no_altered_byte_is_taken() -> None:
+    token = KEYS.sign(ADA)
+    for at, letter in enumerate(token):
+        for other in "A", "b", "_", ".", "=", "é":
+            if other != letter:
+                with pytest.raises(UnusableLink):
+                    KEYS.read(token[:at] + other + token[at + 1 :], 0.0)
+        with pytest.raises(UnusableLink):
+            KEYS.read(token[:at], 0.0)
+
+
+def test_the_halves_of_two_links_do_not_fit_each_other() -> None:
+    ada, eve = (KEYS.sign(Claims(user=user, ends=1000)).split(".") for user in ("ada", "eve"))
+    for token in (f"{ada[0]}.{eve[1]}", f"{eve[0]}.{ada[1]}", f"{ada[0]}.", f".{ada[1]}", ".", ""):
+        with pytest.raises(UnusableLink):
+            KEYS.read(token, 0.0)
+
+
+@pytest.mark.parametrize(
+    "keys", [LinkKeys(OTHER, "turnstile."), LinkKeys(KEY, "turnstile"), LinkKeys(KEY, "other.")]
+)
+def test_a_link_is_of_one_key_and_one_service(keys: LinkKeys) -> None:
+    with pytest.raises(UnusableLink, match="of this service"):
+        keys.read(KEYS.sign(ADA), 0.0)
+
+
+def test_a_link_of_an_older_key_counts_until_the_key_is_taken_away() -> None:
+    before, both, after = (LinkKeys(k, "p.") for k in (KEY, f"{OTHER}\n{KEY}", OTHER))
+    old, new = before.sign(ADA), both.sign(ADA)
+    assert both.read(old, 0.0) == both.read(new, 0.0) == after.read(new, 0.0) == ADA
+    for keys, token in ((before, new), (after, old)):
+        with pytest.raises(UnusableLink):
+            keys.read(token, 0.0)
+
+
+@pytest.mark.parametrize("token", ["a" * 20_000, "...", "a.b.c", "\ud800.a", "e30.AAAA", "%2e.%2e"])
+def test_what_is_no_token_is_refused(token: str) -> None:
+    with pytest.raises(UnusableLink):
+        KEYS.read(token, 0.0)
+
+
+def test_an_integer_and_a_string_are_two_users() -> None:
+    integer, string = (KEYS.read(KEYS.sign(Claims(user=u, ends=1)), 0.0).user for u in (42, "42"))
+    assert (type(integer), type(string)) == (int, str)
+
+
+def test_signed_words_that_are_no_claims_are_refused() -> None:
+    signed = KEYS.sign(msgspec.structs.replace(ADA, user=True))  # type: ignore[arg-type]
+    with pytest.raises(UnusableLink):
+        KEYS.read(signed, 0.0)
+
+
+def test_keys_are_needed_and_long_enough_and_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="TURNSTILE_PORTAL_KEY_FILE"):
+        LinkKeys("", "turnstile.")
+    with pytest.raises(ConfigurationError, match="portal_key: key 2 has 3 bytes") as refused:
+        Config(portal_key=f"{KEY},abc")
+    assert "abc" not in str(refused.value)
+    assert KEY not in repr(Config(portal_key=KEY))
+
+
+def test_a_link_has_so_many_datasets_and_each_once() -> None:
+    assert check_datasets(["b", "a", "b"]) == ("b", "a")
+    with pytest.raises(ConfigurationError, match=f"at most {MOST_DATASETS}"):
+        check_datasets([f"d{number}" for number in range(MOST_DATASETS + 1)])

@@ -1,0 +1,216 @@
+"""An owner is told no less than was spent, in epsilon, and nothing where the id is another's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streams.ledger.policies import measure_of
+from streams.operations.guarantees import epsilon_of
+from streams.portal.halted import Episode
+from streams.portal.links import Claims
+from streams.portal.owner import Owners
+from streams.portal.places import IndexFull
+from streams.portal.reading import Account, NotYet, Point
+from streams.schemas import Policy, User
+from streams.sdk.datasets import policy_from
+from streams.sdk.errors import ServiceUnavailable
+
+DELTA = 1e-5
+
+
+def policy(name: str, **given: Any) -> Policy:
+    terms: dict[str, Any] = {
+        "partitions": 2,
+        "measure": "zcdp",
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "budget": None,
+        "orders": None,
+        "odometer_step": None,
+        "on_exhaustion": "halt",
+        "user_ids": None,
+        **given,
+    }
+    return policy_from(name, **terms)
+
+
+def spent(policy: Policy, part: float, at: int | None = None) -> Point:
+    """A checkpoint of a part of the budget."""
+    row = measure_of(policy)
+    stated = row.stated(np.array(policy.budget)).tolist()
+    bound = stated if at is None else [stated[at]]
+    order = None if at is None else policy.orders[at]
+    return Point(int(100 * part), 50.0, tuple(b * part ** (1 / row.power) for b in bound), order)
+
+
+@dataclass
+class Records:
+    """Some records, of one user."""
+
+    policies: dict[str, Policy]
+    known: dict[str, Account] = field(default_factory=dict)
+    left_out: list[Episode] = field(default_factory=list)
+    closed: set[str] = field(default_factory=set)
+    as_of: float | None = 60.0
+    halts_since: float | None = 1.0
+    problem: Exception | None = None
+
+    def policy(self, dataset: str) -> Policy | None:
+        return self.policies.get(dataset)
+
+    def is_closed(self, dataset: str) -> bool:
+        return dataset in self.closed
+
+    def accounts(self, user: User, datasets: Collection[str]) -> dict[str, Account]:
+        if self.problem:
+            raise self.problem
+        assert user == "ada"
+        return {
+            name: found for name, found in self.known.items() if not datasets or name in datasets
+        }
+
+    def episodes(self, user: User) -> list[Episode]:
+        assert user == "ada"
+        return self.left_out
+
+
+def told(records: Records, *datasets: str, **claimed: Any) -> dict[str, Any]:
+    claims = Claims(user="ada", ends=100, datasets=datasets, **claimed)
+    return Owners(records, DELTA, lambda: 60.0).told(claims)
+
+
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
+def test_a_whole_budget_is_its_epsilon_and_a_part_is_less(measure: str) -> None:
+    dataset = policy("d", measure=measure)
+    at = 3 if measure == "renyi" else None
+    account = Account((spent(dataset, 0.25, at), spent(dataset, 1.0, at)))
+    (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
+    quarter, whole = shown["points"]
+    assert whole["epsilon"] == pytest.approx(shown["budget"], rel=1e-9)
+    assert shown["budget"] <= epsilon_of(dataset, DELTA) * (1 + 1e-9)
+    assert 0 < quarter["epsilon"] < whole["epsilon"]
+    assert quarter["share"] == pytest.approx(0.25)
+    assert (shown["state"], shown["spent"]) == ("spent", whole)
+
+
+STATES = """
+    account    closed  exhausted  state
+    part       no      no         open
+    part       no      yes        spent
+    whole      no      no         spent
+    part       yes     no         closed
+    nothing    no      no         open
+    nothing    no      yes        spent
+    nothing    yes     no         closed
+    forgotten  no      no         forgotten
+    forgotten  yes     yes        forgotten
+"""
+ROWS = [line.split() for line in STATES.strip().splitlines()[1:]]
+
+
+@pytest.mark.parametrize(("account", "closed", "exhausted", "state"), ROWS)
+def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state: str) -> None:
+    dataset = policy("d")
+    accounts = {
+        "part": Account((spent(dataset, 0.5),)),
+        "whole": Account((spent(dataset, 1.0),)),
+        "nothing": Account(),
+        "forgotten": Account(is_forgotten=True),
+    }
+    records = Records({"d": dataset}, {"d": accounts[account]})
+    records.closed = {"d"} if closed == "yes" else set()
+    records.left_out = [episode(exhausted=exhausted == "yes")]
+    (shown,) = told(records, "d")["datasets"]
+    assert shown["state"] == state
+    assert (shown["halts"] == []) == (state == "forgotten")
+
+
+def episode(**given: Any) -> Episode:
+    known = {
+        "dataset": "d",
+        "run": "r",
+        "first": 1,
+        "last": 2,
+        "began": 10.0,
+        "ended": 20.0,
+        "times": 2,
+        "is_roster": False,
+        "reason": "budget",
+        "exhausted": False,
+        "refused_by": "d",
+    }
+    return Episode(**{**known, **given})
+
+
+def test_only_the_datasets_of_the_link_are_shown_and_all_if_it_names_none() -> None:
+    policies = {name: policy(name) for name in ("a", "b", "c", "e")}
+    known = {name: Account((spent(policies[name], 0.5),)) for name in ("a", "b")}
+    records = Records(policies, known, [episode(dataset="c")])
+    for datasets, shown in (((), ["a", "b", "c"]), (("b",), ["b"]), (("e", "a"), ["e", "a"])):
+        assert [one["dataset"] for one in told(records, *datasets)["datasets"]] == shown
+
+
+def test_an_id_that_is_somebody_else_in_a_dataset_is_shown_nothing_of_it() -> None:
+    key, other = "0" * 16, "1" * 16
+    policies = {
+        "ids": policy("ids"),
+        "named": policy("named", pseudonyms=key),
+        "others": policy("others", pseudonyms=other),
+    }
+    known = {name: Account((spent(found, 0.5),)) for name, found in policies.items()}
+    known["unknown"] = known["ids"]
+    for pseudonyms, shown in ((None, "ids"), (key, "named"), (other, "others")):
+        seen = told(Records(policies, known), pseudonyms=pseudonyms)
+        assert [one["dataset"] for one in seen["datasets"]] == [shown]
+        assert seen["not_shown"] == 3
+        assert not any(name in str(seen) for name in known if name != shown)
+
+
+def test_a_checkpoint_of_another_policy_is_not_told_as_less() -> None:
+    account = Account((Point(1, 1.0, (0.1, 0.2), None),))
+    seen = told(
+        Records(
+            {
+                "d": policy(
+                    "d", measure="renyi", orders=[2.0], budget=[1.0], epsilon=None, delta=None
+                )
+            },
+            {"d": account},
+        )
+    )
+    assert (seen["datasets"], seen["not_shown"]) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "state"),
+    [(NotYet(0.25), "reading"), (IndexFull(), "away"), (ServiceUnavailable(), "away")],
+)
+def test_nothing_is_told_while_not_everything_is_known(problem: Exception, state: str) -> None:
+    seen = told(Records({"d": policy("d")}, {"d": Account()}, problem=problem))
+    assert seen["state"] == state
+    assert "datasets" not in seen
+
+
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
+def test_who_has_no_checkpoint_is_told_the_first_increment_and_never_nothing(measure: str) -> None:
+    dataset = policy("d", measure=measure)
+    (shown,) = told(Records({"d": dataset}), "d")["datasets"]
+    assert shown["points"] == []
+    assert shown["spent"]["share"] == pytest.approx(1 / 8)
+    ladder = range(len(dataset.orders)) if dataset.orders else [None]
+    for at in ladder:
+        account = Account((spent(dataset, 1 / 8, at),))
+        (counted,) = told(Records({"d": dataset}, {"d": account}), "d")["datasets"]
+        assert counted["spent"]["epsilon"] <= shown["spent"]["epsilon"] * (1 + 1e-6)
+
+
+def test_a_checkpoint_that_cannot_be_believed_is_not_told_as_less() -> None:
+    records = Records({"d": policy("d")}, {"d": Account(is_doubtful=True)})
+    for datasets in ((), ("d",)):
+        seen = told(records, *datasets)
+        assert (seen["datasets"], seen["not_shown"]) == ([], 1)
