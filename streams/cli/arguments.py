@@ -197,6 +197,17 @@ def _add_datasets(verbs: Any) -> None:
         metavar="DATASET",
         help="another dataset of the same users, whose budget every step has to fit as well",
     )
+    for right, what in (
+        ("charge", "open, charge and close runs of it"),
+        ("manage", "close it, forget its users and create datasets within it"),
+    ):
+        create.add_argument(
+            f"--allow-{right}",
+            nargs="+",
+            type=name_of,
+            metavar="PRINCIPAL",
+            help=f"who may {what}; requests of others are refused from then on",
+        )
     show = verb(
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", OBSERVER
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from msgspec import UnsetType
+from msgspec import UnsetType, to_builtins
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
@@ -92,6 +92,7 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
             within=options.within,
+            allow=_allow(options.allow_charge, options.allow_manage),
         )
     show(_policy(policy), options.json)
     return Exit.OK
@@ -240,8 +241,15 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "user_ids": policy.user_ids or "mixed",
         "within": policy.within or None,
         "pseudonyms": policy.pseudonyms or None,
+        "allow": to_builtins(policy.allow) if policy.allow else None,
         "partitions": policy.partitions,
     }
+
+
+def _allow(charge: list[str] | None, manage: list[str] | None) -> dict[str, list[str]] | None:
+    given = {"charge": charge, "manage": manage}
+    named = {right: names for right, names in given.items() if names is not None}
+    return named or None
 
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:

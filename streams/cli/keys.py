@@ -1,4 +1,4 @@
-"""`turnstile keys`: the keys by which decisions are signed."""
+"""`turnstile keys`: the keys by which decisions and requests are signed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from streams.cli.output import Exit, note, show
 from streams.config import Config, ConfigurationError
 from streams.wire.signatures import id_of, new_keys
 
+_NAMES = {
+    # what is signed: the settings of the private and of the public key, who is to have the former
+    "decisions": (
+        "signing_key",
+        "trusted_keys",
+        "can sign decisions: show it to the workers alone",
+    ),
+    "requests": (
+        "request_key",
+        "public_key",
+        "can ask in the name of the principal: show it to that client alone",
+    ),
+    "operator": (
+        "operator_key",
+        "operator_keys",
+        "says whose requests count: show it to nobody, and to no worker",
+    ),
+}
+
 
 def new(options: argparse.Namespace, config: Config) -> int:
     """A pair of keys: the private one into a file, if there is one."""
@@ -20,13 +39,14 @@ def new(options: argparse.Namespace, config: Config) -> int:
             f"keys need a package that is not installed ({error}): install dp-turnstile with its "
             "extra `secure`"
         ) from error
-    pair = {"id": id_of(public), "trusted_keys": public}
+    secret, shown, who = _NAMES[options.purpose]
+    pair = {"id": id_of(public), shown: public}
     if options.out is None:
-        pair["signing_key"] = private
-        note("whoever has signing_key can sign decisions: show it to the workers alone")
+        pair[secret] = private
+        note(f"whoever has {secret} {who}")
     else:
         write_secret(options.out, private)
-        pair["signing_key_file"] = str(options.out)
+        pair[f"{secret}_file"] = str(options.out)
     show(pair, options.json)
     return Exit.OK
 

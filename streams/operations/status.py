@@ -128,8 +128,16 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
-    count = topics_of(config).partitions
-    return _datasets(_summaries(config, count))
+    return _datasets(read_inventories(config))
+
+
+def read_inventories(config: Config) -> list[Inventory]:
+    """What every partition holds in a few numbers, in their order, by now.
+
+    Raises:
+        Unavailable: Kafka or Redis does not answer, or a partition was never decided.
+    """
+    return _summaries(config, topics_of(config).partitions)
 
 
 def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:

@@ -180,7 +180,8 @@ class Turnstile:
             allow: principals that may "charge" the dataset (open, charge and close runs, enrol
                 users) and that may "manage" it (withdraw and close it, forget users, create
                 datasets within it), whose requests have to be signed. None: those of the dataset
-                that it is within, or everybody. It never changes; the key of a principal does.
+                that it is within, or everybody. A right that it does not name is nobody's. It never
+                changes; the key of a principal does.
             timeout: seconds to wait for all partitions.
 
         Returns:

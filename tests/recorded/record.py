@@ -16,6 +16,8 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
     forgotten   version 3: users who are forgotten in the midst of rosters, datasets within others
               and runs that keep participations apart
     closed    version 3: datasets that are closed, one after the other, and asked for all the same
+    signed    version 3: requests that are signed, of those who may and of those who may not, while
+              keys of principals and of the operator change
 """
 
 import sys
@@ -29,11 +31,13 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import tariff
 from streams.ledger.ledger import Output
-from streams.schemas import CloseDataset, Decision, Forget
+from streams.schemas import Allow, CloseDataset, Decision, Forget
 from streams.wire.partitioner import partitions_of
+from tests.keys import OPERATOR, binding, registration
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
+from tests.unit.ledger.signed_logs import SignedLog
 
 HERE = Path(__file__).parent
 
@@ -454,6 +458,69 @@ def make_closed(seed: int) -> Log:
     return log
 
 
+ALLOWING = {
+    "person": {"budget": 0.6, "allow": Allow(charge=["alice"], manage=["mary"])},
+    "ads": {"measure": "gdp", "budget": 0.9, "within": "person", "allow": Allow(charge=["anna"])},
+    "news": {"budget": 0.5, "within": "person"},
+    "open": {"budget": 0.4},
+}
+
+
+def make_signed(seed: int) -> Log:
+    """Principals of whom some may, with keys that change; now and then somebody else asks."""
+    rng = np.random.default_rng(700 + seed)
+    log = SignedLog(partitions=3, partition=1)
+    users = [u for u, p in enumerate(partitions_of(np.arange(60), 3)) if p == 1]
+    names, keys = ["alice", "anna", "mary", "cora", "bob"], dict.fromkeys(range(5), 0)
+    operator = OPERATOR
+    log.tell(binding())
+
+    def register(number: int, who: int, key: Any) -> None:
+        record = registration(names[who], 10 * number, key=key, creates=names[who] == "cora")
+        log.tell(record, key=operator)
+
+    for who in range(5):
+        register(1 + who, who, f"{names[who]}, 0")
+    creators = ["cora", "mary", "mary", "cora"]
+    for (name, policy), creator in zip(ALLOWING.items(), creators, strict=True):
+        for by in (names[int(rng.integers(5))], creator):
+            with log.signing(by, key=f"{by}, 0"):
+                log.create(name, **policy)
+    for number in range(10, 190):
+        name, who = str(rng.choice(list(ALLOWING))), int(rng.integers(5))
+        if rng.random() < 0.7:  # somebody who may
+            who = {"ads": 1}.get(name, 0)
+        key = f"{names[who]}, {keys[who]}"
+        kind, about = int(rng.integers(14)), {"dataset": name}
+        if kind == 0:
+            keys[who] += int(rng.integers(2))
+            register(number, who, [UNSET, f"{names[who]}, {keys[who]}"][int(rng.random() < 0.7)])
+        elif kind == 1:
+            log.send(log.records[-int(rng.integers(1, min(60, len(log.records))))])
+        elif kind == 2 and number % 5 == 0:
+            log.tell(binding(10 * number, f"operator {number}"), key=operator)
+            operator = f"operator {number}"
+        else:
+            wrong = [{"key": "thief"}, {"partition": 0}, {"log": bytes(15) + b"1"}]
+            how = wrong[int(rng.integers(3))] if kind == 3 else {}
+            with log.signing(names[who], **{"key": key, **how}):
+                state = log.ledger.runs.get((name, "r"))
+                if state is None or kind == 4:
+                    log.open(attempt=0, request=f"o{number}", **about)
+                elif kind == 5:
+                    log.send(
+                        Forget(v=3, request=f"f{number}", user=users[number % 7], dataset=name)
+                    )
+                elif kind == 6 and number > 150:
+                    log.send(CloseDataset(v=3, dataset=name, request=f"c{number}"))
+                else:
+                    norms = rng.choice([0.0, 0.3, 1.0], len(users))
+                    last = state.step + 1, users, norms, 6.0
+                    log.charge(*last, attempt=state.attempt, **about)
+    log.audit()
+    return log
+
+
 MAKERS = {
     "first": make_first,
     "second": make_second,
@@ -462,6 +529,7 @@ MAKERS = {
     "separated": make_separated,
     "forgotten": make_forgotten,
     "closed": make_closed,
+    "signed": make_signed,
 }
 
 

@@ -111,6 +111,13 @@ def test_the_closed_recordings_hold_datasets_that_have_ended():
     assert Reason.DATASET_CLOSED in reasons
 
 
+def test_the_signed_recordings_hold_those_who_may_and_those_who_may_not():
+    types, reasons = kinds_in("signed")
+    operator = {("operator-bound", 3), ("principal-registered", 3)}
+    assert types >= operator | {("nested-decision", 3), ("decision", 3), ("rejected", 3)}
+    assert reasons >= {Reason.NOT_ALLOWED, Reason.SUPERSEDED}
+
+
 class StoredState(msgspec.Struct):
     """What a release kept of a recorded log."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
 from streams.schemas import VERSION, CreateDataset, WithdrawDataset, encode
@@ -30,11 +30,15 @@ from streams.sdk.errors import (
     StepContentChanged,
 )
 from streams.sdk.followers import Followed, Reading
+from streams.sdk.principals import allow_from
 from streams.sdk.rosters import Roster
 from streams.sdk.steps import StepDecision
 from tests.simulation.clock import Fibre
 from tests.simulation.told import Content, RosterDecided, Told
 from tests.simulation.world import World, Wrong
+
+if TYPE_CHECKING:
+    from tests.simulation.clients_signed import Signing
 
 LEVELS = 4
 """Of a roster; norms are quarters."""
@@ -58,7 +62,8 @@ class SimulatedConnection(Connection):
     """What one client has of the service."""
 
     def __init__(self, world: World, fibre: Fibre, name: str) -> None:
-        super().__init__(world.broker.partitions, world.rng.choice((1.0, 4.0, 15.0)))
+        timeout = world.rng.choice((1.0, 4.0, 15.0))
+        super().__init__(world.broker.partitions, timeout, world.broker.topic)
         self.world = world
         self._fibre = fibre
         self._name = name
@@ -88,6 +93,9 @@ class SimulatedConnection(Connection):
 
     def new_token(self) -> str:
         return self.world.token(self._name)
+
+    def now(self) -> int:
+        return int(self.new_token().rpartition("-")[2])  # what comes later is higher
 
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
         raise NotImplementedError("no client of the simulation follows topics")
@@ -183,6 +191,7 @@ class Trainer:
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
+        self.signing: Signing | None = None  # it signs what it asks
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
         self.contents: dict[int, Content] = {}
@@ -197,7 +206,8 @@ class Trainer:
             self._lives += 1
             connection = SimulatedConnection(self.world, fibre, f"{self.name}.{self._lives}")
             try:
-                with Turnstile(connection=connection) as turnstile:
+                who = self.signing.credentials(self.name) if self.signing else {}
+                with Turnstile(connection=connection, **who) as turnstile:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
@@ -207,6 +217,10 @@ class Trainer:
                 if not self.shares_run and not self.closes:
                     raise
                 self.is_closed = True
+            except RequestRejected as error:
+                if self.signing is None or error.reason != "not-allowed":
+                    raise
+                self._note("is not known, or by another key")
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
@@ -367,14 +381,17 @@ class Trainer:
         plan.policies.append(terms)
         plan.contradicted = True
         unsaid = dict.fromkeys(("epsilon", "delta", "orders", "odometer_step", "user_ids"))
-        other = policy_from(name, partitions=world.broker.partitions, **(unsaid | terms))
+        terms = unsaid | terms | {"allow": allow_from(terms.get("allow"))}
+        other = policy_from(name, partitions=world.broker.partitions, **terms)
         partition = world.rng.randrange(world.broker.partitions)
         self._note(f"has another policy of {name} in {partition}")
         for request in (
             WithdrawDataset(v=VERSION, dataset=name, request=world.token(self.name)),
             CreateDataset(v=VERSION, policy=other, request=world.token(self.name)),
         ):
-            world.append(partition, encode(request))
+            sign = self.signing
+            value = sign.signed(self.name, partition, request) if sign else encode(request)
+            world.append(partition, value)
 
     def _note(self, what: str) -> None:
         self.world.note(self.name, what)

@@ -21,6 +21,7 @@ from streams.worker.stops import StopReason
 from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
+from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
 from tests.simulation.group import Group
@@ -64,6 +65,20 @@ class Simulation:
         self._apart = Random(f"separations of {seed}")
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
+        self.signing: Signing | None = None
+        if Random(f"signs of {seed}").random() < 0.3:
+            self._have_all_sign(seed)
+
+    def _have_all_sign(self, seed: int) -> None:
+        """An operator says whose keys count, and datasets name those who charge them."""
+        names = [trainer.name for trainer in self.trainers]
+        self.signing = Signing(seed, self.world, names)
+        for trainer in self.trainers:
+            trainer.signing = self.signing
+            for plan in trainer.plan.chain:
+                for policies in (plan.policies, [trainer.policies[plan.dataset]]):
+                    for policy in policies:
+                        policy["allow"] = self.signing.allow
 
     def _cast(self) -> list[Trainer]:
         rng = self.world.rng
@@ -185,6 +200,10 @@ class Simulation:
             trainer.quota = world.rng.randint(1, 6)
         faults = [world.start(work) for work in inject(world, self)]
         clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
+        if self.signing is not None:
+            self.signing.begin()
+            clients.append(world.start(Fibre(self.signing.operate).run()))
+            faults.append(world.start(self.signing.steal()))
         over = world.loop.time() + _CHAOS_SECONDS
         if catastrophe is None:
             await asyncio.wait(clients, timeout=_CHAOS_SECONDS)

@@ -33,3 +33,13 @@ def test_without_a_file_both_are_printed_whatever_the_settings_are(
     assert main(["keys", "new", "--json"]) == 0
     pair = json.loads(capsys.readouterr().out)
     assert Signer(pair["signing_key"]).public == pair["trusted_keys"]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "private", "public"),
+    [("requests", "request_key", "public_key"), ("operator", "operator_key", "operator_keys")],
+)
+def test_keys_are_named_as_the_settings_that_they_are_for(capsys, purpose, private, public):
+    assert main(["keys", "new", "--for", purpose, "--json"]) == 0
+    pair = json.loads(capsys.readouterr().out)
+    assert Signer(pair[private]).public == pair[public]
