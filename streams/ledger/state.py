@@ -29,12 +29,14 @@ from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
 from streams.ledger.rosters import MemberChanges, Rosters
-from streams.ledger.runs import Runs
+from streams.ledger.runs import Runs, RunState, RunSummary, counted
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Policy, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
+MOST_RUNS = 500
+"""Of a summary, which is shown every few seconds."""
 
 
 class LayoutMismatch(Exception):
@@ -82,6 +84,7 @@ class Summary(msgspec.Struct, frozen=True):
     datasets: dict[str, DatasetSummary]
     open_runs: int
     closed_runs: int
+    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
 
 
 class Kept(Protocol):
@@ -217,7 +220,18 @@ class State:
             )
             for name, accounts in self.datasets.items()
         }
-        return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed)
+        known = sorted(self.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+        runs = [self._run_summary(*entry) for entry in known[:MOST_RUNS]]
+        return Summary(datasets, len(self.runs) - self.runs.closed, self.runs.closed, runs)
+
+    def _run_summary(self, address: Address, run: RunState) -> RunSummary:
+        if run.of_roster and address in self.rosters:
+            members = self.rosters.members[address]
+            counts: tuple[int, int] | None = len(members), len(members.halted)
+        else:
+            counts = counted(run)
+        users, halted = counts or (None, None)
+        return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""
