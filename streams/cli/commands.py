@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -13,11 +14,11 @@ from msgspec import UnsetType, to_builtins
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
-from streams.cli.output import Exit, note, show
+from streams.cli.output import Exit, note, show, show_table
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
-from streams.operations.guarantees import epsilon_of, spent_epsilon
+from streams.operations.guarantees import budget_of, epsilon_of, spent_epsilon
 from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
 from streams.schemas import OdometerCheckpoint, Policy, User
 from streams.sdk.client import Turnstile
@@ -167,9 +168,37 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
 
 def dataset_list(options: argparse.Namespace, config: Config) -> int:
     """All datasets."""
-    for _, dataset in sorted(read_datasets(config).items()):
-        show(_dataset(dataset, options.delta), options.json)
+    found = [dataset for _, dataset in sorted(read_datasets(config).items())]
+    if options.json:
+        for dataset in found:
+            show(_dataset(dataset, options.delta), True)
+    elif found:
+        show_table(_LISTED, [_row(dataset, options.delta) for dataset in found], _LISTED_WORDS)
+    else:
+        note("turnstile: there are no datasets: `turnstile dataset create` makes one")
     return Exit.OK
+
+
+_LISTED = (
+    *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
+    *("state", "within"),
+)
+_LISTED_WORDS = ("dataset", "measure", "budget", "state", "within")
+
+
+def _row(dataset: DatasetStatus, delta: float) -> list[object]:
+    policy = dataset.policy
+    return [
+        policy.dataset,
+        policy.measure,
+        budget_of(policy),
+        epsilon_of(policy, delta),
+        delta,
+        dataset.users,
+        dataset.exhausted,
+        "closed" if dataset.closed else "open",
+        policy.within or None,
+    ]
 
 
 def halts(options: argparse.Namespace, config: Config) -> int:
@@ -260,16 +289,27 @@ class Policies:
     """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
 
     def __init__(self, config: Config, partitions: int) -> None:
+        self._config = config
+        self._asked: set[str] = set()
         try:
             self._datasets = datasets_of(read_glances(config, partitions))
+            self._is_there = True
         except Unavailable as error:
             note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
-            self._datasets = {}
+            self._datasets, self._is_there = {}, False
 
     def epsilon(self, checkpoint: OdometerCheckpoint, delta: float) -> float | None:
         """What a bound implies at delta; None if the policy is not known."""
-        found = self._datasets.get(checkpoint.dataset)
+        found = self._of(checkpoint.dataset)
         if found is None:
             return None
         order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
         return spent_epsilon(found.policy, checkpoint.bound, order, delta)
+
+    def _of(self, dataset: str) -> DatasetStatus | None:
+        """A new dataset is waited for once, until the owners of the partitions have told of it."""
+        if dataset not in self._datasets and dataset not in self._asked and self._is_there:
+            self._asked.add(dataset)
+            with suppress(Unavailable):
+                self._datasets = read_datasets(self._config)
+        return self._datasets.get(dataset)

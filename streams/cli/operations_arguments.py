@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streams.cli.options import OBSERVER, Later, add_delta, address_of, verb
+from streams.cli.options import OBSERVER, Later, add_delta, address_of, name_of, verb
 from streams.cli.serving import add_serving
 
 completion = Later("streams.cli.completion")
 dashboard = Later("streams.cli.dashboard")
 doctor = Later("streams.cli.doctor")
+runs = Later("streams.cli.runs")
 status = Later("streams.cli.status")
 top = Later("streams.cli.top")
 
@@ -40,6 +41,17 @@ def add_operations(verbs: Any) -> None:
         "`turnstile dataset list --json` has the datasets.",
     )
     add_delta(shown)
+    listed = verb(
+        verbs,
+        "runs",
+        runs.runs,
+        "how far each run is, open, interrupted or closed, and how many users are halted",
+        OBSERVER,
+        "As the owners of the partitions last said, which they do every two seconds; no state is "
+        "read. Users are those of the last step, or of the roster. How many are halted is data "
+        "about people: publish nothing of it.",
+    )
+    listed.add_argument("--dataset", type=name_of, help="of this dataset only")
     examined = verb(
         verbs,
         "doctor",

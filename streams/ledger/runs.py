@@ -150,5 +150,28 @@ def stored_decision(
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 
 
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run in one partition, in numbers."""
+
+    dataset: str
+    run: str
+    attempt: int
+    step: int  # the last one decided, -1 before the first
+    closed: bool
+    users: int | None = None  # in the last step, or members; None where that is not kept
+    halted: int | None = None  # of these
+
+
+def counted(run: RunState) -> tuple[int, int] | None:
+    """Users of the last step of an open run, and how many of them were halted, if it says so."""
+    if not run.decision:
+        return None
+    decision = msgspec.msgpack.decode(run.decision, type=_AnyDecision)
+    if isinstance(decision, RosterDecision):
+        return None  # it says what changed
+    admitted = int.from_bytes(decision.admitted, "little").bit_count()
+    return decision.users, decision.users - admitted
+
+
 def _is_closed(run: RunState) -> str:
     return f"run {run.run!r} was closed after step {run.step}: charge under another run"

@@ -31,12 +31,14 @@ from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
 from streams.ledger.impasse import Impasse
 from streams.ledger.principals import BoundOperator, Operators, Principal, Principals
 from streams.ledger.rosters import MemberChanges, Rosters
-from streams.ledger.runs import Runs
+from streams.ledger.runs import Runs, RunState, RunSummary, counted
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Forget, Policy, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
+MOST_RUNS = 500
+"""Of a summary, which is shown every few seconds."""
 
 
 class LayoutMismatch(Impasse):
@@ -80,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
     closed_runs: int
     operator: bytes = b""  # its public key, once one is bound
     principals: dict[str, Principal] = {}
+    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
 
 
 class Kept(Protocol):
@@ -241,14 +244,24 @@ class State:
             )
             for name, accounts in self.datasets.items()
         }
-        principals = {name: principal for (name,), principal in sorted(self.principals.items())}
+        known = sorted(self.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
         return Summary(
             datasets,
             len(self.runs) - self.runs.closed,
             self.runs.closed,
             self.operator[()].key if self.operator else b"",
-            principals,
+            {name: principal for (name,), principal in sorted(self.principals.items())},
+            [self._run_summary(*entry) for entry in known[:MOST_RUNS]],
         )
+
+    def _run_summary(self, address: Address, run: RunState) -> RunSummary:
+        if run.of_roster and address in self.rosters:
+            members = self.rosters.members[address]
+            counts: tuple[int, int] | None = len(members), len(members.halted)
+        else:
+            counts = counted(run)
+        users, halted = counts or (None, None)
+        return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""

@@ -1,0 +1,106 @@
+"""A run is told to be where all partitions are, and interrupted only when it is sure."""
+
+from __future__ import annotations
+
+import pytest
+
+from streams.ledger.runs import RunSummary
+from streams.ledger.state import MOST_RUNS, Summary
+from streams.operations.errors import Unavailable
+from streams.operations.runs import RunStatus, runs_of
+from streams.schemas import encode
+from streams.sdk.client import Turnstile
+from streams.store.port import Glance
+from streams.store.vital_signs import Inventory
+
+# What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
+STATES = """
+    first     second    still  state        step  charged
+    4 1 open  4 1 open  yes    open         4     4
+    4 1 open  3 1 open  yes    interrupted  3     4
+    4 1 open  3 1 open  no     open         3     4
+    4 2 open  4 1 open  yes    interrupted  4     4
+    4 1 open  -         yes    interrupted  -1    4
+    4 1 open  -         no     open         -1    4
+    4 1 shut  4 1 open  yes    interrupted  4     4
+    4 1 shut  4 1 open  no     open         4     4
+    4 1 shut  4 1 shut  yes    closed       4     4
+    4 1 shut  4 1 shut  no     closed       4     4
+"""
+ROWS = [tuple(line.split("  ")) for line in STATES.strip().splitlines()[1:]]
+ROWS = [tuple(word.strip() for word in row if word.strip()) for row in ROWS]
+
+
+def glance(runs: list[RunSummary], last: int = 7, decided: int = 8, closed: int = 0) -> Glance:
+    inventory = Inventory(last, Summary({}, len(runs), closed, runs))
+    meta = {"next": str(decided), "last": "7"}
+    return Glance(0, meta, 0, b"", encode(inventory), {})
+
+
+def said(words: str) -> list[RunSummary]:
+    if words == "-":
+        return []
+    step, attempt, state = words.split()
+    return [RunSummary("d", "r", int(attempt), int(step), state == "shut", 10, 3)]
+
+
+@pytest.mark.parametrize(("first", "second", "still", "state", "step", "charged"), ROWS)
+def test_the_state_of_a_run(
+    first: str, second: str, still: str, state: str, step: str, charged: str
+) -> None:
+    glances = [glance(said(first)), glance(said(second))]
+    ((run,), _) = runs_of(glances, [8, 8 if still == "yes" else 9])
+    assert (run.state, run.step, run.charged) == (state, int(step), int(charged))
+    if still == "no":  # an owner that has not said what came of the last record
+        late = [glance(said(first)), glance(said(second), last=6)]
+        assert runs_of(late, [8, 8]).runs[0].state == state
+
+
+def test_users_are_told_where_every_partition_knows_them() -> None:
+    known, unknown = said("4 1 open"), [RunSummary("d", "r", 1, 4, False)]
+    runs = [runs_of([glance(known), glance(other)], [8, 8]).runs[0] for other in (known, unknown)]
+    assert [(run.users, run.halted) for run in runs] == [(20, 6), (None, None)]
+
+
+def test_a_partition_of_which_nobody_has_said_anything_is_no_empty_one() -> None:
+    silent = Glance(0, {}, None, b"", b"", {})
+    with pytest.raises(Unavailable, match=r"partitions \[1\]"):
+        runs_of([glance(said("4 1 open")), silent], [8, 0])
+
+
+def test_runs_of_a_service_with_dense_steps_and_rosters() -> None:
+    with Turnstile.in_memory(partitions=2) as t:
+        t.create_dataset("d", budget=1.0)
+        t.create_dataset("e", measure="renyi", orders=[2.0], budget=[1.0])
+        dense, closed = t.run("d", "dense"), t.run("d", "closed")
+        for norm in (1.0, 1.0, 1.0):  # the third does not fit
+            dense.charge(["a", "b", "c"], [norm, norm, 0.1], noise_stddev=1.0)
+        closed.close()
+        roster = t.run("e", "roster").enrol(range(8), clip_norm=1.0)
+        for _ in range(2):
+            roster.charge(noise_stddev=1.0)
+        t.run("d", "unused")
+        summaries = [ledger.summary() for ledger in t._connection.ledgers]
+    glances = [
+        Glance(0, {"next": "8", "last": "7"}, 0, b"", encode(Inventory(7, summary)), {})
+        for summary in summaries
+    ]
+    runs = runs_of(glances, [8, 8]).runs
+    assert runs == [
+        RunStatus("d", "dense", "open", 2, 2, 1, 3, 2),
+        RunStatus("d", "unused", "open", -1, -1, 1, None, None),
+        RunStatus("e", "roster", "open", 1, 1, 1, 8, 8),
+        RunStatus("d", "closed", "closed", -1, -1, 1, None, None),
+    ]
+
+
+def test_a_summary_tells_of_the_open_runs_first_and_of_a_few() -> None:
+    with Turnstile.in_memory(partitions=1) as t:
+        t.create_dataset("d", budget=1.0)
+        for number in range(MOST_RUNS + 5):
+            t.run("d", f"a-{number}").close()
+        t.run("d", "z")
+        (summary,) = (ledger.summary() for ledger in t._connection.ledgers)
+    seen = runs_of([glance(summary.runs, closed=summary.closed_runs)], [8])
+    assert len(seen.runs) == MOST_RUNS
+    assert (seen.runs[0].run, seen.closed_besides) == ("z", 6)
