@@ -25,6 +25,7 @@ from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
 from streams.ledger.apart import Participants, Separations
+from streams.ledger.arrivals import Arrival
 from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
@@ -176,6 +177,8 @@ class State:
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
+        moved: (dataset,) -> the id of the log that may take it, if one may.
+        arrivals: (dataset,) -> how much of it is here, if it came from another log.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
     """
@@ -192,6 +195,8 @@ class State:
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
+        self.moved: Tracked[str] = self._keep(Tracked("moved", str))
+        self.arrivals: Tracked[Arrival] = self._keep(Tracked("arrival", Arrival))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
         self.policies.known_as = self.forgotten.known_as

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from streams.ledger.ledger import LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import LayoutMismatch, Ledger, LostErasureKey, Output
 from streams.schemas import encode
 from streams.store.holding import Holding
 from streams.store.port import Verdict
@@ -50,7 +50,7 @@ from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, parcels_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
-from streams.worker.stops import Stop, Stops, written_for_others
+from streams.worker.stops import Stop, StopReason, Stops, written_for_others
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -285,6 +285,9 @@ class Processor:
             except LayoutMismatch as mismatch:
                 # What it applied of this batch is never committed: the memory goes no further.
                 await self._halt(written_for_others(mismatch.reason, mismatch.remedy))
+                break
+            except LostErasureKey as lost:
+                await self._halt(Stop(StopReason.ERASURE_KEY, lost.reason, lost.remedy))
                 break
             if committing:
                 await committing

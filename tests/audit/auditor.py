@@ -24,6 +24,14 @@ from kafka.partitioner.default import murmur2
 
 from tests.audit.auditor_accounts import Account, Dataset, exact_cost
 from tests.audit.auditor_forgotten import Names, outermost_of, renamed, spend_the_rest
+from tests.audit.auditor_moved import (
+    Arrival,
+    accounts_of,
+    arrival_of,
+    is_the_same,
+    keys_of,
+    with_part,
+)
 from tests.audit.auditor_requests import (
     NOT_GIVEN,
     Rejection,
@@ -121,6 +129,9 @@ class Auditor:
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
         self.names = [Names(topic) for _ in range(partitions)]
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
+        self.arrivals: list[dict[str, Arrival]] = [{} for _ in range(partitions)]
+        self.moves: list[dict[str, str]] = [{} for _ in range(partitions)]  # dataset -> log
+        self._topic = topic.hex()
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 
@@ -161,6 +172,10 @@ class Auditor:
                     answer = self._close_dataset(place, request)
                 case "forget":
                     answer = self._forget(place, request)
+                case "receive-dataset":
+                    answer = self._receive(place, request)
+                case "balances":
+                    answer = self._take(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -174,7 +189,8 @@ class Auditor:
 
     def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
         names = "dataset", "run", "attempt", "step", "request"
-        address = {name: request.get(name) for name in names}
+        given = {name: value for name, value in request.items() if value is not NOT_GIVEN}
+        address = {name: given.get(name) for name in names}
         if "policy" in request:
             address["dataset"] = request["policy"]["dataset"]
         run = self.runs[partition].get((address["dataset"], address["run"]))
@@ -183,6 +199,37 @@ class Auditor:
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         policy, version = request["policy"], request["v"]
+        chain = self._check_policy(partition, policy)
+        known = self.datasets[partition].get(policy["dataset"])
+        unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
+        if known is None and chain and chain[0].is_closed:
+            raise Rejection("dataset-closed")
+        if known is None and chain:
+            self._check_arrived(partition, chain[0].policy["dataset"])
+        if known is None and policy["within"] is not NOT_GIVEN and not chain:
+            raise Rejection("unknown-dataset")
+        self._has_had_datasets[partition] = True
+        if known is None:
+            kinds = chain[0].policy["user_ids"] if chain else "one-kind"
+            stored = {**policy, "user_ids": kinds} if unsaid else policy
+            known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
+        elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
+            not unsaid and known.kinds != Dataset(policy).kinds
+        ):
+            raise Rejection("policy-changed")
+        if known.is_closed:
+            raise Rejection("dataset-closed")
+        return {
+            "type": "dataset-created",
+            "v": version,
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "policy": policy_in(version, known.policy),
+        }
+
+    def _check_policy(self, partition: int, policy: dict[str, Any]) -> list[Dataset]:
+        """Check a policy by itself, and what those allow that it is within: these."""
         orders, count = policy["orders"], 1
         if policy["measure"] == "renyi":
             count = len(orders)
@@ -215,37 +262,104 @@ class Auditor:
             if not self._has_had_datasets[partition]:
                 raise Stopped
             raise Rejection("invalid-policy")
-        known = self.datasets[partition].get(policy["dataset"])
-        unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
-        if known is None and policy["within"] is not NOT_GIVEN and not chain:
-            raise Rejection("unknown-dataset")
-        if known is None and chain and chain[0].is_closed:
-            raise Rejection("dataset-closed")
-        self._has_had_datasets[partition] = True
-        if known is None:
-            kinds = chain[0].policy["user_ids"] if chain else "one-kind"
-            stored = {**policy, "user_ids": kinds} if unsaid else policy
-            known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
-        elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
-            not unsaid and known.kinds != Dataset(policy).kinds
+        return chain
+
+    def _receive(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        policy, arrivals = request["policy"], self.arrivals[partition]
+        name = policy["dataset"]
+        chain = self._check_policy(partition, policy)
+        if name not in self.datasets[partition]:
+            if policy["within"] is not NOT_GIVEN and not chain:
+                raise Rejection("unknown-dataset")
+            around = arrivals.get(policy["within"]) if chain else None
+            if chain and (
+                around is None
+                or around.said["origin"] != request["origin"]
+                or self._has_arrived(partition, policy["within"])
+            ):
+                raise Rejection("dataset-moving")
+            arrivals[name] = arrival_of(request, partition)
+            self._has_had_datasets[partition] = True
+            self.datasets[partition][name] = Dataset(policy, is_closed=request["closed"])
+            self.names[partition].other_keys += keys_of(request)
+        elif name not in arrivals or not is_the_same(arrivals[name], request):
+            raise Rejection("dataset-moving")
+        return self._received(place, request, name)
+
+    def _take(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, _ = place
+        name, arrivals = request["dataset"], self.arrivals[partition]
+        dataset, *outer = self._chain(partition, name)
+        if name not in arrivals:
+            raise Rejection("dataset-moving")
+        after = with_part(arrivals[name], request)
+        users = numbers_of(request["users"], "q")
+        if len(users) > _MOST_USERS:
+            raise Rejection("too-large")
+        accounts = accounts_of(request, dataset)
+        if (
+            request["forgotten"]
+            and not outer
+            and any(any(dataset.left(account)) for account in accounts.values())
         ):
-            raise Rejection("policy-changed")
-        if known.is_closed:
-            raise Rejection("dataset-closed")
+            raise Rejection("invalid-balances")
+        if any(accounts.keys() - other.accounts.keys() for other in outer):
+            raise Rejection("invalid-balances")
+        after.check_digest()
+        if accounts.keys() & dataset.accounts.keys() or len(accounts) < len(users):
+            raise Rejection("duplicate-user")
+        if not request["forgotten"]:
+            self._check_homes(partition, [dataset], list(accounts))
+        dataset.accounts |= accounts
+        arrivals[name] = after
+        answer = self.charged[place] = self._received(place, request, name)
+        if request["forgotten"]:
+            self.names[partition].of((outer or [dataset])[-1]).update(accounts)
+            return answer
+        for user, account in accounts.items():
+            first = Account(account.spent, account.used, 1, account.order).bound(dataset)
+            if (bound := account.bound(dataset)) != first:
+                self.checkpoints.add((name, user, *place, bound))
+                if dataset.binds:
+                    self.bound_orders[name, user, *place] = dataset.orders[account.order or 0]
+        return answer
+
+    def _received(self, place: Place, request: dict[str, Any], name: str) -> dict[str, Any]:
+        arrival = self.arrivals[place[0]][name]
         return {
-            "type": "dataset-created",
-            "v": version,
+            "type": "dataset-received",
+            "v": request["v"],
+            "dataset": name,
             "request": request["request"],
-            "partition": partition,
-            "offset": offset,
-            "policy": policy_in(version, known.policy),
+            "partition": place[0],
+            "offset": place[1],
+            "received": arrival.received,
+            "parts": arrival.said["parts"],
+            "digest": arrival.reached,
         }
+
+    def _check_arrived(self, partition: int, name: str) -> None:
+        if not self._has_arrived(partition, name):
+            raise Rejection("dataset-moving")
+
+    def _has_arrived(self, partition: int, name: str) -> bool:
+        """Whether everything is there that comes with a dataset and all around and within it."""
+        datasets, arrivals = self.datasets[partition], self.arrivals[partition]
+        outermost = outermost_of(datasets, name)
+        if outermost not in arrivals:
+            return True
+        coming = [arrivals[n] for n in arrivals if outermost_of(datasets, n) == outermost]
+        brings = arrivals[outermost].said["brings"]
+        return len(coming) == brings + 1 and all(one.is_complete for one in coming)
 
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         name = request["dataset"]
         if name in self.datasets[partition] and self.datasets[partition][name].is_closed:
             raise Rejection("dataset-closed")
+        if name in self.arrivals[partition]:
+            raise Rejection("dataset-in-use")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
@@ -278,6 +392,7 @@ class Auditor:
         chain = self._chain(partition, name, version)
         if chain[0].is_closed:
             raise Rejection("dataset-closed")
+        self._check_arrived(partition, chain[0].policy["dataset"])
         return chain
 
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -326,6 +441,14 @@ class Auditor:
             for inner in datasets
             if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
         )
+        if (to := request["moves_to"]) is not NOT_GIVEN:
+            moves = self.moves[partition]
+            if len(self._chain(partition, name)) > 1 or to == self._topic:
+                raise Rejection("dataset-moving")
+            if moves.get(name, to) != to:
+                raise Rejection("dataset-moving")
+            self._check_arrived(partition, name)
+            moves |= dict.fromkeys(closed, to)
         for inner in closed:
             datasets[inner].is_closed = True
         for (dataset, _), run in self.runs[partition].items():
@@ -339,6 +462,7 @@ class Auditor:
             "partition": partition,
             "offset": offset,
             "datasets": closed,
+            **({"moves_to": self.moves[partition][name]} if name in self.moves[partition] else {}),
         }
 
     def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -347,12 +471,18 @@ class Auditor:
         keys = {name: d.policy["pseudonyms"] for name, d in datasets.items()}
         if request["dataset"] is not NOT_GIVEN:
             self._dataset(partition, request["dataset"])
+            outer = outermost_of(datasets, request["dataset"])
+            if outer in self.moves[partition]:
+                raise Rejection("dataset-moving")
+            self._check_arrived(partition, outer)
             if keys[request["dataset"]] != request["pseudonyms"]:
                 raise Rejection("mixed-users")
-            outermost = [outermost_of(datasets, request["dataset"])]
+            outermost = [outer]
         else:
-            names = {outermost_of(datasets, name) for name in datasets}
+            names = {outermost_of(datasets, name) for name in datasets} - {*self.moves[partition]}
             outermost = [name for name in names if keys[name] == request["pseudonyms"]]
+        for outer in outermost:
+            self._check_arrived(partition, outer)
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
         forgotten = []

@@ -4,6 +4,7 @@ Nothing but a good request changes anything, and a good one is still applied aft
 """
 
 import pickle
+import struct
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,13 @@ POLICY = {
     "on_exhaustion": "halt",
     "user_ids": "one-kind",
 }
+ORIGIN = {"topic": "cd" * 16, "partitions": 3, "heads": bytes(range(32))}
+
+
+def pack_numbers(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
 REQUESTS: dict[str, dict[str, Any]] = {
     "create-dataset": {"request": "t", "policy": POLICY},
     "withdraw-dataset": {"dataset": "idle", "request": "t"},
@@ -66,10 +74,32 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "sampling_rate": 1.0,
     },
     "forget": {"request": "t", "user": 1, "dataset": "d"},
-    "close-dataset": {"dataset": "idle", "request": "t"},
+    "close-dataset": {"dataset": "idle", "request": "t", "moves_to": "ab" * 16},
+    "receive-dataset": {
+        "request": "t",
+        "policy": {**POLICY, "dataset": "here"},
+        "origin": ORIGIN,
+        "parts": 2,
+        "digest": bytes(32),
+        "brings": 1,
+        "closed": False,
+        "erasure": [],
+    },
+    "balances": {
+        "dataset": "coming",
+        "request": "t",
+        "part": 0,
+        "users": [2, 3],
+        "spent": pack_numbers(0, 7),
+        "base": pack_numbers(0, 5),
+        "rungs": pack_numbers(1, 2),
+        "order": b"",
+        "bound": b"",
+        "forgotten": False,
+    },
 }
 SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
-    ("enrol", "charge-roster", "forget", "close-dataset"), 3
+    ("enrol", "charge-roster", "forget", "close-dataset", "receive-dataset", "balances"), 3
 )
 """The version that brought a request; 1 brought the others."""
 
@@ -102,7 +132,7 @@ VERSIONS = pytest.mark.parametrize("v", range(1, VERSION + 1), ids="version {}".
 
 
 def new_log() -> RosterLog:
-    """Two runs that have come to step 0 under attempt 2, and a dataset that nobody uses."""
+    """Two runs at step 0 under attempt 2, a dataset that nobody uses, one that is coming."""
     log = RosterLog()
     log.create()
     for run in ("r", "ended"):
@@ -110,6 +140,10 @@ def new_log() -> RosterLog:
         log.charge(0, [1], [0.5], run=run, attempt=2, v=2)
     log.enrol([1, 2], attempt=2)
     log.create("idle")
+    policy = {**POLICY, "dataset": "coming", "measure": "zcdp", "orders": []}
+    policy |= {"budget": [2**44], "odometer_step": [2**41]}
+    coming = {**REQUESTS["receive-dataset"], "policy": policy}
+    log.send(as_msgpack({"type": "receive-dataset", "v": 3, **coming}))
     return log
 
 
@@ -239,6 +273,8 @@ FEATURES = [
     ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
     ("enrol", {}, 3),
     ("charge-roster", {}, 3),
+    ("receive-dataset", {}, 3),
+    ("balances", {}, 3),
 ]
 OLDER = [(*row, v) for row in FEATURES for v in range(row[-1])]
 

@@ -404,11 +404,12 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
     order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
+    order += ["receive-dataset", "balances"]
     requests = sorted(examples("norms"), key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.
     requests.sort(key=lambda example: _dataset_of(example[1]) == "digits")
     requests.sort(key=lambda example: (example[1].get("run"), example[1].get("step")) == LAST)
-    requests.sort(key=lambda example: example[1]["type"] == "close-dataset")
+    requests.sort(key=lambda example: max(0, order.index(example[1]["type"]) - LAST_BUT))
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])
     answers: dict[str, list[Any]] = {channel.value: [] for channel in Channel}
@@ -421,6 +422,8 @@ def test_examples_are_what_a_worker_answers() -> None:
         assert answered == sorted(shown, key=lambda payload: payload["offset"])
 
 
+LAST_BUT = 7
+"""Kinds of requests; those behind come behind everything else, one kind after the other."""
 LAST = "ftrl-1", 2
 """A step that names somebody who was forgotten before."""
 
