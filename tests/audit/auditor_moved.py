@@ -95,9 +95,9 @@ def accounts_of(request: dict[str, Any], dataset: Dataset) -> dict[User, Account
             raise Rejection("invalid-balances")
         if any(left < 0 for left in dataset.left(account)) or not 1 <= rungs[i] <= 2**62:
             raise Rejection("invalid-balances")
-        if not request["forgotten"]:
-            if any(p > rungs[i] * step for p, step in zip(paid, steps, strict=True)):
-                raise Rejection("invalid-balances")
+        climbed = [rungs[i] * step for step in steps]
+        if not request["forgotten"] and any(p > c for p, c in zip(paid, climbed, strict=True)):
+            raise Rejection("invalid-balances")
         rows.append(account)
     return dict(zip(users, rows, strict=True))
 
