@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streams.cli.options import CLIENT, OBSERVER, Later, add_delta, name_of, path_of, verb
+from streams.cli.options import (
+    CLIENT,
+    OBSERVER,
+    Later,
+    add_delta,
+    delta_of,
+    name_of,
+    number_above_0,
+    path_of,
+    verb,
+)
 
 explain = Later("streams.cli.explain")
 moving = Later("streams.cli.move")
@@ -97,6 +107,22 @@ def add_offline(verbs: Any) -> None:
         "--levels-public",
         action="store_true",
         help="you know that no level, and nobody's part in a step, ever followed a coin",
+    )
+    reported.add_argument(
+        "--aggregate",
+        action="store_true",
+        help="release, with noise, the mean and quantiles of what share of their budgets the users "
+        "of --dataset have spent, and charge them for it",
+    )
+    reported.add_argument(
+        "--rho", type=number_above_0, metavar="RHO", help="what that costs a user at most, in zCDP"
+    )
+    reported.add_argument(
+        "--quantiles",
+        type=delta_of,
+        nargs="+",
+        metavar="Q",
+        help="which of them (default 0.1 0.5 0.9)",
     )
     _add_trim(verbs)
     _add_move(verbs)
