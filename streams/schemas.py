@@ -209,7 +209,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which principals may do what with a dataset."""
 
     charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw and close it, forget users, create datasets within it
+    manage: Principals = []  # withdraw, close and move it, forget users, create datasets within it
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -39,6 +39,7 @@ from streams.ledger.moving import (
     check_arrived,
     check_movable,
     check_partitions,
+    check_receivable,
     check_stays,
     receive,
     take_balances,
@@ -89,6 +90,7 @@ from streams.schemas import (
     CreateDataset,
     DatasetClosed,
     DatasetCreated,
+    DatasetReceived,
     DatasetWithdrawn,
     Enrol,
     Enrolled,
@@ -234,7 +236,7 @@ class Ledger(State):
                 self._note(changes)
                 return outputs
             case ReceiveDataset():
-                answer = receive(self, place, request, self._policies_around(request.policy))
+                answer = self._receive_dataset(place, request, sender)
             case Enrol():
                 answer = self._enrol(place, request)
             case CreateDataset():
@@ -312,6 +314,14 @@ class Ledger(State):
             offset=place.offset,
             policy=policy_as_of(stored, request.v),
         )
+
+    def _receive_dataset(
+        self, place: Place, request: ReceiveDataset, sender: Sender | None
+    ) -> DatasetReceived:
+        outer = self._policies_around(request.policy)
+        check_receivable(self, request.policy, outer)
+        self.gate.check_arrival(request.policy, outer, sender)
+        return receive(self, place, request, outer)
 
     def _withdraw_dataset(self, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
         name = request.dataset

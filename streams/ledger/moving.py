@@ -135,6 +135,25 @@ def add_policy(state: State, policy: Policy) -> None:
     state.policies[policy.dataset,] = policy
 
 
+def check_receivable(state: State, policy: Policy, outer: Sequence[Policy]) -> None:
+    """Check that a dataset with this policy can be here.
+
+    Args:
+        state: of the partition.
+        policy: of a dataset that comes.
+        outer: the policies of the datasets that it is within.
+
+    Raises:
+        LayoutMismatch: the log is of another P.
+        Rejection: it cannot be.
+    """
+    check_policy(policy)
+    check_within(policy, outer)
+    check_partitions(state, policy)
+    if (policy.dataset,) not in state.policies:
+        check_around(policy, outer)
+
+
 def receive(
     state: State, place: Place, request: ReceiveDataset, outer: Sequence[Policy]
 ) -> DatasetReceived:
@@ -143,21 +162,16 @@ def receive(
     Args:
         state: of the partition.
         place: of the record.
-        request: what it says.
+        request: what it says; its policy is one that can be here.
         outer: the policies of the datasets that it is within.
 
     Raises:
-        LayoutMismatch: the log is of another P.
         LostErasureKey: users were forgotten there under a key that is not known here.
         Rejection: it cannot be; nothing has changed.
     """
     policy, arrival = request.policy, state.arrivals.get(request.address)
-    check_policy(policy)
-    check_within(policy, outer)
-    check_partitions(state, policy)
     stored = state.policies.get(request.address)
     if stored is None:
-        check_around(policy, outer)
         if outer:
             _check_same_origin(state, request, outer[0].dataset)
         arrival = begun(request, place.partition)

@@ -96,6 +96,7 @@ class Auditor(Arrivals):
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
             about = [name for name in about if keys[name] == request["pseudonyms"]]
+            about = [name for name in about if name not in self.moves[partition]]
         for each in about:
             if each in datasets:
                 policies = [dataset.policy for dataset in self._chain(partition, each)]

@@ -74,6 +74,7 @@ class Arrivals(Charges):
         if name not in self.datasets[partition]:
             if policy["within"] is not NOT_GIVEN and not chain:
                 raise Rejection("unknown-dataset")
+            self._check_creation(partition, chain, request)
             around = arrivals.get(policy["within"]) if chain else None
             if chain and (
                 around is None
@@ -85,7 +86,10 @@ class Arrivals(Charges):
             self._has_had_datasets[partition] = True
             self.datasets[partition][name] = Dataset(policy, is_closed=request["closed"])
             self.names[partition].other_keys += keys_of(request)
-        elif name not in arrivals or not is_the_same(arrivals[name], request):
+            return self._received(place, request, name)
+        policies = [dataset.policy for dataset in self._chain(partition, name)]
+        self.known[partition].check_request(policies, request)
+        if name not in arrivals or not is_the_same(arrivals[name], request):
             raise Rejection("dataset-moving")
         return self._received(place, request, name)
 

@@ -120,7 +120,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "principal": "alice",
     },
 }
-SIGNERS = {"create-dataset": "cora", "bind-operator": None, "register-principal": None}
+SIGNERS = {
+    "create-dataset": "cora",
+    "receive-dataset": "cora",
+    "bind-operator": None,
+    "register-principal": None,
+}
 """Who signs requests that are allowed to nobody else; None: the operator."""
 SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
     (

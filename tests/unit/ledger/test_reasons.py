@@ -51,7 +51,7 @@ def log(request):
         for name in ("guarded", "guarded-ended"):
             log.create(name, v=3, allow=Allow(manage=["mary"]))
         log.send(signed(binding(), None))
-        log.send(signed(registration("mary", 2), None))
+        log.send(signed(registration("mary", 2, creates=True), None))
         log.send(signed(CloseDataset(v=3, dataset="guarded-ended", request="t"), "mary"))
         yield log
         log.audit()
@@ -112,12 +112,17 @@ IMPOSSIBLE = [
 PAIRS = [pair for pair in combinations(CHARGE, 2) if set(pair) not in IMPOSSIBLE]
 
 
+SIGNERS = {"register-principal": "operator", "receive-dataset": "mary"}
+"""By whose key requests are signed that others may not send."""
+
+
 def reasons(log: AuditedLog, record: dict[str, Any]) -> tuple[str, str]:
-    """Why the ledger and the auditor refuse a record; what only an operator says is signed."""
+    """Why the ledger and the auditor refuse a record; what not everybody may is signed."""
     fields = dict(record)
-    key = fields.pop("signed by", "operator" if record["type"] == "register-principal" else None)
+    key = fields.pop("signed by", SIGNERS.get(record["type"]))
     value = msgspec.msgpack.encode(fields)
-    log.send(value if key is None else signed(value, None, key=key))
+    by = "mary" if record["type"] in MOVES else None
+    log.send(value if key is None else signed(value, by, key=key))
     rejected = msgspec.msgpack.decode(log.outputs[-1][0].value)
     assert "np." not in rejected.get("detail", "")
     return rejected.get("reason", "nothing"), log.reason() or "nothing"
@@ -302,7 +307,8 @@ MOVES: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.MALFORMED: {"discount": 1},
             Reason.INVALID_POLICY: announced("d", policy={**POLICY, "partitions": 3}),
             Reason.UNKNOWN_DATASET: announced("fresh", policy={**POLICY, **MOVING} | WITHIN),
-            Reason.DATASET_MOVING: announced("d"),
+            Reason.NOT_ALLOWED: {"signed by": "somebody else"},
+            Reason.DATASET_MOVING: announced("guarded"),
             Reason.INVALID_BALANCES: {"parts": 0},
         },
     ),
@@ -319,6 +325,7 @@ MOVES: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
+            Reason.NOT_ALLOWED: {"dataset": "guarded"},
             Reason.DATASET_MOVING: {"dataset": "d"},
             Reason.STEP_OUT_OF_ORDER: {"part": 0},
             Reason.TOO_LARGE: {"users": HERE[10:75]},
