@@ -18,7 +18,7 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "erasure", "forgotten"),
+    *("closed", "moved", "arrivals", "erasure", "forgotten"),
 )
 """What a state keeps by name."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")

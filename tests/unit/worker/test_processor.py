@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, LostErasureKey, Output
 from streams.schemas import Forget, encode
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
@@ -203,19 +203,29 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     run(scenario)
 
 
-def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
-    class OfTwo(Ledger):
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (LayoutMismatch(2, 1), StopReason.OTHER_PARTITIONS),
+        (LostErasureKey("00ff"), StopReason.ERASURE_KEY),
+    ],
+    ids=["another P", "a key that is lost"],
+)
+def test_a_log_that_cannot_be_applied_stops_before_anything_of_its_batch_is_written(
+    problem, reason
+):
+    class Unable(Ledger):
         def apply(self, offset, value):
             if offset == 1:
-                raise LayoutMismatch(2, 1)
+                raise problem
             return super().apply(offset, value)
 
     async def scenario():
-        made = bench(OfTwo(0, 1))
+        made = bench(Unable(0, 1))
         await made.arrive(Record(0), Record(1))
         made.processor.start()
         await made.until(lambda: made.store.stop)
-        assert made.store.stop == StopReason.OTHER_PARTITIONS
+        assert made.store.stop == reason
         assert made.store.commits == []
 
     run(scenario)
