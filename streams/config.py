@@ -87,7 +87,9 @@ class Config:
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
-    health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    health: str = (
+        ""  # host:port on which a worker or answerer answers /healthz, /metrics and the like
+    )
     log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
     dashboard_password: str = _secret()  # for what the dashboard shows of people
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs

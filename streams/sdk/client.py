@@ -22,6 +22,7 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_checkpoints,
 )
+from streams.sdk.observing import Observer
 from streams.sdk.opening import close_run, open_run
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.sdk.run import Run
@@ -96,6 +97,10 @@ class Turnstile:
     def partitions(self) -> int:
         """P, over how many partitions users are spread."""
         return self._connection.partitions
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody stand around every request from now on: see ``streams.sdk.observing``."""
+        self._connection.observe(observer)
 
     def __enter__(self) -> Turnstile:
         return self

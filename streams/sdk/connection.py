@@ -11,6 +11,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, sleep
 from uuid import uuid4
@@ -40,6 +41,7 @@ from streams.sdk.errors import (
     refusal_of,
 )
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
+from streams.sdk.observing import Headers, Observer
 from streams.sdk.pseudonyms import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
@@ -83,6 +85,7 @@ class Waiting:
 
     def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
         self.requests = requests
+        self.headers: Headers = []  # of the records, for whoever observes
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
@@ -155,6 +158,11 @@ class Connection(ABC):
         self._waiting: dict[Hashable, Waiting] = {}
         self._witnesses: WeakValueDictionary[tuple[str, str], Witness] = WeakValueDictionary()
         self._broken: Exception | None = None
+        self._observers: list[Observer] = []
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody stand around every request from now on."""
+        self._observers.append(observer)
 
     @abstractmethod
     def check_partitions(self) -> None:
@@ -261,6 +269,17 @@ class Connection(ABC):
         self.check_usable()
         if not waiting.requests:
             return {}
+        if not self._observers:
+            return self._answered(key, waiting, deadline)
+        with ExitStack() as observed:
+            request = "charge" if isinstance(key, tuple) else "other"
+            for observer in self._observers:
+                waiting.headers += observed.enter_context(observer.asking(request))
+            return self._answered(key, waiting, deadline)
+
+    def _answered(
+        self, key: Hashable, waiting: Waiting, deadline: Deadline
+    ) -> dict[int, Answer | RequestRejected]:
         with self._lock:
             self._waiting[key] = waiting
             if self._broken is not None:
