@@ -8,7 +8,7 @@ from types import TracebackType
 
 from msgspec import structs
 
-from streams.config import Config
+from streams.config import Config, ConfigurationError
 from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
@@ -68,6 +68,8 @@ class Turnstile:
             pseudonym_key = pseudonym_key or config.pseudonym_key
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             connection = KafkaConnection(config)
+            if config.traces:
+                connection.observe(_traces())
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
         connection.pseudonyms = self._pseudonyms = pseudonyms
@@ -391,3 +393,19 @@ class Turnstile:
             for checkpoint in rising_checkpoints(records)
             if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
         )
+
+
+def _traces() -> Observer:
+    """Makes spans of requests.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    try:
+        from streams.sdk.traces import ClientTraces
+    except ImportError as error:
+        raise ConfigurationError(
+            f"traces is set, which needs a package that is not installed ({error}): install "
+            "dp-turnstile with its extra `otel`"
+        ) from error
+    return ClientTraces()
