@@ -26,6 +26,8 @@ for _profile, _examples in PROFILES.items():
     settings.register_profile(_profile, deadline=None, max_examples=_examples)
 settings.load_profile("full")
 
+pytest_plugins = ["tests.servers"]
+
 INTEGRATION = Path(__file__).with_name("integration")
 STARTS = {
     os: ("execv", "execve", "fork", "forkpty", "posix_spawn", "posix_spawnp", "system"),
