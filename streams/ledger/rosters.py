@@ -27,7 +27,7 @@ from accounting.costs.tariffs import grid_norms
 from accounting.rules.outcomes import StepOutcome
 from accounting.rules.roster import RosterColumns
 from accounting.rules.standing import Standing
-from streams.ledger.accounts import Accounts, Sought
+from streams.ledger.accounts import Accounts, ByLevel, Sought
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
 from streams.ledger.forgotten import blank
@@ -75,6 +75,7 @@ class Step:
 
     outcome: StepOutcome
     slots: list[Rows]  # in each budget: whose accounts it has written
+    charged: list[ByLevel | None]  # the same: at which levels of what, if that is all it did
     bound: list[Numbers]  # the same: slots of those who were bound to an order
     noted: list[RowChanges]  # of members
 
@@ -217,6 +218,9 @@ class Members:
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
         noted = []
+        if isinstance(listed, slice):
+            noted.append(self._rows.note_alike(listed, "level", "granted"))
+            del written["level"], written["granted"]
         if isinstance(settled, slice):  # all of them after the same step
             noted.append(self._rows.say_same(settled, "since", self._awake.steps))
             del written["since"]
@@ -226,7 +230,13 @@ class Members:
             if isinstance(rows, slice) or len(rows)
         ]
         slots = [self._awake.rows(number, settled) for number in range(len(bound))]
-        return Step(outcome, slots, bound, noted)
+        charged: list[ByLevel | None] = [None for _ in bound]
+        if outcome.settled is None and not outcome.behind:
+            levels = self._rows.numbers("granted", everybody).tobytes()
+            charged = [
+                ByLevel(tariff.astype("<i8").tobytes(), levels) for tariff in self._awake.tariffs
+            ]
+        return Step(outcome, slots, charged, bound, noted)
 
     def slots_of(self, rows: Numbers) -> list[Numbers]:
         """Of these members, in each budget."""

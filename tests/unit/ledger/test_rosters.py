@@ -13,7 +13,7 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
-from streams.ledger import accounts, columns, rosters, rule, state
+from streams.ledger import columns, rule
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.schemas import Enrolled, Reason, Rejected, encode
 from streams.wire.chain import NO_TOPIC
@@ -390,14 +390,6 @@ def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stop
     assert "members:d/r/0" in worker.pages
     worker.finish()
     assert "members:d/r/0" not in worker.pages
-
-
-@pytest.fixture
-def short_pages(monkeypatch):
-    """Pages of four rows."""
-    monkeypatch.setattr(columns, "_PAGE_BITS", 2)
-    for module in (columns, accounts, rosters, state):
-        monkeypatch.setattr(module, "PAGE_ROWS", 4)
 
 
 @pytest.mark.usefixtures("short_pages")
