@@ -187,7 +187,8 @@ class Columns:
     def note_alike(self, rows: Rows, *columns: str) -> RowChanges:
         """The same of columns of one kind, said once if they are alike in these rows."""
         noted = self.note(rows, *columns)
-        if len(set(noted.values.values())) > 1:
+        first, *others = noted.values.values()
+        if any(other != first for other in others):
             return noted
         return msgspec.structs.replace(noted, values={" ".join(columns): noted.values[columns[0]]})
 
