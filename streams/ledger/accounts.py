@@ -323,6 +323,8 @@ class Accounts:
         free = np.flatnonzero(rows.bound[slots] == 0)
         costs = np.asarray(tariff.any(axis=1))
         charged = free[costs[levels[free]]]
+        if not len(charged):
+            return NOBODY, len(free) > 0
         best = own_order(tariff, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1

@@ -126,6 +126,7 @@ class Members:
         self._rows = _Rows()
         self._budgets: Budgets
         self._unbound = False  # whether somebody may have no order yet
+        self._looked = False  # whether all of these were charged nothing by the last step
         self._digests = b""  # of the first pages, as far as they were asked for
         self._forgotten = 0  # so many had been, by then
 
@@ -176,7 +177,7 @@ class Members:
             rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
         )
         self._budgets = budgets
-        self._unbound = self._binds
+        self._unbound, self._looked = self._binds, False
         outer = budgets.accounts[1:]
         users = budgets.own.users_at(self.slots) if outer else NOBODY
         self.standing = Standing.restored(
@@ -197,7 +198,7 @@ class Members:
         self._count += len(own)
         self._rows.reserve(self._count)
         self._awake.enrol(slots, np.full(len(own), level, dtype=np.uint8))
-        self._unbound = self._binds
+        self._unbound, self._looked = self._binds, False
         return self._rows.note(rows)
 
     def step(self, priced: Pricing) -> Step:
@@ -309,20 +310,31 @@ class Members:
         return any(accounts.rule.binds for accounts in self._budgets.accounts)
 
     def _bind(self, priced: Pricing) -> list[Numbers]:
-        """Bind to an order whoever has none, and is charged something now; their slots."""
-        levels = self.levels
-        if priced.row_levels is not None:
-            levels = levels.copy()
-            levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
+        """Bind to an order whoever has none, and is charged something now; their slots.
+
+        Whom the step before charged nothing, this one does only at another level or price.
+        """
+        if self._looked and priced.tariffs is None and priced.row_levels is None:
+            return [NOBODY for _ in self._budgets.accounts]
+        rows, levels = priced.rows, priced.row_levels
+        everybody = not self._looked or priced.tariffs is not None or rows is None
+        if everybody:
+            levels = self.levels
+            if priced.row_levels is not None:
+                levels = levels.copy()
+                levels[slice(None) if rows is None else rows] = priced.row_levels
+            rows = np.arange(self._count)
+        assert rows is not None
+        assert levels is not None
         tariffs = self._awake.tariffs if priced.tariffs is None else priced.tariffs
-        everybody = np.arange(self._count)
         bound = [
             accounts.bind(slots, tariff, levels)
             for accounts, slots, tariff in zip(
-                self._budgets.accounts, self.slots_of(everybody), tariffs, strict=True
+                self._budgets.accounts, self.slots_of(rows), tariffs, strict=True
             )
         ]
-        self._unbound = any(unbound for _, unbound in bound)
+        if everybody:
+            self._unbound, self._looked = any(unbound for _, unbound in bound), True
         return [slots for slots, _ in bound]
 
 
