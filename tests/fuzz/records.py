@@ -9,9 +9,12 @@ import msgspec
 
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_rosters import tariff_digest
+from tests.keys import public_key, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
 
-DATASETS = ["a", "b", "c", "own", "within", "old", "nobody-created-this"]
+DATASETS = ["a", "b", "c", "own", "within", "old", "guarded", "nobody-created-this"]
+SIGNERS = ["alice", "mary", "cora", "eve", None]
+"""Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
 RUNS = ["r", "s", "apart", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
@@ -27,6 +30,8 @@ KINDS = {
     "charge-roster": 14,
     "forget": 0.5,
     "close-dataset": 0.02,
+    "bind-operator": 0.2,
+    "register-principal": 0.4,
 }
 DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 
@@ -43,10 +48,12 @@ class Records:
         self._rng = rng
         self._ledger = ledger
         self._last = b"{}"
+        self._number = 100
 
     def next(self) -> bytes | None:
         """The next record."""
-        value = self._damaged(self._encoded(self._request()))
+        request = self._request()
+        value = self._damaged(self._signed(request, self._encoded(request)))
         self._last = value or self._last
         return value
 
@@ -64,6 +71,14 @@ class Records:
                 del record["policy"]["user_ids"]
             if rng.random() < 0.3:
                 record["policy"]["within"] = rng.choice(DATASETS)
+            if rng.random() < 0.2:
+                record["policy"]["allow"] = {"charge": ["alice"], "manage": ["mary"]}
+        elif kind in ("bind-operator", "register-principal"):
+            self._number += rng.choice([1, 1, 1, 0, -1])
+            record["number"] = self._number
+            if kind == "register-principal":
+                name = rng.choice(SIGNERS[:3])
+                record |= {"principal": name, "key": public_key(name), "creates": name == "cora"}
         elif kind != "forget" or rng.random() < 0.7:
             record["dataset"] = dataset
         else:
@@ -87,6 +102,22 @@ class Records:
             values = VALUES + IN_MSGPACK_ONLY
             record[rng.choice([*record, "unknown"])] = rng.choice(values)
         return record
+
+    def _signed(self, record: dict[str, Any], value: bytes) -> bytes:
+        """As somebody sends it who may, mostly, where not everybody may."""
+        rng = self._rng
+        by = {"create-dataset": "cora", "forget": "mary", "close-dataset": "mary"}.get(
+            str(record["type"]), "alice"
+        )
+        if record["type"] in ("bind-operator", "register-principal"):
+            by = None
+        elif record.get("dataset") != "guarded" and by != "cora" and rng.random() < 0.9:
+            return value
+        if rng.random() < 0.1:
+            return value
+        if rng.random() < 0.1:
+            by = rng.choice(SIGNERS)
+        return signed(value, by, key="eve" if rng.random() < 0.05 else None)
 
     def _step(self, last: int) -> dict[str, Any]:
         rng = self._rng
@@ -240,8 +271,20 @@ def repeats_a_field(value: bytes | None) -> bool:
     The last one counts, but the first is looked at too: what becomes of such a record depends on
     how it is read, so that the auditor cannot tell.
     """
-    names = [name.encode() for name in FIELDS]
     octets = value or b""
+    try:  # a signed one has a record in it, which repeats nothing by having the same fields
+        inner = msgspec.msgpack.decode(octets, type=_Signed).request
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _repeats(octets)
+    return _repeats(inner) or _repeats(octets.replace(inner, b"") if inner else octets)
+
+
+class _Signed(msgspec.Struct):
+    request: bytes
+
+
+def _repeats(octets: bytes) -> bool:
+    names = [name.encode() for name in FIELDS]
     in_json = (octets.count(b'"%b":' % name) for name in names)
     in_msgpack = (octets.count(bytes([0xA0 + len(name)]) + name) for name in names)
     return max(*in_json, *in_msgpack) > 1
