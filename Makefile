@@ -15,7 +15,11 @@ BUILD  := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["bui
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 
-.PHONY: help demo check test test-torch lint docs examples lock audit simulate chaos fuzz bench \
+# Types are checked beside the tests, and what is wrong with them is told last. $(1): the tests.
+beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
+	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
+
+.PHONY: help demo check test thorough test-torch lint style types docs examples lock audit simulate chaos fuzz bench \
 	bench-torch papers clean
 
 help:                             ## what there is
@@ -26,25 +30,33 @@ help:                             ## what there is
 demo: $(VENV)/installed           ## run the demos on a real broker and a real Redis; plots in out/
 	$(BIN)/turnstile demo $(ARGS)
 
-check: $(VENV)/installed lint     ## lint, types, import rules, all tests that start no process
-	$(PYTEST) -n auto --dist worksteal -m "not process and not slow" --hypothesis-profile check \
-		--ignore=tests/integration $(ARGS)
+check: $(VENV)/installed style    ## lint, types, import rules, all tests that start no process
+	$(call beside_types,$(PYTEST) -n auto --dist worksteal -m "not process and not slow" \
+		--hypothesis-profile check --ignore=tests/integration $(ARGS))
 
 ifeq ($(strip $(ARGS)),)
-test: $(VENV)/installed lint      ## lint, types, import rules, every test; or those in ARGS, alone
-	$(PYTEST) -n $(JOBS) --dist worksteal
+test: $(VENV)/installed style     ## lint, types, import rules, every test; or those in ARGS, alone
+	$(call beside_types,$(PYTEST) -n $(JOBS) --dist worksteal)
 else
 test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
 
+thorough: $(VENV)/installed       ## 1,000 examples of each property, and every point of each grid: an hour or more
+	$(PYTEST) -n auto --dist worksteal -m "(hypothesis or thorough) and not process" \
+		--hypothesis-profile thorough --ignore=tests/integration $(ARGS)
+
 test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
 	$(PYTEST) tests/unit/trainers $(ARGS)
 
-lint: $(VENV)/installed           ## ruff, mypy, import rules
+lint: style types                 ## ruff, mypy, import rules
+
+style: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

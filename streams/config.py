@@ -29,6 +29,7 @@ _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits s
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 LOG_FORMATS = ("text", "json")
+TRACES = ("", "otel")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
 
 
@@ -87,8 +88,11 @@ class Config:
     redis_ca: str = _path()  # of rediss://
     redis_certificate: str = _path()
     redis_key: str = _path()
-    health: str = ""  # host:port on which a worker answers /healthz, /metrics and the like
+    health: str = (
+        ""  # host:port on which a worker or answerer answers /healthz, /metrics and the like
+    )
     log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
+    traces: str = ""  # "otel": spans by the API of OpenTelemetry, where it is installed
     dashboard_password: str = _secret()  # for what the dashboard shows of people
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
@@ -121,6 +125,8 @@ class Config:
             raise ConfigurationError(
                 f"log_format is {self.log_format!r}; it must be one of {', '.join(LOG_FORMATS)}"
             )
+        if self.traces not in TRACES:
+            raise ConfigurationError(f"traces is {self.traces!r}; it must be otel, or empty")
         self._check_login()
         self._check_certificates()
         if bool(self.principal) != bool(self.request_key):

@@ -19,11 +19,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.examples import PROFILES
+
 # How long an example takes is not what any test is about.
-settings.register_profile("full", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=1000)
-settings.register_profile("check", deadline=None, max_examples=10)
+for _profile, _examples in PROFILES.items():
+    settings.register_profile(_profile, deadline=None, max_examples=_examples)
 settings.load_profile("full")
+
+pytest_plugins = ["tests.servers"]
 
 INTEGRATION = Path(__file__).with_name("integration")
 STARTS = {

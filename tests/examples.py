@@ -1,8 +1,27 @@
-"""How many examples a property is tried with: as many as it says, and in `make check` fewer."""
+"""How much a property is tried: as much as it says; in `make check` less, if thorough more."""
 
+from collections.abc import Hashable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
 from hypothesis import settings
+
+PROFILES = {"check": 10, "full": 25, "thorough": 1000}
+"""How many examples of a property there are in `make check`, `make test` and `make thorough`."""
 
 
 def examples(most: int) -> settings:
-    """For a property that is dear to compute: at most so many, and never more than the profile."""
-    return settings(max_examples=min(most, settings.default.max_examples))
+    """For a property that is dear to compute: at most so many; if thorough, ten times as many."""
+    profile = settings.default.max_examples
+    thorough = profile == PROFILES["thorough"]
+    return settings(max_examples=10 * most if thorough else min(most, profile))
+
+
+def grid(*axes: Sequence[Hashable]) -> list[Any]:
+    """All combinations: the usual run has as many of them as show each value, `thorough` all."""
+    usual = {tuple(axis[i % len(axis)] for axis in axes) for i in range(max(map(len, axes)))}
+    return [
+        pytest.param(*point, marks=() if point in usual else pytest.mark.thorough)
+        for point in product(*axes)
+    ]

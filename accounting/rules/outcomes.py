@@ -40,6 +40,7 @@ class StepOutcome(NamedTuple):
         levels: what these are granted, uint8.
         raised: by account, whose odometer rose.
         settled: positions of all whose rows were written; None for everybody.
+        behind: whether any of them was charged for steps before, too.
     """
 
     halted: IntArray
@@ -50,6 +51,7 @@ class StepOutcome(NamedTuple):
     levels: LevelArray
     raised: tuple[Raised, ...]
     settled: IntArray | None
+    behind: bool = False
 
 
 def told(
@@ -94,12 +96,14 @@ def told(
     return outcome, flags
 
 
-def joined(parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int) -> StepOutcome:
+def joined(
+    parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int, *, behind: bool
+) -> StepOutcome:
     """Return the outcome of blocks in the order of their positions."""
     if not parts:
         nobody = np.empty(0, dtype=np.uint8)
         raised = (Raised(NOBODY, NOBODY),) * accounts
-        return StepOutcome(NOBODY, nobody, NOBODY, NOBODY, NOBODY, nobody, raised, settled)
+        return StepOutcome(NOBODY, nobody, NOBODY, NOBODY, NOBODY, nobody, raised, settled, behind)
     return StepOutcome(
         halted=_joined(part.halted for part in parts),
         refused_by=_joined(part.refused_by for part in parts),
@@ -115,6 +119,7 @@ def joined(parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int
             for index in range(accounts)
         ),
         settled=settled,
+        behind=behind,
     )
 
 

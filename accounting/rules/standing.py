@@ -294,13 +294,15 @@ class Standing:
         parts = [self._settle_block(block, tables, once) for block in blocks]
         if once is None:
             self._tables = tables
-        news = [part for part in parts if part is not None]
-        return joined(news, rows, len(self.accounts))
+        news = [outcome for outcome, _ in parts if outcome is not None]
+        return joined(news, rows, len(self.accounts), behind=any(behind for _, behind in parts))
 
     def _settle_block(
         self, where: Rows, tables: tuple[Tables, ...], once: LevelArray | None
-    ) -> StepOutcome | None:
-        """Carry out a step for a block, and say what is news of it, if anything is."""
+    ) -> tuple[StepOutcome | None, bool]:
+        """Carry out a step for a block, and say what is news of it, if anything is, and whether
+        anybody was behind.
+        """
         roster = self._roster
         arrears = self._arrears(where, self._now - 1)
         asked = (roster.level if once is None else once)[where]
@@ -332,7 +334,7 @@ class Standing:
         roster.granted[where], roster.since[where] = granted, self._now
         if once is None and self._foretold:
             self._place(where, seats)
-        return outcome
+        return outcome, bool(arrears)
 
     def _seats(
         self,

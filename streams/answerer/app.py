@@ -22,18 +22,22 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.answerer.answering import Announce, Answering, Open
-from streams.answerer.desk import Place
+from streams.answerer.desk import Desk, Place
 from streams.answerer.journal import JournalUnavailable
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Superseded
+from streams.answerer.metrics import AnswererMetrics, Watched
 from streams.answerer.questions import Questions, UnusableQueries
+from streams.answerer.records import PrivateAnswer
 from streams.config import Config
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
+from streams.sdk.observing import measure
 from streams.topics.answers import ensure_answer_topics
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.topics import topic_id_of
 from streams.worker.exits import EXIT_RESTART
+from streams.worker.health import HealthServer
 from streams.worker.kafka.faust_app import new_app, run_app
 from streams.worker.kafka.transport import TurnstileApp
 
@@ -58,14 +62,29 @@ class Intake:
     def __init__(self, config: Config, answering: Answering, partitions: int) -> None:
         self._config = config
         self._answering = answering
-        self._topic = answering.questions.source.topic
+        self.topic = answering.questions.source.topic
         self._by_arrival = answering.questions.source.by_arrival
         self._idle = answering.questions.source.idle
         self._partitions = partitions
         self._lock = asyncio.Lock()
-        self._started = False
+        self.is_taken_over = False
         self._heard = dict.fromkeys(range(partitions), time.monotonic())
         self.end_of: Callable[[int], int | None] = lambda partition: None
+        self._clock: int | None = None
+        self.metrics, self.watched = AnswererMetrics(self), Watched(self)
+
+    @property
+    def desk(self) -> Desk:
+        """What is known of the input."""
+        return self._answering.desk
+
+    def partitions(self) -> Sequence[int]:
+        """Of the input."""
+        return range(self._partitions)
+
+    def clock(self) -> int | None:
+        """Up to when all partitions have come, in ms, when that was looked at last."""
+        return self._clock
 
     def decides(self, partition: int) -> bool:
         """Whether events of a partition are wanted: of all."""
@@ -77,19 +96,19 @@ class Intake:
             return {}
         if len(partitions) != self._partitions:
             raise UnusableQueries(
-                f"{self._topic} had {self._partitions} partitions and has {len(partitions)}: "
+                f"{self.topic} had {self._partitions} partitions and has {len(partitions)}: "
                 "start again"
             )
         async with self._lock:
-            if not self._started:
+            if not self.is_taken_over:
                 await asyncio.to_thread(self._start)
-                self._started = True
+                self.is_taken_over = True
             positions = self._answering.desk.positions
             return {partition: positions.get(partition, 0) for partition in partitions}
 
     def _start(self) -> None:
         self._answering.start()
-        places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
+        places = [TopicPartition(self.topic, number) for number in range(self._partitions)]
         reader = new_reader(self._config)
         try:
             reader.assign(places)
@@ -102,7 +121,7 @@ class Intake:
                     desk.positions[number] = begins[place]
                 elif known < begins[place]:
                     raise UnusableQueries(
-                        f"partition {number} of {self._topic} begins at {begins[place]}, and "
+                        f"partition {number} of {self.topic} begins at {begins[place]}, and "
                         f"windows need events from {known} on, which were deleted: answer under a "
                         "run of another name; the budgets go on"
                     )
@@ -126,13 +145,13 @@ class Intake:
     async def tick(self) -> None:
         """Close what time alone closes."""
         async with self._lock:
-            if self._started:
+            if self.is_taken_over:
                 await self._close()
 
     def _take(self, record: Any) -> None:
         if record.timestamp_type != _LOG_APPEND_TIME and self._by_arrival:
             raise UnusableQueries(
-                f"records of {self._topic} have the time of whoever sent them, who could decide "
+                f"records of {self.topic} have the time of whoever sent them, who could decide "
                 "then when windows close for everybody: give the topic "
                 "message.timestamp.type=LogAppendTime, or, if its events are in the order of "
                 'their times, write clock = "events" under [input]'
@@ -154,24 +173,32 @@ class Intake:
                 quiet[partition] = (
                     round(1000 * time.time()) - self._idle if self._by_arrival else None
                 )
-        clock = desk.clock(self._partitions, quiet)
+        self._clock = clock = desk.clock(self._partitions, quiet)
         if desk.is_due(clock):
-            await asyncio.to_thread(self._answering.close_due, clock)
+            with self.metrics.close_seconds.time():
+                await asyncio.to_thread(self._answering.close_due, clock)
 
 
-def create_app(config: Config, answering: Answering, partitions: int) -> TurnstileApp:
+def create_app(config: Config, intake: Intake) -> TurnstileApp:
     """The Faust app of an answerer."""
-    topic = answering.questions.source.topic
+    topic = intake.topic
     app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _BUFFERED_RECORDS)
     app.end = _end
-    intake: Any = Intake(config, answering, partitions)
     intake.end_of = app.end_of
-    app.owned = intake
+    owned: Any = intake
+    app.owned = owned
 
-    async def nothing() -> None:
-        """There is nothing to connect to, or to give back."""
+    health = HealthServer(config.health, intake.metrics, intake.watched) if config.health else None
 
-    app.connect = app.disconnect = nothing
+    async def connect() -> None:
+        if health:
+            await health.start()
+
+    async def disconnect() -> None:
+        if health:
+            await health.stop()
+
+    app.connect, app.disconnect = connect, disconnect
 
     @app.agent(app.topic(topic, key_type=bytes, value_type=bytes, allow_empty=True))
     async def take(stream: Any) -> None:
@@ -187,6 +214,7 @@ def create_app(config: Config, answering: Answering, partitions: int) -> Turnsti
         with _or_end():
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
+                intake.watched.look()
                 await intake.tick()
 
     return app
@@ -226,8 +254,15 @@ def run_answerer(
         source, partitions = _look_at(config, questions.source.topic)
         turnstile = Turnstile(config=config)
         journal = KafkaJournal(config, questions.dataset, questions.run)
-        answering = Answering(questions, source, opener(turnstile, questions), journal, announce)
-        app = create_app(config, answering, partitions)
+
+        def told(answer: PrivateAnswer) -> None:
+            intake.metrics.answers.inc()
+            announce(answer)
+
+        answering = Answering(questions, source, opener(turnstile, questions), journal, told)
+        intake = Intake(config, answering, partitions)
+        measure(turnstile, intake.metrics.registry)
+        app = create_app(config, intake)
     run_app(app, log_level)
     raise SystemExit(0)
 

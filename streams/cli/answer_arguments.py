@@ -17,7 +17,7 @@ def add_answer(verbs: Any) -> None:
         "answer",
         answer.answer,
         "answer the queries of a file privately, as windows of events close",
-        CLIENT,
+        (*CLIENT, "health"),
         "Events come from the topic that the file names, or from --input. Every window is charged "
         "user by user and released once, to the topic `answers`; start it again after a crash and "
         "it goes on. docs/answering.md says what a file can ask.",

@@ -122,6 +122,11 @@ def _add_local(verbs: Any) -> None:
         help="(default 1); 3 are a Redis Cluster; with 6, one may be lost",
     )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep the data here between runs")
+    up.add_argument(
+        "--free-ports",
+        action="store_true",
+        help="never the ports 9092 and 6379, which a single broker and Redis have if they are free",
+    )
 
     shown = verb(
         verbs,

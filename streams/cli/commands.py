@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from msgspec import UnsetType, to_builtins
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
-from streams.cli.output import Exit, note, show, show_table
+from streams.cli.output import Exit, note, say, show, show_table
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
@@ -36,10 +37,18 @@ def up(options: argparse.Namespace, config: Config) -> int:
     def on_ready(addresses: Mapping[str, Any]) -> None:
         roles = addresses.get("roles", {})
         show(addresses if options.json else _without(addresses, "roles"), options.json)
-        if roles and not options.json:
-            for role, path in roles.items():
-                show({"role": role, "config": path}, False)
+        if options.json:
+            return
+        for role, path in roles.items():
+            show({"role": role, "config": path}, False)
+        if roles:
             note(f"for example: turnstile status --config {roles['operator']}")
+            return
+        note("\nFor other commands, in another terminal:")
+        for name in ("kafka", "redis"):
+            say(f"export TURNSTILE_{name.upper()}={shlex.quote(addresses[name])}")
+        if config.prefix != Config.prefix:
+            say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
 
     return run_until_stopped(
         config,
@@ -49,6 +58,8 @@ def up(options: argparse.Namespace, config: Config) -> int:
         secure=options.secure,
         brokers=options.brokers,
         redis_nodes=options.redis_nodes,
+        # What asks at these ports if nobody says otherwise comes without a login.
+        known_ports=not (options.free_ports or options.secure),
     )
 
 

@@ -63,6 +63,7 @@ def local_stack(
     secure: bool = False,
     brokers: int = 1,
     redis_nodes: int = 1,
+    known_ports: bool = False,
 ) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
     kind = _secure_stack() if secure else LocalStack
@@ -72,6 +73,7 @@ def local_stack(
         prefix=config.prefix,
         brokers=brokers,
         redis_nodes=redis_nodes,
+        known_ports=known_ports,
         data=data,
         progress=note,
     ) as stack:
@@ -93,12 +95,13 @@ def run_until_stopped(
     secure: bool = False,
     brokers: int = 1,
     redis_nodes: int = 1,
+    known_ports: bool = False,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
         with (
             stopped_by_signals(),
-            local_stack(config, workers, data, secure, brokers, redis_nodes) as stack,
+            local_stack(config, workers, data, secure, brokers, redis_nodes, known_ports) as stack,
         ):
             on_ready(
                 {

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import re
 import time
-from urllib.parse import urlsplit
 
 from streams.cli.output import Exit, UnusableInput, note, show
 from streams.cli.serving import certificate_of, serve_until_stopped
@@ -15,7 +14,7 @@ from streams.normal_form import normal_form
 from streams.portal.links import Claims, LinkKeys, check_datasets, link_to
 from streams.portal.owner import Owners
 from streams.portal.reading import Reader
-from streams.portal.server import Portal
+from streams.portal.server import Portal, is_encrypted
 from streams.schemas import User
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.web.site import is_loopback
@@ -27,17 +26,16 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     """Serve the page of owners."""
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
-    is_encrypted = certificate is not None or _is_encrypted(options.url)
-    if not is_encrypted and not is_loopback(options.listen.rpartition(":")[0]):
+    by_tls = certificate is not None or is_encrypted(options.url)
+    if not by_tls and not is_loopback(options.listen.rpartition(":")[0]):
         raise ConfigurationError(
             f"{options.listen} is reached from other machines, and whoever listens on the way "
             "would see what users see, and be let in as them: give --certificate or, where a proxy "
             "encrypts, the --url that begins with https by which browsers come"
         )
     reader = Reader(config, options.most)
-    served = Portal(
-        Owners(reader, options.delta), keys, options.listen, certificate, is_encrypted=is_encrypted
-    )
+    owners = Owners(reader, options.delta)
+    served = Portal(owners, keys, options.listen, certificate, page=options.url)
 
     def started() -> None:
         reader.start()
@@ -87,7 +85,3 @@ def _user(options: argparse.Namespace) -> User:
             raise UnusableInput(f"--user {text!r} is no integer of 64 bits")
         return int(text)
     return normal_form(text)
-
-
-def _is_encrypted(url: str | None) -> bool:
-    return url is not None and urlsplit(url).scheme == "https"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from accounting import Mechanism, own_order
 from accounting.rules import terms
 from accounting.rules.accounts import Account
+from accounting.rules.seats import Tables
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import (
     PAGE_ROWS,
@@ -29,9 +30,11 @@ from streams.ledger.columns import (
     RowChanges,
     Rows,
     joined,
+    slots_of,
 )
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.limits import ids_written
+from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
 from streams.schemas import Policy, User, Users
 from streams.wire.packing import pack_users, select_users, unpack_users
@@ -39,6 +42,12 @@ from streams.wire.packing import pack_users, select_users, unpack_users
 _Number = TypeVar("_Number", bound=np.generic)
 _CHANGES_BYTES = 512
 """Of what surrounds the arrays of a change."""
+_BY_LEVEL = "spent+"
+"""Instead of a column: the levels at which rows are charged. Earlier releases do not read it."""
+_SMALL_TARIFF = 1024
+"""Bytes of one that comes with a step kept by its levels however few the users are."""
+_SEEN = "charged~"
+"""In a page beside the columns: how many steps it has seen that are kept by their levels."""
 
 
 class Balances(Columns):
@@ -64,18 +73,28 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
-    """What one charge changed: new values, not increments, so applying it twice is harmless."""
+    """What one charge changed: new values, which may be set twice, or levels (``Accounts``)."""
 
     dataset: str
     new_users: Users  # they take the next slots
     first_new_slot: int
     rows: list[RowChanges]
+    charged: int = 0  # how many steps were kept by their levels until then, this one included
+    # What a step costs that is kept by its levels; empty: the same as that before it in the batch.
+    tariff: bytes = b""
 
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
         rows = sum(changes.size for changes in self.rows)
-        return ids_written(self.new_users) + rows + _CHANGES_BYTES
+        return ids_written(self.new_users) + len(self.tariff) + rows + _CHANGES_BYTES
+
+
+class ByLevel(NamedTuple):
+    """What users were charged by one step, all of them for it alone."""
+
+    tariff: bytes  # int64, (levels + 1,) or (levels + 1, orders)
+    levels: bytes  # that were granted
 
 
 class Sought(NamedTuple):
@@ -119,6 +138,12 @@ class Outcome:
 class Accounts:
     """All users of one dataset in one partition.
 
+    A step that charges everybody at another level is not kept by what each user has spent since,
+    eight bytes for each order, but by the levels, a byte each: the same charges are made again when
+    it is put back. They must be made once. So such steps are counted, changes say how many there
+    were by then, and so do pages: a page that has seen more of them than some changes is newer, and
+    has all that they say.
+
     Attributes:
         policy: under what they are charged.
         rule: what comes of it.
@@ -136,6 +161,9 @@ class Accounts:
         self.account = Account(self.rule.terms, cast(terms.Balances, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.forgotten: set[User] = set()
+        self._charged = 0  # steps that are kept by their levels
+        self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
+        self._tariff = b""  # of the last one that was put back
 
     def __len__(self) -> int:
         return len(self._index)
@@ -212,7 +240,7 @@ class Accounts:
         """Give users their slots before anything is charged to them."""
         first = len(self._index)
         self._enrol(new_users)
-        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [])
+        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [], self._charged)
 
     def receive(
         self,
@@ -279,6 +307,7 @@ class Accounts:
             new_users=pack_users(plan.new_users),
             first_new_slot=first_new_slot,
             rows=self._as_written(written),
+            charged=self._charged,
         )
         parts = list(zip(blocks, decided, strict=True))
         return Outcome(
@@ -312,41 +341,58 @@ class Accounts:
         free = np.flatnonzero(rows.bound[slots] == 0)
         costs = np.asarray(tariff.any(axis=1))
         charged = free[costs[levels[free]]]
+        if not len(charged):
+            return NOBODY, len(free) > 0
         best = own_order(tariff, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1
         return slots[charged], len(charged) < len(free)
 
-    def note(self, slots: Rows, raised: Numbers, bound: Numbers) -> AccountsChanges:
+    def note(
+        self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
+    ) -> AccountsChanges:
         """What says how rows are that a roster has written.
 
         Args:
             slots: of all of them.
             raised: of those whose odometer rose.
             bound: of those who were bound to an order.
+            charged: what they were charged, if they were charged nothing else.
         """
+        by_level = charged is not None and self._is_shorter(charged)
         rows = [
             self._rows.note(written, *columns)
             for written, columns in (
-                (slots, ("spent",)),
+                (bound, ("order", "bound")),  # before what is charged there
+                (NOBODY if by_level else slots, ("spent",)),
                 (raised, ("base", "rungs")),
-                (bound, ("order", "bound")),
             )
             if isinstance(written, slice) or len(written)
         ]
+        tariff = b""
+        if charged is not None and by_level:
+            rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels}))
+            tariff = charged.tariff
+            self._charged += 1
         if rows:  # else nobody has to be counted again
             self._exhausted = None
-        return AccountsChanges(self.policy.dataset, b"", len(self._index), rows)
+        count = len(self._index)
+        return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, tariff)
 
     def put_back(self, changes: AccountsChanges) -> None:
-        """Set the values that were decided before."""
+        """Set the values that were decided before, and charge again what was charged by levels."""
         known = len(self._index) - changes.first_new_slot
         if known < 0:
             first = changes.first_new_slot
             raise ValueError(f"changes enrol from slot {first}: {-known} are missing")
         self._enrol(unpack_users(changes.new_users)[known:])  # a newer page may hold the first ones
+        self._charged = max(self._charged, changes.charged)
+        self._tariff = changes.tariff or self._tariff
         for rows in changes.rows:
-            self._rows.put_back(rows)
+            if _BY_LEVEL in rows.values:
+                self._charge_again(rows, changes.charged)
+            else:
+                self._rows.put_back(rows, self._behind(slots_of(rows), changes.charged))
         self._exhausted = None
 
     def changed_pages(self) -> list[int]:
@@ -363,7 +409,10 @@ class Accounts:
         count = len(self._index)
         first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
         users = pack_users(self._index.users(first, end))
-        return Page(users, self._rows.take_page(number, count))
+        columns = self._rows.take_page(number, count)
+        if self._charged:
+            columns[_SEEN] = pack_numbers(np.array([self._charged]))
+        return Page(users, columns)
 
     def load_page(self, number: int, page: Page) -> None:
         """Put a page back; pages come in the order of their numbers, from 0."""
@@ -371,7 +420,11 @@ class Accounts:
         if start != len(self._index):
             raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
         self._enrol(unpack_users(page.users))
-        self._rows.load_page(number, page.columns)
+        columns = dict(page.columns)
+        if (seen := columns.pop(_SEEN, None)) is not None:
+            self._seen[number] = int(unpack_numbers(seen)[0])
+            self._charged = max(self._charged, self._seen[number])
+        self._rows.load_page(number, columns)
         self._exhausted = None
 
     def spent_units(self) -> tuple[NDArray[np.int64] | list[User], Numbers]:
@@ -431,6 +484,34 @@ class Accounts:
         slots = self._index.add(new_users)
         self._rows.reserve(len(self._index))
         self._rows.touch(slots)
+
+    def _is_shorter(self, charged: ByLevel) -> bool:
+        """Whether a step is kept by its levels: of no other roster may the same users be."""
+        spent = 8 * (self.rule.orders or 1) * len(charged.levels)
+        alone = len(self.account.standings) == 1
+        return alone and len(charged.tariff) <= max(2 * spent, _SMALL_TARIFF)
+
+    def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
+        """Which rows, (n,), are in pages that have seen no more of these steps; None: all are."""
+        newer = [number for number, seen in self._seen.items() if seen > charged]
+        return np.isin(slots // PAGE_ROWS, newer, invert=True) if newer else None
+
+    def _charge_again(self, rows: RowChanges, charged: int) -> None:
+        """Charge the step of that number again, to those in whose pages it is not yet."""
+        slots = slots_of(rows)
+        levels = np.broadcast_to(np.frombuffer(rows.values[_BY_LEVEL], np.uint8), slots.shape)
+        behind = self._behind(slots, charged - 1)
+        if behind is not None:
+            slots, levels = slots[behind], levels[behind]
+        tables = Tables(self.rule.terms, self._unpacked_tariff())
+        cells = tables.cells(levels, self.account.order(slots))
+        self._rows.spent[slots] += tables.charges(cells)
+        self._rows.touch(slots)
+
+    def _unpacked_tariff(self) -> Numbers:
+        units = np.frombuffer(self._tariff, dtype="<i8").astype(np.int64, copy=False)
+        orders = len(self.policy.budget)
+        return units if self.rule.terms.orders == "none" else units.reshape(-1, orders)
 
     def _blocks(self, slots: Numbers) -> list[slice]:
         users = self.rule.block_users

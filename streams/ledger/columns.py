@@ -62,10 +62,15 @@ PER_ORDER = Column(per_order=True)
 
 
 class RowChanges(msgspec.Struct, frozen=True, array_like=True):
-    """New values of some rows, not increments: setting them twice is harmless."""
+    """New values of some rows, not increments: setting them twice is harmless.
+
+    What whoever has the columns says otherwise of rows, under a name that is none of theirs, it
+    puts back itself.
+    """
 
     slots: bytes  # uint32, little-endian
-    values: dict[str, bytes]  # column -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    # Column, or several that are alike -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    values: dict[str, bytes]
     span: tuple[int, int] | None = None  # instead of slots: from one up to another
 
     @property
@@ -171,12 +176,7 @@ class Columns:
             columns: that were written; all of them by default.
         """
         names = columns or tuple(self._columns)
-        packed = {name: self._packed(name, rows) for name in names}
-        if isinstance(rows, slice):
-            self._touch_all(rows)
-            return RowChanges(b"", packed, (rows.start, rows.stop))
-        self.touch(rows)
-        return RowChanges(rows.astype("<u4").tobytes(), packed)
+        return self.note_by(rows, {name: self._packed(name, rows) for name in names})
 
     def say_same(self, rows: slice, name: str, number: int) -> RowChanges:
         """Say that a column is one number in rows that follow one another, as it is there."""
@@ -184,12 +184,38 @@ class Columns:
         one = self._pack(name, np.array([number]))
         return RowChanges(b"", {name: one}, (rows.start, rows.stop))
 
-    def put_back(self, changes: RowChanges) -> None:
-        """Set what ``write`` has set before."""
+    def note_alike(self, rows: Rows, *columns: str) -> RowChanges:
+        """The same of columns of one kind, said once if they are alike in these rows."""
+        noted = self.note(rows, *columns)
+        first, *others = noted.values.values()
+        if any(other != first for other in others):
+            return noted
+        return msgspec.structs.replace(noted, values={" ".join(columns): noted.values[columns[0]]})
+
+    def note_by(self, rows: Rows, values: dict[str, bytes]) -> RowChanges:
+        """The same, by what says it shorter."""
+        if isinstance(rows, slice):
+            self._touch_all(rows)
+            return RowChanges(b"", values, (rows.start, rows.stop))
+        self.touch(rows)
+        return RowChanges(rows.astype("<u4").tobytes(), values)
+
+    def put_back(self, changes: RowChanges, which: NDArray[np.bool_] | None = None) -> None:
+        """Set what ``write`` has set before.
+
+        Args:
+            changes: which say it.
+            which: of the rows, (n,); None: all of them.
+        """
         slots = slots_of(changes)
-        for name, packed in changes.values.items():
-            rows = self.unpack(name, packed)
-            getattr(self, name)[slots] = rows
+        for names, packed in changes.values.items():
+            for name in names.split(" "):
+                numbers = self.unpack(name, packed)
+                if which is None:
+                    getattr(self, name)[slots] = numbers
+                else:
+                    each = np.broadcast_to(numbers, (len(slots), *numbers.shape[1:]))
+                    getattr(self, name)[slots[which]] = each[which]
         self.touch(slots)
 
     def changed_pages(self) -> list[int]:

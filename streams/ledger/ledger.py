@@ -506,7 +506,8 @@ class Ledger(State):
         for number, accounts in enumerate(budgets.accounts):
             risen = outcome.raised[number]
             raised = members.slots_of(risen.positions)[number]
-            self._note(accounts.note(step.slots[number], raised, step.bound[number]))
+            charged = step.charged[number]
+            self._note(accounts.note(step.slots[number], raised, step.bound[number], charged))
             checkpoints += (
                 checkpoint_of(charge, accounts.policy.dataset, bound, place)
                 for bound in accounts.bounds_raised(raised, risen.rungs_before)

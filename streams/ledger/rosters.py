@@ -27,7 +27,7 @@ from accounting.costs.tariffs import grid_norms
 from accounting.rules.outcomes import StepOutcome
 from accounting.rules.roster import RosterColumns
 from accounting.rules.standing import Standing
-from streams.ledger.accounts import Accounts, Sought
+from streams.ledger.accounts import Accounts, ByLevel, Sought
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
 from streams.ledger.forgotten import blank
@@ -75,6 +75,7 @@ class Step:
 
     outcome: StepOutcome
     slots: list[Rows]  # in each budget: whose accounts it has written
+    charged: list[ByLevel | None]  # the same: at which levels of what, if that is all it did
     bound: list[Numbers]  # the same: slots of those who were bound to an order
     noted: list[RowChanges]  # of members
 
@@ -125,6 +126,7 @@ class Members:
         self._rows = _Rows()
         self._budgets: Budgets
         self._unbound = False  # whether somebody may have no order yet
+        self._looked = False  # whether all of these were charged nothing by the last step
         self._digests = b""  # of the first pages, as far as they were asked for
         self._forgotten = 0  # so many had been, by then
 
@@ -175,7 +177,7 @@ class Members:
             rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
         )
         self._budgets = budgets
-        self._unbound = self._binds
+        self._unbound, self._looked = self._binds, False
         outer = budgets.accounts[1:]
         users = budgets.own.users_at(self.slots) if outer else NOBODY
         self.standing = Standing.restored(
@@ -196,7 +198,7 @@ class Members:
         self._count += len(own)
         self._rows.reserve(self._count)
         self._awake.enrol(slots, np.full(len(own), level, dtype=np.uint8))
-        self._unbound = self._binds
+        self._unbound, self._looked = self._binds, False
         return self._rows.note(rows)
 
     def step(self, priced: Pricing) -> Step:
@@ -217,6 +219,9 @@ class Members:
         flagged = np.unique(np.concatenate([outcome.exhausted, news]))
         written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
         noted = []
+        if isinstance(listed, slice):
+            noted.append(self._rows.note_alike(listed, "level", "granted"))
+            del written["level"], written["granted"]
         if isinstance(settled, slice):  # all of them after the same step
             noted.append(self._rows.say_same(settled, "since", self._awake.steps))
             del written["since"]
@@ -226,7 +231,13 @@ class Members:
             if isinstance(rows, slice) or len(rows)
         ]
         slots = [self._awake.rows(number, settled) for number in range(len(bound))]
-        return Step(outcome, slots, bound, noted)
+        charged: list[ByLevel | None] = [None for _ in bound]
+        if outcome.settled is None and not outcome.behind:
+            levels = self._rows.numbers("granted", everybody).tobytes()
+            charged = [
+                ByLevel(tariff.astype("<i8").tobytes(), levels) for tariff in self._awake.tariffs
+            ]
+        return Step(outcome, slots, charged, bound, noted)
 
     def slots_of(self, rows: Numbers) -> list[Numbers]:
         """Of these members, in each budget."""
@@ -299,20 +310,31 @@ class Members:
         return any(accounts.rule.binds for accounts in self._budgets.accounts)
 
     def _bind(self, priced: Pricing) -> list[Numbers]:
-        """Bind to an order whoever has none, and is charged something now; their slots."""
-        levels = self.levels
-        if priced.row_levels is not None:
-            levels = levels.copy()
-            levels[slice(None) if priced.rows is None else priced.rows] = priced.row_levels
+        """Bind to an order whoever has none, and is charged something now; their slots.
+
+        Whom the step before charged nothing, this one does only at another level or price.
+        """
+        if self._looked and priced.tariffs is None and priced.row_levels is None:
+            return [NOBODY for _ in self._budgets.accounts]
+        rows, levels = priced.rows, priced.row_levels
+        everybody = not self._looked or priced.tariffs is not None or rows is None
+        if everybody:
+            levels = self.levels
+            if priced.row_levels is not None:
+                levels = levels.copy()
+                levels[slice(None) if rows is None else rows] = priced.row_levels
+            rows = np.arange(self._count)
+        assert rows is not None
+        assert levels is not None
         tariffs = self._awake.tariffs if priced.tariffs is None else priced.tariffs
-        everybody = np.arange(self._count)
         bound = [
             accounts.bind(slots, tariff, levels)
             for accounts, slots, tariff in zip(
-                self._budgets.accounts, self.slots_of(everybody), tariffs, strict=True
+                self._budgets.accounts, self.slots_of(rows), tariffs, strict=True
             )
         ]
-        self._unbound = any(unbound for _, unbound in bound)
+        if everybody:
+            self._unbound, self._looked = any(unbound for _, unbound in bound), True
         return [slots for slots, _ in bound]
 
 

@@ -8,8 +8,8 @@ and the changes that led to them are dropped. Pages are called by names:
     page:DATASET/N      users N * 4096 to (N + 1) * 4096 of a dataset, and their numbers
     members:DATASET/RUN/N   members N * 4096 to (N + 1) * 4096 of a roster
 
-State = pages, then the changes in order. Values are absolute, so it does no harm if a page is
-newer than some of the changes.
+State = pages, then the changes in order. A page may be newer than some of the changes: values are
+absolute, and what is not, steps that are kept by their levels, is charged once (``Accounts``).
 
 A new kind of state is one line of ``State.__init__``, ``self.things = self._keep(Tracked("thing",
 Thing))``: it is then written, compacted and put back as the others are.
@@ -60,7 +60,7 @@ class LayoutMismatch(Impasse):
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True):
-    """What a batch of records changed: new values, not increments."""
+    """What a batch of records changed: new values, or steps by level."""
 
     entries: dict[str, msgspec.Raw]  # by name; nil: it is gone
     accounts: list[AccountsChanges]  # in the order in which they were made
@@ -234,6 +234,7 @@ class State:
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
+        self._tariffs: dict[str, bytes] = {}  # by dataset, of the last step by level of the batch
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
     def _keep(self, entries: AnyTracked) -> AnyTracked:
@@ -281,6 +282,7 @@ class State:
         }
         changes = Changes(entries, self._accounts, self._members)
         self._accounts, self._members, self._put_out = [], [], 0
+        self._tariffs = {}
         return changes
 
     def put_back(self, changes: Changes) -> None:
@@ -394,6 +396,11 @@ class State:
         return self._kinds[kind]
 
     def _note(self, accounts: AccountsChanges) -> None:
+        if accounts.tariff:
+            if self._tariffs.get(accounts.dataset) == accounts.tariff:
+                accounts = msgspec.structs.replace(accounts, tariff=b"")
+            else:
+                self._tariffs[accounts.dataset] = accounts.tariff
         self._accounts.append(accounts)
         self._put_out += accounts.size
 

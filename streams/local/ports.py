@@ -1,9 +1,13 @@
-"""Free TCP ports on the loopback address."""
+"""Free TCP ports on the loopback address, and those at which everybody looks first."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
@@ -12,6 +16,9 @@ LOOPBACK = "127.0.0.1"
 # port, connect to itself and so keep the server from coming back.
 _LOWEST, _HIGHEST = 20000, 32767
 _TRIES = 200
+
+KAFKA_PORT, REDIS_PORT = 9092, 6379
+"""Where clients look for them if nobody says otherwise."""
 
 
 def is_free(port: int) -> bool:
@@ -41,3 +48,26 @@ def free_ports(count: int) -> tuple[int, ...]:
         for probe in (first, second):
             probe.bind((LOOPBACK, 0))
         return (first.getsockname()[1], second.getsockname()[1])[:count]
+
+
+def claim_known_ports() -> int | None:
+    """The right to the ports at which everybody looks first, among the stacks of one user.
+
+    Whoever has it still looks whether they are free; without it, two stacks that start together
+    would both find them so.
+
+    Returns:
+        A descriptor, with which the right lasts, in whatever process it is open; None: another has
+        it.
+    """
+    path = Path(tempfile.gettempdir(), f"turnstile-ports-{os.getuid()}.lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -34,6 +34,7 @@ class Server(ABC):
         self.directory = Path(directory).absolute()
         self.log = self.directory / "logs" / f"{self.name.lower()}.log"
         self._wanted_port = port
+        self._preferred: int | None = None
         self._ports: tuple[int, ...] | None = None
         self._hold = tuple(hold)
         self._child: Child | None = None
@@ -45,6 +46,10 @@ class Server(ABC):
     @abstractmethod
     def _is_ready(self, child: Child, port: int) -> bool:
         """Whether this very server, not another on that port, answers requests."""
+
+    def prefer(self, port: int) -> None:
+        """Take this port at the first start if it is free by then, and else any other."""
+        self._preferred = port
 
     @property
     def port(self) -> int:
@@ -136,6 +141,9 @@ class Server(ABC):
         return self._child
 
     def _choose_ports(self) -> tuple[int, ...]:
+        preferred, self._preferred = self._preferred, None  # once: who took it keeps it
+        if self._wanted_port is None and preferred is not None and is_free(preferred):
+            return (preferred, *free_ports(self.port_count - 1))
         if self._wanted_port is None:
             return free_ports(self.port_count)
         return (self._wanted_port, *free_ports(self.port_count - 1))

@@ -16,8 +16,10 @@ from streams.local.cluster import REPLICAS, KafkaCluster, count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
+from streams.local.ports import KAFKA_PORT, REDIS_PORT, claim_known_ports
 from streams.local.redis_cluster import RedisCluster, count_of_redis_nodes
 from streams.local.redis_server import RedisServer
+from streams.local.server import Server
 from streams.local.signals import signals_held
 from streams.local.workers import Worker
 
@@ -50,6 +52,7 @@ class LocalStack:
         redis_nodes: int = 1,
         kafka: str | None = None,
         redis: str | None = None,
+        known_ports: bool = False,
         data: Path | str | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
         worker_environment: Mapping[str, str] | None = None,
@@ -69,6 +72,8 @@ class LocalStack:
                 be lost.
             kafka: bootstrap servers of an existing broker; by default one is started.
             redis: URL of an existing Redis; by default one is started.
+            known_ports: let a single broker and a single Redis have the ports 9092 and 6379, if
+                they are free and no other stack of this user has them.
             data: directory to keep; by default a temporary one, removed at the end.
             worker_command: the program and arguments of a worker.
             worker_environment: further variables of the workers.
@@ -86,6 +91,8 @@ class LocalStack:
         self._count_of_redis_nodes = redis_nodes
         self._given_kafka = kafka
         self._given_redis = redis
+        self._known_ports = known_ports
+        self._ports_claim: int | None = None
         self._data = data
         self._worker_command = tuple(worker_command)
         self._worker_environment = dict(worker_environment or {})
@@ -153,6 +160,8 @@ class LocalStack:
             with signals_held():  # one that is held is delivered here, within
                 self._directory = DataDirectory(self._data)
             self._directory.acquire()
+            if self._known_ports:
+                self._ports_claim = claim_known_ports()
             self._start_servers(self._directory)
             for _ in range(self._count):
                 self.start_worker()
@@ -236,15 +245,18 @@ class LocalStack:
 
     @property
     def _hold(self) -> tuple[int, ...]:
-        return () if self._directory is None else (self._directory.lock,)
+        if self._directory is None:
+            return ()
+        claim = () if self._ports_claim is None else (self._ports_claim,)
+        return (self._directory.lock, *claim)
 
     def _start_servers(self, directory: DataDirectory) -> None:
         if self._given_redis is None:
             self._redis = self._new_redis(directory.path)
-            self._announced_start(self._redis)
+            self._announced_start(self._redis, REDIS_PORT)
         if self._given_kafka is None:
             self._broker = self._new_broker(directory.path)
-            self._announced_start(self._broker)
+            self._announced_start(self._broker, KAFKA_PORT)
 
     def _new_redis(self, directory: Path) -> RedisServer | RedisCluster:
         count = self._count_of_redis_nodes
@@ -278,9 +290,11 @@ class LocalStack:
             hold=hold,
         )
 
-    def _announced_start(self, server: _Server) -> None:
+    def _announced_start(self, server: _Server, known_port: int | None = None) -> None:
         self._say(f"Starting {server.name}")
         began = time.monotonic()
+        if known_port is not None and self._ports_claim is not None and isinstance(server, Server):
+            server.prefer(known_port)
         server.start()
         self._say(f"{server.name} is ready on {server.address} ({time.monotonic() - began:.1f} s)")
 
@@ -304,6 +318,9 @@ class LocalStack:
                 if server is not None:
                     server.stop()
             self._workers, self._redis, self._broker = [], None, None
+            if self._ports_claim is not None:
+                os.close(self._ports_claim)
+                self._ports_claim = None
             self._directory.close(keep_logs)
             if keep_logs and self._directory.temporary:
                 self._say(f"The logs stay in {self._directory.path / 'logs'}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streams.config import Config
+from streams.ledger.ledger import Summary
 from streams.operations.status import read_inventories
 from streams.wire.signatures import public_text
 
@@ -41,17 +43,20 @@ def read_principals(config: Config) -> Known:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
-    inventories = read_inventories(config)
+    return known_of([inventory.summary for inventory in read_inventories(config)])
+
+
+def known_of(summaries: Sequence[Summary]) -> Known:
+    """The same, of what every partition holds, in their order."""
     operators: defaultdict[str, list[int]] = defaultdict(list)
     principals: defaultdict[tuple[str, str, bool], list[int]] = defaultdict(list)
-    for partition, inventory in enumerate(inventories):
-        summary = inventory.summary
+    for partition, summary in enumerate(summaries):
         if summary.operator:
             operators[public_text(summary.operator)].append(partition)
         for name, known in summary.principals.items():
             principals[name, public_text(known.key), known.creates].append(partition)
     return Known(
-        len(inventories),
+        len(summaries),
         {key: tuple(where) for key, where in sorted(operators.items())},
         [KnownPrincipal(*who, tuple(where)) for who, where in sorted(principals.items())],
     )

@@ -42,7 +42,18 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
 
 
 def decoded(record: bytes) -> Any:
-    """The record as JSON or MessagePack, with packed arrays as lists; None if neither."""
+    """The record as JSON or MessagePack, with packed arrays as lists; None if neither.
+
+    What is signed stands as a record in the record.
+    """
+    content = _content(record)
+    if content is not None and content.get("type") == "signed":
+        inner = content.get("request")
+        content["request"] = (_content(inner) if isinstance(inner, bytes) else None) or inner
+    return content
+
+
+def _content(record: bytes) -> dict[str, Any] | None:
     decode = msgspec.json.decode if record[:1] == b"{" else msgspec.msgpack.decode
     try:
         content = decode(record)

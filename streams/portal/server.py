@@ -19,6 +19,7 @@ import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -51,7 +52,7 @@ class Portal:
         address: str,
         certificate: ssl.SSLContext | None = None,
         *,
-        is_encrypted: bool | None = None,
+        page: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Describe it; ``start`` listens.
@@ -61,8 +62,8 @@ class Portal:
             keys: by which links are known.
             address: host:port to listen on; port 0 is any that is free.
             certificate: with which it is encrypted, if it is.
-            is_encrypted: whether browsers come by TLS, which somebody before this server may
-                speak. None: if there is a certificate.
+            page: where browsers find it, if that is at a proxy, which keeps the name of the host
+                and may speak TLS.
             now: seconds since 1970.
         """
         self._own, self._keys, self._now = own, keys, now
@@ -73,9 +74,10 @@ class Portal:
             every=EVERY,
             most_readers=_MOST_READERS,
             largest=_LARGEST,
+            name=urlsplit(page or "").hostname,
             certificate=certificate,
         )
-        self._is_encrypted = self._site.is_encrypted if is_encrypted is None else is_encrypted
+        self._is_encrypted = certificate is not None or is_encrypted(page)
         self._site.post("/enter", self._enter)
         self._site.post("/leave", self._leave)
         self._site.get("/events", self._events)
@@ -149,6 +151,11 @@ class Portal:
             return web.Response(status=403, text="come with a link")
         told = await asyncio.to_thread(self._own.told, claims)
         return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+
+
+def is_encrypted(page: str | None) -> bool:
+    """Whether browsers come by TLS to an address."""
+    return page is not None and urlsplit(page).scheme == "https"
 
 
 class _Entry(msgspec.Struct):

@@ -23,6 +23,7 @@ from streams.schemas import Policy
 from streams.sdk.ahead import Ahead
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Unusable
+from streams.sdk.observing import Observer
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
@@ -117,6 +118,10 @@ class AsyncTurnstile:
     def partitions(self) -> int:
         """P, over how many partitions users are spread."""
         return self.blocking.partitions
+
+    def observe(self, observer: Observer) -> None:
+        """As ``Turnstile.observe``, which waits for nothing."""
+        self.blocking.observe(observer)
 
     close = _awaited(Turnstile.close)
     create_dataset = _awaited(Turnstile.create_dataset)

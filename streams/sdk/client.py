@@ -8,7 +8,7 @@ from types import TracebackType
 
 from msgspec import structs
 
-from streams.config import Config
+from streams.config import Config, ConfigurationError
 from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
@@ -22,6 +22,7 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_checkpoints,
 )
+from streams.sdk.observing import Observer
 from streams.sdk.opening import close_run, open_run
 from streams.sdk.principals import allow_from, bind_operator, operator_of, register, signer_of
 from streams.sdk.pseudonyms import Pseudonyms
@@ -78,6 +79,8 @@ class Turnstile:
             signer = signer_of(principal or config.principal, request_key or config.request_key)
             self._operator_key = config.operator_key
             connection = KafkaConnection(config)
+            if config.traces:
+                connection.observe(_traces())
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             signer = signer_of(principal, request_key)
@@ -121,6 +124,10 @@ class Turnstile:
     def partitions(self) -> int:
         """P, over how many partitions users are spread."""
         return self._connection.partitions
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody stand around every request from now on: see ``streams.sdk.observing``."""
+        self._connection.observe(observer)
 
     def __enter__(self) -> Turnstile:
         return self
@@ -498,3 +505,19 @@ class Turnstile:
             for checkpoint in rising_checkpoints(records)
             if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
         )
+
+
+def _traces() -> Observer:
+    """Makes spans of requests.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    try:
+        from streams.sdk.traces import ClientTraces
+    except ImportError as error:
+        raise ConfigurationError(
+            f"traces is set, which needs a package that is not installed ({error}): install "
+            "dp-turnstile with its extra `otel`"
+        ) from error
+    return ClientTraces()

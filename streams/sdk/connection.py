@@ -11,6 +11,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, sleep, time_ns
 from uuid import uuid4
@@ -41,6 +42,7 @@ from streams.sdk.errors import (
     refusal_of,
 )
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
+from streams.sdk.observing import Headers, Observer
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.wire.chain import NO_TOPIC
 from streams.wire.requests import RequestSigner
@@ -86,6 +88,8 @@ class Waiting:
 
     def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
         self.requests = requests
+        self.headers: Headers = []  # of the records, for whoever observes
+        self.observed = ExitStack()  # from before they are sent until all is heard
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
@@ -162,6 +166,11 @@ class Connection(ABC):
         self._waiting: dict[Hashable, Waiting] = {}
         self._witnesses: WeakValueDictionary[tuple[str, str], Witness] = WeakValueDictionary()
         self._broken: Exception | None = None
+        self._observers: list[Observer] = []
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody stand around every request from now on."""
+        self._observers.append(observer)
 
     @abstractmethod
     def check_partitions(self) -> None:
@@ -280,15 +289,20 @@ class Connection(ABC):
         waiting.requests = self._signed(waiting.requests, signer or self.signer)
         if not waiting.requests:
             return waiting
-        with self._lock:
-            self._waiting[key] = waiting
-            if self._broken is not None:
-                waiting.fail(self._broken)
-        try:
-            self._publish(waiting)
-        except BaseException:
-            self._forget(key)
-            raise
+        with ExitStack() as observed:
+            request = "charge" if isinstance(key, tuple) else "other"
+            for observer in self._observers:
+                waiting.headers += observed.enter_context(observer.asking(request))
+            with self._lock:
+                self._waiting[key] = waiting
+                if self._broken is not None:
+                    waiting.fail(self._broken)
+            try:
+                self._publish(waiting)
+            except BaseException:
+                self._forget(key)
+                raise
+            waiting.observed = observed.pop_all()
         return waiting
 
     def receive(self, key: Hashable, waiting: Waiting, deadline: Deadline) -> dict[int, Answer]:
@@ -327,14 +341,15 @@ class Connection(ABC):
     ) -> dict[int, Answer | RequestRejected]:
         if not waiting.requests:
             return {}
-        try:
-            return waiting.result(deadline)
-        except DecisionTimeout as error:
-            if why := self._why_silent():
-                raise DecisionTimeout(f"{error}. {why}") from None
-            raise
-        finally:
-            self._forget(key)
+        with waiting.observed:
+            try:
+                return waiting.result(deadline)
+            except DecisionTimeout as error:
+                if why := self._why_silent():
+                    raise DecisionTimeout(f"{error}. {why}") from None
+                raise
+            finally:
+                self._forget(key)
 
     def _forget(self, key: Hashable) -> None:
         with self._lock:

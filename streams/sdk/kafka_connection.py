@@ -125,7 +125,9 @@ class KafkaConnection(Connection):
         producer = self._open()
         try:
             for partition, request in waiting.requests.items():
-                sent: Any = producer.send(self._norms, value=request, partition=partition)
+                sent: Any = producer.send(
+                    self._norms, value=request, partition=partition, headers=waiting.headers
+                )
                 sent.add_errback(lambda error: waiting.fail(publishing_error(error)))
         except KafkaError as error:
             raise publishing_error(error) from error

@@ -1,8 +1,8 @@
 """All that is kept of a partition, read at once, and whether all of it is there.
 
-Values are absolute, so pages that are newer than some of the changes do no harm: those changes set
-the same values again. A page or a change that is missing, older or foreign raises ``Damaged``. It
-is never read as "nobody spent anything".
+Pages may be newer than some of the changes: those set the same values again, or say themselves that
+such pages have them (``streams.ledger.accounts``). A page or a change that is missing, older or
+foreign raises ``Damaged``. It is never read as "nobody spent anything".
 """
 
 from __future__ import annotations

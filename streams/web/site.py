@@ -61,6 +61,7 @@ class Site:
         every: float,
         most_readers: int,
         largest: int,
+        name: str | None = None,
         certificate: ssl.SSLContext | None = None,
     ) -> None:
         """Describe it; ``start`` listens.
@@ -71,11 +72,13 @@ class Site:
             every: seconds from one event to the next.
             most_readers: pages that are told events at once.
             largest: bytes of a request.
+            name: of the host, as browsers know it that come by a proxy.
             certificate: with which it is encrypted, if it is.
         """
         host, _, port = address.rpartition(":")
         self._host, self._port = host, int(port)
         self._certificate = certificate
+        self._name = name
         self._every, self._most_readers = every, most_readers
         self.is_local, self.is_encrypted = is_loopback(host), certificate is not None
         self._readers = 0
@@ -150,7 +153,7 @@ class Site:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.is_local and not is_loopback(_name_of(request.headers.get("Host", ""))):
+        if not self._is_known_as(_name_of(request.headers.get("Host", ""))):
             raise web.HTTPForbidden(text="this server is not known by that name", headers=_HEADERS)
         if request.method == "POST" and not _is_own(request):
             raise web.HTTPForbidden(text="this was sent by another page", headers=_HEADERS)
@@ -162,6 +165,9 @@ class Site:
         if not answer.prepared:
             answer.headers.update(_HEADERS)
         return answer
+
+    def _is_known_as(self, name: str) -> bool:
+        return not self.is_local or is_loopback(name) or name == self._name
 
 
 def is_loopback(host: str) -> bool:

@@ -11,12 +11,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from streams.config import Config
+from streams.config import Config, ConfigurationError
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.topics.authentic import inspector_of, operator_keys_of, seal_of
@@ -36,6 +36,9 @@ from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollect
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
 
+if TYPE_CHECKING:
+    from streams.worker.traces import DecisionTraces
+
 logger = logging.getLogger("turnstile.worker")
 
 _BUFFERED_RECORDS = 256
@@ -45,10 +48,10 @@ _SESSION_SECONDS = 6.0
 class _Record:
     """A Faust event as a record of the log."""
 
-    __slots__ = ("_event", "_metrics", "leader_epoch", "offset", "value")
+    __slots__ = ("_event", "_metrics", "_traces", "leader_epoch", "offset", "value")
 
-    def __init__(self, event: Any, metrics: Metrics) -> None:
-        self._event, self._metrics = event, metrics
+    def __init__(self, event: Any, metrics: Metrics, traces: DecisionTraces | None) -> None:
+        self._event, self._metrics, self._traces = event, metrics, traces
         self.offset: int = event.message.offset
         self.value: bytes | None = event.message.value
         self.leader_epoch: int = event.message.checksum  # see ``kafka.batches``
@@ -57,6 +60,8 @@ class _Record:
         self._event.ack()
         message = self._event.message
         self._metrics.applied(message.partition, message.timestamp, time.time())
+        if self._traces is not None:
+            self._traces.kept(message.partition, message.offset)
 
 
 def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
@@ -77,7 +82,8 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     metrics = Metrics()
     store = TimedStore.of(config)
     store.metrics = metrics
-    publisher = KafkaPublisher(config, seal)
+    traces = _traces() if config.traces else None
+    publisher = KafkaPublisher(config, seal, traces.answered if traces else None)
     watched = KafkaTopics(topics)
     world = World(
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
@@ -97,7 +103,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     app.owned = owned = Partitions(world)
     metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned))
     health = HealthServer(config.health, metrics, owned) if config.health else None
-    _drive(app, metrics)
+    _drive(app, metrics, traces)
 
     async def connect() -> None:
         await store.connect()
@@ -133,7 +139,23 @@ def _faust_app(config: Config) -> TurnstileApp:
     )
 
 
-def _drive(app: TurnstileApp, metrics: Metrics) -> None:
+def _traces() -> DecisionTraces:
+    """Makes spans of decisions.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    try:
+        from streams.worker.traces import DecisionTraces
+    except ImportError as error:
+        raise ConfigurationError(
+            f"traces is set, which needs a package that is not installed ({error}): install "
+            "dp-turnstile with its extra `otel`"
+        ) from error
+    return DecisionTraces()
+
+
+def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -> None:
     """Let Faust call the partitions; whatever they raise ends the worker."""
     owned = app.owned
 
@@ -156,12 +178,21 @@ def _drive(app: TurnstileApp, metrics: Metrics) -> None:
                 message = event.message
                 if message.generation_id == app.consumer_generation_id:
                     app.arrived(message.partition, len(message.value or b""))
-                    await owned.arrive(message.partition, _Record(event, metrics))
+                    if traces is not None:
+                        traces.arrived(message.partition, message.offset, _listed(message.headers))
+                    await owned.arrive(message.partition, _Record(event, metrics, traces))
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
         with _or_end(app, "suspending the partitions"):
             await owned.suspend()
+
+
+def _listed(headers: Any) -> Iterable[tuple[str, bytes | None]]:
+    """Headers as Kafka has them, which Faust may give as a mapping."""
+    listed: Iterable[tuple[str, bytes | None]]
+    listed = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return listed
 
 
 @contextmanager

@@ -5,7 +5,8 @@ What always holds:
 - A page is written only while memory and Redis agree (``Quiet``): it never holds what was not
   committed.
 - Changes are dropped last, and only those that were there when the compaction began. One that
-  stops half-way does no harm: the changes that are still there set the same values again.
+  stops half-way does no harm: the changes that are still there set the same values again, or know
+  that they are in the newer pages.
 - Pages are deleted for what is no longer there, a dataset that was taken back.
 """
 

@@ -1,4 +1,4 @@
-"""What a worker answers over HTTP: is it alive, does it decide, and its metrics.
+"""What a worker or an answerer says over HTTP: is it alive, does it decide, and its metrics.
 
 GET /livez    200 while its event loop turns; restarting it mends nothing else
 GET /readyz   200 once it has been given its partitions (which may be none)
@@ -8,22 +8,40 @@ GET /metrics  for Prometheus
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from streams.worker.metrics import Metrics
-from streams.worker.partitions import Partitions, PartitionView
+from streams.worker.partitions import PartitionView
 
 STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
 
 
+class Measured(Protocol):
+    """What /metrics shows."""
+
+    def exposition(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+
+
+class Given(Protocol):
+    """The partitions that a process was given."""
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it is known which they are."""
+
+    def views(self) -> Sequence[PartitionView]:
+        """How they are."""
+
+
 class HealthServer:
     """Answers on one address for as long as the worker lives."""
 
-    def __init__(self, address: str, metrics: Metrics, owned: Partitions) -> None:
+    def __init__(self, address: str, metrics: Measured, owned: Given) -> None:
         """Describe it; ``start`` listens.
 
         Args:

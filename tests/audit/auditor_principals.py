@@ -149,6 +149,6 @@ def _multiple(times: int, point: tuple[int, int], d: int) -> tuple[int, int]:
 def _plus(left: tuple[int, int], right: tuple[int, int], d: int) -> tuple[int, int]:
     (a, b), (x, y) = left, right
     t = d * a * x * b * y % _P
-    first = (a * y + b * x) * pow(1 + t, _P - 2, _P) % _P
-    second = (b * y + a * x) * pow(1 - t, _P - 2, _P) % _P
+    first = (a * y + b * x) * pow(1 + t, -1, _P) % _P
+    second = (b * y + a * x) * pow(1 - t, -1, _P) % _P
     return first, second

@@ -17,6 +17,7 @@ import numpy as np
 
 from tests.audit.auditor_rosters import tariff_digest
 from tests.audit.auditor_state import home
+from tests.keys import binding, registration, signed
 
 NAN, INF = math.nan, math.inf
 PARTITIONS = 3
@@ -292,6 +293,59 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "withdrawn in use": ("dataset-in-use", {}),
 }
 
+ELSEWHERE = b"another log, 16 "
+SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
+    "an operator that nobody has signed": (
+        "not-allowed",
+        lambda lane: msgspec.msgpack.encode(binding()),
+    ),
+    "an operator that somebody else has signed": (
+        "not-allowed",
+        lambda lane: signed(binding(log=ELSEWHERE), None, key="a thief"),
+    ),
+    "an operator of another log": (
+        "not-allowed",
+        lambda lane: signed(binding(log=ELSEWHERE), None, log=ELSEWHERE),
+    ),
+    "a principal where no operator is": (
+        "not-allowed",
+        lambda lane: signed(registration("alice", 1), None),
+    ),
+    "a principal with a key of small order": (
+        "invalid-key",
+        lambda lane: {
+            "type": "register-principal",
+            "v": 3,
+            "request": "token",
+            "number": 1,
+            "principal": "a",
+            "key": bytes(32),
+        },
+    ),
+    "signed twice": ("malformed", lambda lane: signed(signed(good(lane), "a"), "a")),
+    "a signature in version 2": ("malformed", lambda lane: _sealed(lane, v=2)),
+    "a signature that is cut off": ("malformed", lambda lane: _sealed(lane, signature=bytes(63))),
+    "signed by a name that nobody can have": (
+        "malformed",
+        lambda lane: _sealed(lane, principal="a b"),
+    ),
+    "signed, and nothing in it": ("malformed", lambda lane: _sealed(lane, request=b"")),
+    "signed, and cut off in it": (
+        "malformed",
+        lambda lane: _sealed(lane, request=good(lane)[:-1]),
+    ),
+    "signed, and of version 4 in it": (
+        "unsupported-version",
+        lambda lane: _sealed(lane, request=as_msgpack(lane.charge(v=4))),
+    ),
+}
+
+
+def _sealed(lane: Lane, **changes: Any) -> dict[str, Any]:
+    whole = {"type": "signed", "v": 3, "request": good(lane), "signature": bytes(64)}
+    return {**whole, "principal": "a", **changes}
+
+
 TWO_ORDERS = {"measure": "renyi", "budget": [1, 1], "odometer_step": [1, 1]}
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "renyi without orders": ("invalid-policy", {"measure": "renyi"}),
@@ -312,6 +366,12 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "user_ids in version 1": ("malformed", {"user_ids": "mixed"}),
     "unknown user_ids": ("malformed", {"v": 2, "user_ids": "both"}),
     "user_ids null": ("malformed", {"v": 2, "user_ids": None}),
+    "allow in version 2": ("malformed", {"v": 2, "allow": {"charge": ["a"]}}),
+    "allow with a right that there is not": ("malformed", {"v": 3, "allow": {"read": ["a"]}}),
+    "allow with a name that nobody can have": (
+        "malformed",
+        {"v": 3, "allow": {"manage": ["a b"]}},
+    ),
 }
 
 MECHANISMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -581,6 +641,13 @@ def _table() -> dict[str, BadInput]:
                     ),
                     policy={"user_ids": kinds},
                 )
+    add(
+        "policy: allow within a dataset that names nobody",
+        "invalid-policy",
+        lambda lane: lane.policy(v=3, within=lane.dataset, allow={"charge": ["a"]}),
+    )
+    for name, (reason, record) in SIGNED.items():
+        add(f"who may: {name}", reason, record)
     for name, (reason, value) in GARBAGE.items():
         add(name, reason, value)
     return table

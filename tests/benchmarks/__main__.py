@@ -105,7 +105,8 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         lines += sdk.lines(sdk.measure(1_000_000, options.rounds))
     if "signatures" in parts:
         _say("Measuring signatures")
-        lines += signatures.lines(signatures.measure(options.rounds))
+        requests = signatures.measure_requests(options.rounds)
+        lines += signatures.lines(signatures.measure(options.rounds), requests)
     if "memory" in parts:
         _say("Measuring memory")
         kinds = [(users, ids) for users in options.resident for ids in ("integers", "strings")]

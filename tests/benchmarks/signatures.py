@@ -1,4 +1,6 @@
-"""What signing a record takes, and checking that: alone, and among those sent with it."""
+"""What signing a record takes, and checking that: alone, and among those sent with it; and what a
+request takes in a dataset that asks who sent it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from streams.ledger.ledger import Ledger
+from streams.schemas import Allow, Charge, CreateDataset, OpenRun, Policy, encode
+from streams.wire.chain import NO_TOPIC
+from streams.wire.requests import RequestSigner
 from streams.wire.signatures import TOGETHER, Content, KeyRing, Place, Signer, new_keys
+from tests.keys import binding, private_key, registration, signed
 
 _PLACE = Place(bytes(16), "turnstile.halts", 0)
 _RECORDS = 4096
+_CHARGES = 500
 _VALUE = bytes(600)  # as large as a decision about some hundred users
 
 
@@ -44,14 +52,70 @@ def _measure(together: int, rounds: int) -> Signing:
     return Signing(together, median(signs), median(checks))
 
 
+@dataclass
+class Asking:
+    """Microseconds of a processor to apply one charge of some users."""
+
+    users: int
+    unsigned: float
+    signed: float
+
+
+def measure_requests(rounds: int) -> list[Asking]:
+    """Charges of a few users and of many, of a dataset of everybody and of one that names alice."""
+    return [
+        Asking(users, *(median(_apply(users, named) for _ in range(rounds)) for named in (0, 1)))
+        for users in (10, 4096)
+    ]
+
+
+def _apply(users: int, named: int) -> float:
+    ledger = Ledger(0, 1)
+    allow = {"allow": Allow(charge=["alice"])} if named else {}
+    units = [2**60]
+    policy = Policy(
+        dataset="d", partitions=1, measure="zcdp", budget=units, odometer_step=units, **allow
+    )
+    opening = OpenRun(v=3, dataset="d", run="r", attempt=1, request="t")
+    ids = b"".join(user.to_bytes(8, "little") for user in range(users))
+    norms = bytes(6) + b"\xf0\x3f"
+    charges = [
+        Charge(
+            v=3,
+            dataset="d",
+            run="r",
+            attempt=1,
+            step=step,
+            users=ids,
+            norms=norms * users,
+            scale=9.0,
+        )
+        for step in range(_CHARGES)
+    ]
+    before = [CreateDataset(v=3, request="t", policy=policy), opening]
+    records = [encode(record) for record in (*before, *charges)]
+    if named:
+        signer = RequestSigner(private_key("alice"), "alice")
+        of_operator = [signed(binding(), None), signed(registration("alice", 2), None)]
+        records[1:] = [*of_operator, *(signer.sign(NO_TOPIC, 0, each) for each in records[1:])]
+    began = 0.0
+    for offset, record in enumerate(records):
+        if offset == len(records) - _CHARGES:
+            began = time.process_time()
+        ledger.apply(offset, record)
+        ledger.take_changes()
+    assert ledger.runs["d", "r"].step == _CHARGES - 1
+    return (time.process_time() - began) * 1e6 / _CHARGES
+
+
 def _micros(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
     return (time.process_time() - began) * 1e6 / _RECORDS
 
 
-def lines(results: list[Signing]) -> list[str]:
-    """A table for the report."""
+def lines(results: list[Signing], requests: list[Asking]) -> list[str]:
+    """Tables for the report."""
     return [
         "## Signatures",
         "",
@@ -60,5 +124,11 @@ def lines(results: list[Signing]) -> list[str]:
         "| signed at once | signing | checking |",
         "|---:|---:|---:|",
         *(f"| {r.together} | {r.sign:.0f} | {r.check:.0f} |" for r in results),
+        "",
+        "Microseconds of a processor to apply a charge by norms.",
+        "",
+        "| users | everybody may | signed by who may |",
+        "|---:|---:|---:|",
+        *(f"| {r.users} | {r.unsigned:.0f} | {r.signed:.0f} |" for r in requests),
         "",
     ]

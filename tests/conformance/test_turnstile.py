@@ -41,8 +41,9 @@ PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[LocalStack]:
-    with LocalStack(workers=1, partitions=PARTITIONS) as running:
+def stack(servers: LocalStack) -> Iterator[LocalStack]:
+    prefix, where = f"t{uuid4().hex[:8]}.", {"kafka": servers.kafka, "redis": servers.redis}
+    with LocalStack(workers=1, partitions=PARTITIONS, prefix=prefix, **where) as running:
         yield running
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import MAX_REQUEST_BYTES, Rejected
+from streams.schemas import MAX_REQUEST_BYTES, Allow, OpenRun, Rejected
 from tests.fuzz.hostile import HOSTILE, hostile
 from tests.fuzz.records import Records, repeats_a_field
+from tests.keys import binding, registration, signed
 from tests.unit.ledger.ledgers import rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 
@@ -115,6 +116,12 @@ class Fuzz:
         for dataset in ("a", "b", "within"):
             log.open(dataset=dataset, run="apart", v=3, min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)
+        log.create("guarded", v=3, budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))
+        log.send(signed(binding(), None))
+        for number, name in enumerate(("alice", "mary", "cora"), start=2):
+            log.send(signed(registration(name, number, creates=name == "cora"), None))
+        opening = OpenRun(v=3, dataset="guarded", run="r", attempt=1, request="t")
+        log.send(signed(opening, "alice"))
         self._aside = rebuilt(log.changes)
         log.watch = watch
         self._records = Records(self._rng, log.ledger)

@@ -1,25 +1,18 @@
-"""One broker and one Redis for all tests here; workers under a prefix of their own."""
+"""Services on the broker and the Redis of all tests, under prefixes of their own."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from streams.local import LocalStack, LocalStackError
-from streams.local.broker import JVM_OPTIONS, KafkaBroker
-from streams.local.jars import kafka_classpath
-from streams.local.java import find_java
+from streams.local import LocalStack
 from tests.integration.preloaded import preloaded
-from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -29,45 +22,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_brokers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Brokers map the classes that one has loaded before them: half of what their start takes.
-
-    The virtual machine does without an archive that is not of its own version and class path, and
-    brokers start without one where none can be made.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        with suppress(LocalStackError, OSError):
-            kept = Path(request.config.cache.mkdir("kafka-classes"))
-            archive = _archive_of_classes(kept, tmp_path_factory.mktemp("classes"))
-            patch.setenv("JAVA_TOOL_OPTIONS", f"-XX:SharedArchiveFile={archive}")
-        yield
-
-
-def _archive_of_classes(kept: Path, scratch: Path) -> Path:
-    """The archive in a folder; made now, by a broker, if it is not there."""
-    what = [str(find_java().resolve()), *map(str, kafka_classpath())]
-    name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
-    archive = kept / f"{name}.jsa"
-    with archive.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever runs beside this one waits for it, once
-        if not archive.exists():
-            draft = archive.with_suffix(".draft")
-            options = (*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={draft}")
-            broker = KafkaBroker(scratch, jvm_options=options)
-            broker.start()
-            try:
-                os.kill(broker.pid, signal.SIGTERM)
-                eventually(lambda: not broker.running, 120.0)  # a stop would cut it off in writing
-            finally:
-                broker.stop()
-            draft.replace(archive)
-    return archive
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _quick_starts(quick_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Workers are forked: most of what their start takes are imports."""
     with (
         preloaded(tmp_path_factory.mktemp("workers")) as forked,
@@ -75,15 +30,6 @@ def _quick_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ):
         patch.setattr("streams.local.workers.Child", forked)
         yield
-
-
-@pytest.fixture(scope="session")
-def servers() -> Iterator[LocalStack]:
-    """A broker and a Redis, without workers."""
-    with LocalStack(workers=0) as running:
-        yield running
-        running.broker.kill()  # nobody needs it again
-        running.redis_server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
@@ -30,23 +29,10 @@ from tests.audit.auditor_state import home
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.log import OUTPUTS, Log
 from tests.audit.stored import Rows, state_of
+from tests.waiting import eventually
 
 IMPATIENT_WORKER = (sys.executable, str(Path(__file__).with_name("impatient_worker.py")))
 """The command of a worker that looks at the world more often than others."""
-
-_SETTLES_WITHIN = 60.0
-
-
-def eventually(condition: Callable[[], Any], within: float = _SETTLES_WITHIN) -> Any:
-    """Wait for something that other processes do; what the condition returned at last."""
-    deadline = time.monotonic() + within
-    asked = time.monotonic()
-    while not (found := condition()):
-        now = time.monotonic()
-        assert now < deadline, f"did not happen within {within} seconds"
-        time.sleep(max(0.02, now - asked))  # the others need the processor, too
-        asked = time.monotonic()
-    return found
 
 
 class Service:

@@ -10,13 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from streams.answerer.questions import read_questions
+from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
 from streams.topics.clients import new_reader
 from streams.wire.packing import charge_digest
@@ -97,9 +100,9 @@ def file(shared: Service, name: str, tmp_path: Path) -> Path:
     return path
 
 
-def start(service: Service, file: Path, *doom: str) -> subprocess.Popen[bytes]:
+def start(service: Service, file: Path, *doom: str, health: str = "") -> subprocess.Popen[bytes]:
     """An answerer, which is killed at a point of a step if it comes to it."""
-    environment = {**os.environ, "TURNSTILE_KAFKA": service.kafka}
+    environment = {**os.environ, "TURNSTILE_KAFKA": service.kafka, "TURNSTILE_HEALTH": health}
     environment["TURNSTILE_PREFIX"] = service.prefix
     command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -167,15 +170,35 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
     shared.audit()
 
 
+def assert_it_says_how_it_is(health: str) -> None:
+    """It is ready and healthy, and has metrics, when it has answered."""
+    for path in ("livez", "readyz", "healthz"):
+        with urlopen(f"http://{health}/{path}", timeout=10) as answer:
+            assert answer.status == 200, path
+    with urlopen(f"http://{health}/metrics", timeout=10) as answer:
+        told = answer.read().decode()
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(told)
+        for sample in family.samples
+        if sample.labels.get("request") in (None, "charge")
+    }
+    assert samples["turnstile_answerer_answers_total"] > 0
+    assert samples["turnstile_client_requests_total"] > 0
+    assert samples["turnstile_answerer_lag"] == 0
+
+
 def test_a_second_answerer_takes_over_and_the_first_one_ends(
     shared: Service, name: str, file: Path
 ) -> None:
     first = start(shared, file, "sleep", "4")  # with its decision in hand
     try:
         eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
-        second = start(shared, file)
+        health = f"127.0.0.1:{free_ports(1)[0]}"
+        second = start(shared, file, health=health)
         try:
             eventually(lambda: len(answers_of(shared, name)) == STEPS)
+            assert_it_says_how_it_is(health)
             first.send_signal(signal.SIGCONT)
             assert first.wait(timeout=120) == 1
         finally:

@@ -11,7 +11,7 @@
 -- then     names of pages to delete
 --
 -- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. A page that is written
--- before its changes are dropped does no harm: values are absolute.
+-- before its changes are dropped does no harm: changes know what newer pages have.
 
 local refused = refusal()
 if refused then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiokafka
@@ -30,12 +30,19 @@ class KafkaPublisher:
     Args:
         config: where Kafka is.
         seal: with what records are signed; None if they are not.
+        more: further headers of an output, if it has any. They are not signed.
     """
 
-    def __init__(self, config: Config, seal: Seal | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seal: Seal | None = None,
+        more: Callable[[int, Output], list[tuple[str, bytes]]] | None = None,
+    ) -> None:
         self._topics = {channel: config.topic(channel.value) for channel in Channel}
         self._config = config
         self._seal = seal
+        self._more = more
         self.producer: Any
 
     async def start(self) -> None:
@@ -85,4 +92,7 @@ class KafkaPublisher:
                     places, self._seal.headers(topic, partition, contents), strict=True
                 ):
                     headers[at] = signed
+        if self._more is not None:
+            for at, output in enumerate(outputs):
+                headers[at] = [*(headers[at] or ()), *self._more(partition, output)]
         return headers

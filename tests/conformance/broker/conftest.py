@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
 
 from streams.config import Config
-from streams.local import KafkaBroker
+from streams.local import LocalStack
 from streams.topics.topics import Topics
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.images import KafkaImageTopic
@@ -23,9 +23,8 @@ BROKERS = ("memory", pytest.param("kafka", marks=pytest.mark.process))
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker.address
+def kafka(servers: LocalStack) -> str:
+    return servers.kafka
 
 
 @pytest.fixture(params=BROKERS)

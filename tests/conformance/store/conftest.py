@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from streams.local import RedisCluster, RedisServer
+from streams.local import LocalStack, RedisCluster
 from streams.store.memory_store import MemoryStore
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
@@ -23,9 +23,8 @@ STORES = (
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server.url
+def redis_url(servers: LocalStack) -> str:
+    return servers.redis
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def gone(pid: int) -> bool:
 def up():
     """`turnstile up`, as a user would start it."""
     process = subprocess.Popen(
-        [*COMMAND, "up", "--json", "--workers", "2", "--partitions", "3"],
+        [*COMMAND, "up", "--free-ports", "--json", "--workers", "2", "--partitions", "3"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.service import eventually
 
-UP = [sys.executable, "-m", "streams.cli", "up", "--json", "--partitions", "1"]
+UP = [sys.executable, "-m", "streams.cli", "up", "--free-ports", "--json", "--partitions", "1"]
 WITHIN = 60.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import redis
 
 from streams.local import LocalStack, LocalStackError
 from streams.local.broker import registered_cluster
+from streams.local.ports import LOOPBACK, free_ports
 from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually
 
@@ -212,3 +214,26 @@ def test_a_worker_command_that_does_not_exist_is_named(stack: LocalStack) -> Non
 def test_a_negative_number_of_workers_is_refused() -> None:
     with pytest.raises(LocalStackError, match="-1"):
         LocalStack(workers=-1)
+
+
+def test_stacks_that_start_together_share_no_known_port(
+    stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (known,) = free_ports(1)
+    monkeypatch.setattr("streams.local.stack.REDIS_PORT", known)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def another() -> LocalStack:
+        return LocalStack(workers=0, kafka=stack.kafka, known_ports=True)
+
+    with another() as first, another() as second:
+        assert first.redis_server.port == known
+        assert second.redis_server.port != known
+        first.restart_redis(kill=True)
+        assert first.redis_server.port == known
+    with socket.create_server((LOOPBACK, known)), another() as third:
+        assert third.redis_server.port != known
+    with LocalStack(workers=0, kafka=stack.kafka) as other:
+        assert other.redis_server.port != known
+    with another() as last:
+        assert last.redis_server.port == known

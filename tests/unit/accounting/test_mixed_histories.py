@@ -96,7 +96,9 @@ def test_gaussian_and_laplace_steps_are_an_integral_over_the_loss_of_one(epsilon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, pytest.param(2.0, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "epsilon", [0.3, *(pytest.param(e, marks=pytest.mark.thorough) for e in (0.0, 2.0))]
+)
 def test_sampled_and_gaussian_steps_lose_the_larger_direction(epsilon: float) -> None:
     report = PldReport([PoissonGaussian(1.0, 0.1), Gaussian(1.0)], np.array([1.0, 0.5]))
 

@@ -26,7 +26,7 @@ from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
 from accounting.reports.saddlepoint.report import SaddlePointReport
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums
-from tests.examples import examples
+from tests.examples import examples, grid
 
 LEVELS = np.array([0.25, 0.5, 0.75, 1.0])
 
@@ -94,8 +94,10 @@ def exact_delta(ratios: list[float], q: float, epsilon: float) -> mpf:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5, 2.0, 4.0])
-@pytest.mark.parametrize("counts", [(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 0, 2)])
+@pytest.mark.parametrize(
+    ("counts", "epsilon"),
+    grid([(0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 0, 2)], [0.0, 0.05, 0.5, 2.0, 4.0]),
+)
 def test_exact_delta_of_one_and_two_steps_lies_between_the_bounds(
     counts: tuple[int, ...], epsilon: float
 ) -> None:
@@ -219,7 +221,7 @@ def test_estimates_are_within_1e_3_of_the_loss_distributions(row: str) -> None:
 
 
 @pytest.mark.slow
-@examples(25)
+@examples(8)
 @given(
     st.floats(-4.0, -0.3),
     st.floats(-0.4, 0.8),
@@ -373,11 +375,11 @@ EXTREMES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("largest", "spread", "rate"), EXTREMES)
-@pytest.mark.parametrize("count", [1, 1000, 2**46])
+@pytest.mark.parametrize(("history", "count"), grid(EXTREMES, [1, 1000, 2**46]))
 def test_extreme_histories_give_ordered_bounds_without_nan_or_warning(
-    largest: float, spread: float, rate: float, count: int
+    history: tuple[float, float, float], count: int
 ) -> None:
+    largest, spread, rate = history
     saddle_point = SaddlePointReport(PoissonGaussian(1.0, rate), LEVELS[-2:] * largest * spread)
     counts = np.array([[0, count], [count, 0]], dtype=np.int64)
     with np.errstate(all="raise", under="ignore"):

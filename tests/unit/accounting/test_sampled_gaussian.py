@@ -30,7 +30,7 @@ from accounting import (
 )
 from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian, noise_scale
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
-from tests.examples import examples
+from tests.examples import examples, grid
 
 SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -140,11 +140,14 @@ def test_whole_orders_are_just_above_the_binomial_sum(s: float, q: float, a: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(("s", "q", "a"), [(0.8, 0.03, 1.75), (1.5, 0.6, 9.5), (3.0, 0.2, 1.01)])
+@pytest.mark.parametrize(
+    ("step", "direction"),
+    grid([(0.8, 0.03, 1.75), (1.5, 0.6, 9.5), (3.0, 0.2, 1.01)], DIRECTIONS),
+)
 def test_fractional_orders_are_just_above_a_quadrature_of_the_definition(
-    s: float, q: float, a: float, direction: Direction
+    step: tuple[float, float, float], direction: Direction
 ) -> None:
+    s, q, a = step
     exact = as_fraction(quadrature(s, q, a, direction))
     assert is_just_above(one(s, q, a, direction), exact)
 

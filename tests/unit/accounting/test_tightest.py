@@ -35,7 +35,7 @@ def gaussian_delta(mu: mpf, epsilon: float) -> mpf:
     ("noise", "rate", "steps", "epsilon", "most"),
     [
         # Between tight values on both sides: what the method said was 1.
-        (0.8, 1e-5, 10**6, 10.0, 1.7e-60),
+        pytest.param(0.8, 1e-5, 10**6, 10.0, 1.7e-60, marks=pytest.mark.thorough),
         (0.8, 1e-5, 10**6, 3.0, 1.4e-19),
         (0.3, 1e-5, 10**5, 1.0, 0.01529),
     ],
@@ -47,10 +47,11 @@ def test_delta_is_not_useless_where_one_method_can_say_nothing(
     assert delta.bounds.lower <= float(delta) <= most
 
 
+THOROUGH = pytest.mark.thorough
 HISTORIES = [
-    (PoissonGaussian(0.8, 1e-4), [0, 0, 0, 10**5]),
+    pytest.param(PoissonGaussian(0.8, 1e-4), [0, 0, 0, 10**5], marks=THOROUGH),
     (PoissonGaussian(0.3, 1e-4), [0, 0, 0, 10**3]),
-    (PoissonGaussian(1.0, 0.01), [300, 0, 20, 40]),
+    pytest.param(PoissonGaussian(1.0, 0.01), [300, 0, 20, 40], marks=THOROUGH),
     (PoissonGaussian(2.0, 0.5), [0, 3, 0, 1]),
     (Gaussian(5.0), [10, 3, 0, 40]),
 ]
@@ -76,7 +77,7 @@ def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[in
 
 
 @pytest.mark.slow
-@examples(15)
+@examples(5)
 @given(
     st.floats(-4.0, 0.0).map(lambda x: 10.0**x),
     st.floats(0.4, 6.0),
@@ -97,7 +98,7 @@ def test_no_method_is_tighter_by_more_than_a_twentieth_and_no_lower_bound_is_abo
 
 
 @pytest.mark.slow
-@examples(50)
+@examples(15)
 @given(
     st.floats(-2.0, 2.0).map(lambda x: 10.0**x),
     st.lists(st.integers(0, 10**4), min_size=4, max_size=4).filter(any),

@@ -11,6 +11,7 @@ import pytest
 from streams.cli.output import show
 from streams.operations.rejected import decoded, readable
 from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
+from tests.keys import signed
 
 CHARGE = Charge(
     dataset="d",
@@ -105,3 +106,11 @@ def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
     line = capfd.readouterr().out
     assert "users: [0,1,2,3,4,5,6,7, ... 4,096 in all]" in line
     assert "reason=duplicate-user" in line
+
+
+def test_what_was_signed_is_shown_in_what_signed_it():
+    record = decoded(signed(CHARGE, "alice"))
+    assert (record["type"], record["principal"]) == ("signed", "alice")
+    assert record["request"] == decoded(encode(CHARGE))
+    twice = decoded(signed(signed(CHARGE, "alice"), "alice"))
+    assert isinstance(twice["request"]["request"], bytes), "no deeper than one is looked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from streams.answerer import metrics as answerer_metrics
 from streams.local.children import Child
 from streams.local.ports import free_ports
+from streams.sdk import observing
 from tests.readme import TOP
 from tests.unit.worker.test_health import Served
 from tests.unit.worker.test_partitions import Cluster
@@ -56,13 +59,20 @@ def metrics_of_a_worker() -> set[str]:
     return asyncio.run(scenario())
 
 
-def test_dashboard_and_alerts_ask_for_metrics_that_a_worker_has() -> None:
-    names = metrics_of_a_worker()
+def metrics_of_others() -> set[str]:
+    """Those of clients and answerers, as their modules list them."""
+    listed = f"{observing.__doc__}{answerer_metrics.__doc__}"
+    names = set(re.findall(r"^    (turnstile_\w+)", listed, re.MULTILINE))
+    return names | {f"{name}_bucket" for name in names if name.endswith("_seconds")}
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
+    names = metrics_of_a_worker() | metrics_of_others()
     rules = yaml.safe_load((RULES / "turnstile.rules.yaml").read_text())["groups"][0]["rules"]
     asked = [*expressions(), *(rule["expr"] for rule in rules)]
     for expression in asked:
         words = {word for word in _words(expression) if word.startswith(("turnstile_", "process_"))}
-        assert words <= names, f"no worker has {words - names}"
+        assert words <= names, f"nobody has {words - names}"
     assert any("kafka_consumergroup_lag" in expression for expression in asked)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from streams.ledger import accounts, columns, rosters, state
 from tests.unit.ledger.audited import AuditedLog
 
 
@@ -27,3 +28,11 @@ def _audited(version):
     yield new
     for log in logs:
         log.audit()
+
+
+@pytest.fixture
+def short_pages(monkeypatch):
+    """Pages of four rows."""
+    monkeypatch.setattr(columns, "_PAGE_BITS", 2)
+    for module in (columns, accounts, rosters, state):
+        monkeypatch.setattr(module, "PAGE_ROWS", 4)

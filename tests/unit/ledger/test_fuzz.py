@@ -19,7 +19,7 @@ def test_no_record_ends_a_worker_and_the_auditor_agrees_about_each(seed):
     watch = Watch()
     Fuzz(seed, watch).run(LOG_RECORDS)
     assert watch.records == LOG_RECORDS
-    assert watch.judged > 0.9 * LOG_RECORDS
+    assert watch.judged > 0.85 * LOG_RECORDS
     assert watch.outcomes["applied"] > LOG_RECORDS // 20
     assert len(watch.outcomes) > 10
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.tariffs import norms_of
 from accounting.measures import tariff
-from streams.ledger import accounts, columns, rosters, rule, state
+from streams.ledger import accounts, columns, rule
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.schemas import Enrolled, Reason, Rejected, encode
 from streams.wire.chain import NO_TOPIC
@@ -392,14 +392,6 @@ def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stop
     assert "members:d/r/0" not in worker.pages
 
 
-@pytest.fixture
-def short_pages(monkeypatch):
-    """Pages of four rows."""
-    monkeypatch.setattr(columns, "_PAGE_BITS", 2)
-    for module in (columns, accounts, rosters, state):
-        monkeypatch.setattr(module, "PAGE_ROWS", 4)
-
-
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("taken", range(10))
@@ -476,6 +468,33 @@ def test_what_a_tariff_can_say_is_charged(measure, mechanism, name):
     ]
     assert [told(step, "halted") for step in steps] == [[], [], [0, 1, 2, 3]]
     assert log.spent()[7] == 2 * int(units[LEVELS])
+
+
+def test_whoever_has_no_order_is_looked_for_where_a_step_says_something_new(monkeypatch):
+    """At level 0 a user is bound to none, for as long as that may be: a step looks at nobody."""
+    looked = []
+    bind = accounts.Accounts.bind
+
+    def bound(own, slots, *given):
+        looked.append(len(slots))
+        return bind(own, slots, *given)
+
+    monkeypatch.setattr(accounts.Accounts, "bind", bound)
+    policy = POLICIES["own order"]
+    units = prices(30.0, "renyi", policy["orders"])
+    log = begun(range(6), **policy)
+    log.step(0, units, members=6, levels=[0, 0, 0, 5, 5, 5])
+    log.step(1, members=6)
+    log.step(2, members=6, positions=[1, 4], levels=[7, 0])
+    log.step(3, members=6)
+    log.step(4, units, members=6)
+    log.enrol([6], first=6)
+    log.step(5, members=7)
+    log.step(6, members=7, positions=[0, 2], levels=[1, 1])
+    assert looked == [6, 2, 6, 7, 2]
+    log.step(7, members=7)
+    log.audit()
+    assert log.ledger.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
 
 
 def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they_were(monkeypatch):

@@ -172,16 +172,16 @@ def test_a_cookie_is_of_no_use_after_its_session() -> None:
     serve(ask)
 
 
-@pytest.mark.parametrize("is_encrypted", [True, False])
-def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(is_encrypted: bool) -> None:
+@pytest.mark.parametrize("page", ["https://own.example/", "http://own.example/", None])
+def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(page: str | None) -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         async with session.post(f"{url}enter", json={"token": token_of(USERS[0])}) as answer:
             cookie = answer.cookies["turnstile-portal"]
             assert cookie["httponly"]
             assert cookie["samesite"] == "Strict"
-            assert bool(cookie["secure"]) == is_encrypted
+            assert bool(cookie["secure"]) == (page == "https://own.example/")
 
-    serve(ask, is_encrypted=is_encrypted)
+    serve(ask, page=page)
 
 
 def test_another_page_cannot_enter_and_another_name_is_refused() -> None:
@@ -190,6 +190,16 @@ def test_another_page_cannot_enter_and_another_name_is_refused() -> None:
         assert (await own(session, url, Host="evil.example"))[0] == 403
 
     serve(ask)
+    serve(ask, page="https://own.example/")
+
+
+def test_a_proxy_before_it_keeps_the_name_by_which_browsers_know_it() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        names = {"Host": "own.example", "Origin": "https://own.example"}
+        assert await enter(session, url, token_of("ada"), **names) == 204
+        assert await enter(session, url, token_of("ada")) == 204
+
+    serve(ask, page="https://own.example/")
 
 
 def test_nothing_foreign_runs_nothing_is_kept_and_nobody_is_told_where_one_was() -> None:

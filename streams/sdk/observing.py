@@ -1,0 +1,85 @@
+"""Whoever wants to know what a client asks, and what comes of it: metrics and traces, both off.
+
+``measure`` counts a client's requests and times them, for Prometheus:
+
+    turnstile_client_requests_total{request, outcome}   answered, refused, timeout or failed
+    turnstile_client_request_seconds{request}           until all partitions have answered; of a
+                                                        step charged ahead, until that was asked
+
+A request is a "charge" or "other" (opening a run, creating a dataset, enrolling). Nothing names a
+user, a dataset or a run, and nothing counts who was halted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from streams.sdk.errors import DecisionTimeout, RequestRejected
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from streams.sdk.asynchronous import AsyncTurnstile
+    from streams.sdk.client import Turnstile
+
+Headers = list[tuple[str, bytes]]
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Observer(Protocol):
+    """Stands around every request, from before it is published until all have answered."""
+
+    def asking(self, request: str) -> AbstractContextManager[Headers]:
+        """Enter before a request; what it gives goes along as headers of its records."""
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        from prometheus_client import REGISTRY, Counter, Histogram
+
+        where = REGISTRY if registry is None else registry
+        self._requests = Counter(
+            "turnstile_client_requests",
+            "Requests to the service, by what came of them",
+            ("request", "outcome"),
+            registry=where,
+        )
+        self._seconds = Histogram(
+            "turnstile_client_request_seconds",
+            "Time until all partitions have answered",
+            ("request",),
+            buckets=_SECONDS,
+            registry=where,
+        )
+
+    @contextmanager
+    def asking(self, request: str) -> Iterator[Headers]:
+        outcome = "failed"
+        try:
+            with self._seconds.labels(request).time():
+                yield []
+            outcome = "answered"
+        except RequestRejected:
+            outcome = "refused"
+            raise
+        except DecisionTimeout:
+            outcome = "timeout"
+            raise
+        finally:
+            self._requests.labels(request, outcome).inc()
+
+
+def measure(client: Turnstile | AsyncTurnstile, registry: CollectorRegistry | None = None) -> None:
+    """Count what a client asks from now on.
+
+    Args:
+        client: whose requests; it has to be open.
+        registry: of metrics; prometheus_client's own if it is not given, in which one client of a
+            process can be measured.
+
+    Raises:
+        ValueError: the registry has these metrics already.
+    """
+    client.observe(_Metrics(registry))

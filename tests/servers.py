@@ -1,0 +1,93 @@
+"""One broker and one Redis for all tests, whichever process runs them.
+
+Who needs them first starts them; who started them ends them, when nobody uses them any more. Tests
+that stop or change a server start one of their own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from streams.local import LocalStack, LocalStackError
+from streams.local.broker import JVM_OPTIONS, KafkaBroker
+from streams.local.jars import kafka_classpath
+from streams.local.java import find_java
+from tests.waiting import eventually
+
+
+@contextmanager
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a lock; one that is held by a process that ends is free."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, how)
+        yield
+
+
+@pytest.fixture(scope="session")
+def quick_brokers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Brokers map the classes that one has loaded before them: half of what their start takes.
+
+    The virtual machine does without an archive that is not of its own version and class path, and
+    brokers start without one where none can be made.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        with suppress(LocalStackError, OSError):
+            kept = Path(request.config.cache.mkdir("kafka-classes"))
+            archive = _archive_of_classes(kept, tmp_path_factory.mktemp("classes"))
+            patch.setenv("JAVA_TOOL_OPTIONS", f"-XX:SharedArchiveFile={archive}")
+        yield
+
+
+def _archive_of_classes(kept: Path, scratch: Path) -> Path:
+    """The archive in a folder; made now, by a broker, if it is not there."""
+    what = [str(find_java().resolve()), *map(str, kafka_classpath())]
+    name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
+    archive = kept / f"{name}.jsa"
+    with locked(archive.with_suffix(".lock")):  # whoever runs beside this one waits for it, once
+        if not archive.exists():
+            draft = archive.with_suffix(".draft")
+            options = (*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={draft}")
+            broker = KafkaBroker(scratch, jvm_options=options)
+            broker.start()
+            try:
+                os.kill(broker.pid, signal.SIGTERM)
+                eventually(lambda: not broker.running, 120.0)  # a stop would cut it off in writing
+            finally:
+                broker.stop()
+            draft.replace(archive)
+    return archive
+
+
+@pytest.fixture(scope="session")
+def servers(quick_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """A broker and a Redis, without workers, that nobody stops."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of all processes of this run
+    gate, users, told = (folder / f"servers.{part}" for part in ("gate", "users", "json"))
+    with users.open("w") as mine:
+        with locked(gate):
+            started = None if told.exists() else LocalStack(workers=0)
+            if started:
+                started.start()
+                told.write_text(json.dumps({"kafka": started.kafka, "redis": started.redis}))
+            fcntl.flock(mine, fcntl.LOCK_SH)
+        with LocalStack(workers=0, **json.loads(told.read_text())) as found:
+            yield found
+    if started:
+        with locked(gate), locked(users):  # the last of them has left
+            told.unlink()
+            started.broker.kill()  # nobody needs it again
+            started.redis_server.kill()
+            started.stop()

@@ -1,0 +1,101 @@
+"""An answerer is healthy while it answers, and says which partition or window is stuck if not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streams.answerer import metrics
+from streams.answerer.metrics import STUCK_AFTER, AnswererMetrics, Watched
+
+
+class Fake:
+    """An answerer of two partitions, with ten events each, whose next window closes at 1000 ms."""
+
+    def __init__(self) -> None:
+        calendar = SimpleNamespace(next=SimpleNamespace(closes=1000))
+        passed = Counter({"late": 3})
+        self.desk: Any = SimpleNamespace(
+            positions={0: 10, 1: 10}, passed_over=passed, calendar=calendar
+        )
+        self.is_taken_over = True
+        self.now: int | None = 500
+
+    def end_of(self, partition: int) -> int | None:
+        return 10
+
+    def partitions(self) -> range:
+        return range(2)
+
+    def clock(self) -> int | None:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    told = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: told.now))
+    return told
+
+
+def problems(watched: Watched) -> dict[int, str]:
+    return {view.partition: view.problem for view in watched.views() if view.problem}
+
+
+def test_it_is_ready_when_the_run_is_its_own(clock: SimpleNamespace) -> None:
+    fake = Fake()
+    watched = Watched(fake)
+    assert (watched.is_assigned, problems(watched)) == (True, {})
+    fake.is_taken_over = False
+    assert not watched.is_assigned
+    assert set(problems(watched)) == {0, 1}
+
+
+def test_events_that_wait_and_are_not_taken_are_a_problem_and_slow_ones_are_none(
+    clock: SimpleNamespace,
+) -> None:
+    fake = Fake()
+    watched = Watched(fake)
+    fake.desk.positions = {0: 10, 1: 3}
+    for _ in range(5):  # it goes on, and is behind
+        fake.desk.positions[1] += 1
+        assert problems(watched) == {}
+        clock.now += STUCK_AFTER
+    watched.look()
+    clock.now += STUCK_AFTER + 1
+    assert set(problems(watched)) == {1}
+    assert "none was taken for 61 seconds" in problems(watched)[1]
+    fake.desk.positions[1] = 10
+    assert problems(watched) == {}
+
+
+def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespace) -> None:
+    fake = Fake()
+    watched = Watched(fake)
+    fake.now = 1000
+    for closes in (1000, 900, 800):  # one after the other is answered
+        fake.desk.calendar.next.closes = closes
+        assert problems(watched) == {}
+        clock.now += STUCK_AFTER
+    watched.look()
+    clock.now += STUCK_AFTER + 1
+    assert set(problems(watched)) == {0, 1}
+    assert "has been due" in problems(watched)[0]
+
+
+def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
+    measured = AnswererMetrics(Fake())
+    measured.answers.inc()
+    told = measured.exposition().decode()
+    for line in (
+        "turnstile_answerer_answers_total 1.0",
+        'turnstile_answerer_passed_over_total{reason="late"} 3.0',
+        'turnstile_answerer_next_offset{partition="1"} 10.0',
+        'turnstile_answerer_lag{partition="0"} 0.0',
+        "turnstile_answerer_window_closes_seconds 1.0",
+        "turnstile_answerer_clock_seconds 0.5",
+    ):
+        assert line in told
