@@ -15,6 +15,7 @@ from streams.offline.moves import Unmovable, digest_of
 from streams.offline.receipts import UnusableReceipt, new_receipt, signed, write
 from streams.offline.service import KafkaArchive
 from streams.sdk.kafka_connection import KafkaConnection
+from streams.sdk.principals import signer_of
 
 
 def move(options: argparse.Namespace, config: Config) -> int:
@@ -22,10 +23,11 @@ def move(options: argparse.Namespace, config: Config) -> int:
     if options.key and not options.receipt:
         raise UnusableReceipt("--key signs a receipt: give --receipt FILE as well")
     there = replace(config, prefix=options.to)
+    signer = signer_of(config.principal, config.request_key)
     old, new = KafkaArchive(config), KafkaArchive(there)
     try:
         if options.dry_run:
-            moved, what = plan(old, new, options.dataset), "would move"
+            moved, what = plan(old, new, options.dataset, signer), "would move"
         elif options.check:
             moved, what = compare(old, new, options.dataset), "moved"
         else:
@@ -33,6 +35,7 @@ def move(options: argparse.Namespace, config: Config) -> int:
                 closing(KafkaConnection(config)) as old_service,
                 closing(KafkaConnection(there)) as new_service,
             ):
+                old_service.signer = new_service.signer = signer
                 moved = move_dataset(
                     old,
                     new,

@@ -202,9 +202,17 @@ class Gate:
             Rejection: NOT_ALLOWED.
         """
         if there := self._datasets.policies_of(policy.dataset):
-            self._check_right(there, "manage", sender)
+            self.check_manager(there, sender)
         else:
             self.check_creation(policy, outer, sender)
+
+    def check_manager(self, policies: Sequence[Policy], sender: Sender | None) -> None:
+        """Check who manages a dataset that has these policies, the nearest first.
+
+        Raises:
+            Rejection: NOT_ALLOWED.
+        """
+        self._check_right(policies, "manage", sender)
 
     def bind(self, request: BindOperator, sender: Sender | None) -> None:
         """Know the operator by a key.

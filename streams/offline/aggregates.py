@@ -33,7 +33,7 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from streams.ledger.ledger import LayoutMismatch
+from streams.ledger.impasse import Impasse
 from streams.ledger.policies import has_own_orders
 from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Fold
@@ -84,8 +84,8 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
         try:
             for _ in fold.steps():
                 pass
-        except LayoutMismatch as mismatch:
-            raise Unreadable(str(mismatch)) from mismatch
+        except Impasse as impasse:
+            raise Unreadable(str(impasse)) from impasse
         ledger = fold.ledger
         ledger.wake()
         if dataset not in ledger.datasets:

@@ -1,6 +1,7 @@
 """Moves a dataset, and all that are within it, from one log to another: all of it or nothing.
 
-1. Both logs are applied, offline, up to their ends. What could not move is refused here.
+1. Both logs are applied, offline, up to their ends. What could not move is refused here, and so is
+   who may not move it: where a dataset or a log asks for signatures, what is sent is signed.
 2. The dataset is closed in the old log with the id of the new one: first where its name lives, so
    that of two who move it one is refused at once, then in the other partitions.
 3. The old log is applied up to its new end. That the dataset is closed for this log, in every
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from streams.ledger.ledger import Ledger
 from streams.offline.archive import Archive
@@ -32,11 +33,15 @@ from streams.schemas import (
     CloseDataset,
     DatasetReceived,
     Policy,
+    Rejection,
+    Sender,
+    decode_signed,
     encode,
 )
 from streams.sdk.connection import Connection
 from streams.topics.topics import NORMS
 from streams.wire.partitioner import partitions_of
+from streams.wire.requests import RequestSigner
 
 Tell = Callable[[str], None]
 
@@ -121,14 +126,17 @@ class _Log:
             self._closed[partition] = _head_of(fold.ledger, fold.next)
 
 
-def plan(old: Archive, new: Archive, dataset: str) -> Moved:
-    """What would be moved; changes nothing.
+def plan(old: Archive, new: Archive, dataset: str, signer: RequestSigner | None = None) -> Moved:
+    """What would be moved by who signs so; changes nothing.
 
     Raises:
-        Unmovable: it cannot be.
+        Unmovable: it cannot be, or not by this one.
         Unreadable: Kafka does not answer.
     """
-    return _plan(_Log(old, dataset), _Log(new, dataset))
+    log, there = _Log(old, dataset), _Log(new, dataset)
+    planned = _plan(log, there)
+    _check_allowed(planned.leaving, (log, signer), (there, signer))
+    return planned
 
 
 def move(
@@ -144,8 +152,8 @@ def move(
     Args:
         old: the log that it is in.
         new: the log that takes it.
-        old_service: which closes it.
-        new_service: which takes it.
+        old_service: which closes it; its signer signs what is sent there, if it has one.
+        new_service: which takes it; the same.
         dataset: the outermost one.
         tell: is told what is done.
 
@@ -158,7 +166,9 @@ def move(
     # Step 1.
     tell("applying both logs")
     log, there = _Log(old, dataset), _Log(new, dataset)
-    _plan(log, there)
+    planned = _plan(log, there)
+    signed = (log, old_service.signer), (there, new_service.signer)
+    _check_allowed(planned.leaving, *signed)
     # Step 2.
     tell(f"closing {dataset} in the old log")
     _close(old_service, dataset, new.topic.hex())
@@ -248,6 +258,52 @@ def _plan(log: _Log, there: _Log) -> Moved:
         ]
     )
     return Moved(Landing(leaving, there.archive.partitions), heads, policies)
+
+
+def _check_allowed(
+    leaving: Departure,
+    old: tuple[_Log, RequestSigner | None],
+    new: tuple[_Log, RequestSigner | None],
+) -> None:
+    """Whether both logs take what will be sent, before one of them gives the dataset away.
+
+    Args:
+        leaving: the family.
+        old: the log that it is in, and who signs what is sent there.
+        new: the one that takes it, the same.
+
+    Raises:
+        Unmovable: one of them does not.
+    """
+    around: dict[str, list[Policy]] = {}  # each policy, and those it is within
+    for policy in leaving.policies:
+        outer = [] if policy.within is UNSET else around[policy.within]
+        around[policy.dataset] = [policy, *outer]
+    outermost = leaving.policies[0]
+    for which, (log, signer) in (("old", old), ("new", new)):
+        for ledger in log.ledgers:
+            sender = _sender(ledger, outermost.dataset, signer)
+            try:
+                if which == "old":
+                    ledger.gate.check_manager([outermost], sender)
+                    continue
+                for policy, *outer in around.values():
+                    ledger.gate.check_arrival(policy, outer, sender)
+                    ledger.gate.check_manager([policy, *outer], sender)
+            except Rejection as rejection:
+                raise Unmovable(
+                    f"partition {ledger.partition} of the {which} log would refuse it: "
+                    f"{rejection.detail}. Set principal and request_key to those of somebody whom "
+                    "both logs know and who manages all that moves"
+                ) from rejection
+
+
+def _sender(ledger: Ledger, dataset: str, signer: RequestSigner | None) -> Sender | None:
+    """Who sends requests about a dataset to a partition."""
+    if signer is None:
+        return None
+    anything = encode(CloseDataset(v=VERSION, dataset=dataset, request="-"))
+    return decode_signed(signer.sign(ledger.topic, ledger.partition, anything))[1]
 
 
 def _close(service: Connection, dataset: str, to: str) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.ledger.ledger import LostErasureKey, ledger_of
 from streams.offline import moves
+from streams.offline.aggregates import shares_of
+from streams.offline.archive import Unreadable
 from streams.offline.explanation import explain
 from streams.offline.mover import compare, move, plan
 from streams.offline.moves import Unmovable
@@ -281,6 +283,19 @@ def test_without_the_key_of_their_names_nothing_is_taken() -> None:
     client.forget(3)
     with pytest.raises(LostErasureKey):
         moved(archived, 3)
+
+
+def test_a_log_that_took_names_by_a_key_is_not_read_without_it() -> None:
+    archived, client = new_service(2, erasure_keys="k" * 20)
+    client.create_dataset("d", budget=1.0)
+    client.run("d", "r").charge(np.arange(9), np.ones(9), noise_stddev=4.0)
+    client.forget(3)
+    there, _ = moved(archived, 3, keys="k" * 20)
+    there.erasure_keys = ""
+    with pytest.raises(Unreadable, match="partition 0: users were forgotten under the erasure key"):
+        verify(there, there)
+    with pytest.raises(Unreadable, match="erasure_keys"):
+        shares_of(there, "d")
 
 
 def test_a_dataset_that_had_been_closed_before_stays_closed() -> None:

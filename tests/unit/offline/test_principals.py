@@ -5,6 +5,8 @@ import pytest
 from streams import Turnstile
 from streams.ledger.ledger import Impasse
 from streams.ledger.principals import Operator, Principal
+from streams.offline.aggregates import shares_of
+from streams.offline.archive import Unreadable
 from streams.offline.fold import Fold
 from streams.offline.verification import verify
 from streams.topics.topics import NORMS
@@ -72,3 +74,5 @@ def test_an_operator_that_is_not_followed_ends_what_is_applied(archived):
     with pytest.raises(Impasse, match="operator_keys"):
         list(Fold(archived, 0, archived.extent(NORMS, 0)).steps())
     assert any("operator_keys" in problem for problem in problems(archived))
+    with pytest.raises(Unreadable, match="operator_keys"):
+        shares_of(archived, "d")
