@@ -18,9 +18,11 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "erasure", "forgotten"),
+    *("closed", "erasure", "forgotten", "operator", "principals"),
 )
 """What a state keeps by name."""
+_NAMES = {"forgotten": ("dataset", "slot"), "principals": ("principal",)}
+"""What the parts of an address are, where they are not a dataset and a run."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
 """Since which step a member is in arrears says nothing by itself: accounts are compared with it."""
 
@@ -63,7 +65,7 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
 def _entries(
     what: str, expected: Mapping[Any, Any], found: Mapping[Any, Any]
 ) -> Iterator[Difference]:
-    names = ("dataset", "slot") if what == "forgotten" else ("dataset", "run", "place")
+    names = _NAMES.get(what, ("dataset", "run", "place"))
     for address in sorted(expected.keys() | found.keys()):
         ours, theirs = expected.get(address), found.get(address)
         if ours != theirs:

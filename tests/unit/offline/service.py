@@ -40,6 +40,7 @@ class Archived(MemoryConnection):
         super().__init__(partitions, 30.0)
         self.topic = TOPIC
         self.erasure_keys = self.operator_keys = ""
+        self.log = self.topic
         self.ledgers = [Ledger(p, partitions, TOPIC) for p in range(partitions)]
         self.topics: Topics = {}
         self.starts: dict[tuple[str, int], int] = {}

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
-from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output
+from streams.ledger.ledger import Channel, LayoutMismatch, Ledger, Output, UnknownOperator
+from streams.ledger.principals import CannotVerify
 from streams.schemas import Forget, encode
+from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.memory_broker import Effect
@@ -203,19 +205,28 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     run(scenario)
 
 
-def test_a_log_of_another_p_stops_before_anything_of_its_batch_is_written():
-    class OfTwo(Ledger):
+@pytest.mark.parametrize(
+    ("impasse", "reason"),
+    [
+        (LayoutMismatch(2, 1), StopReason.OTHER_PARTITIONS),
+        (UnknownOperator("what", "remedy"), StopReason.OPERATOR_KEY),
+        (CannotVerify(NoVerifier("cryptography")), StopReason.OPERATOR_KEY),
+    ],
+    ids=["another P", "another operator", "nothing to verify with"],
+)
+def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(impasse, reason):
+    class Ending(Ledger):
         def apply(self, offset, value):
             if offset == 1:
-                raise LayoutMismatch(2, 1)
+                raise impasse
             return super().apply(offset, value)
 
     async def scenario():
-        made = bench(OfTwo(0, 1))
+        made = bench(Ending(0, 1))
         await made.arrive(Record(0), Record(1))
         made.processor.start()
         await made.until(lambda: made.store.stop)
-        assert made.store.stop == StopReason.OTHER_PARTITIONS
+        assert made.store.stop == reason
         assert made.store.commits == []
 
     run(scenario)
