@@ -29,6 +29,8 @@ request.
     in version 3 only, by which who asks is told who came too soon.
     A user can be forgotten (``forget``). Who is charged by then is halted; answers of version 3 say
     so, those of earlier ones that nothing is left. A dataset can be closed (``close-dataset``).
+    It can move to another log: it is closed with the id of that one (``moves_to``), which takes it
+    (``receive-dataset``) and what its users have spent (``balances``).
     A request can be signed: ``signed`` has the bytes of a request of any version, as they are
     without a signature, and who signed them. An operator says whose keys count (``bind-operator``,
     ``register-principal``), and a policy who may charge and manage a dataset (``allow``).
@@ -104,6 +106,10 @@ Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """What Kafka calls the id of the topic norms."""
 Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
+TopicId: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
+"""The id by which Kafka knows the topic `norms` of a log, which no other topic ever has."""
+Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""A SHA-256."""
 
 
 class Reason(StrEnum):
@@ -123,6 +129,7 @@ class Reason(StrEnum):
     NOT_ALLOWED = "not-allowed"  # not signed by somebody who may do this
     SUPERSEDED = "superseded"  # the operator has said something later
     DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
+    DATASET_MOVING = "dataset-moving"  # not all of it is here yet, or it goes elsewhere
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
@@ -137,6 +144,7 @@ class Reason(StrEnum):
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
     INVALID_TARIFF = "invalid-tariff"  # not what steps of this roster can cost, or not known here
+    INVALID_BALANCES = "invalid-balances"  # not what users can have spent, or what was announced
     INVALID_LEVELS = "invalid-levels"  # beyond the grid, or positions that are not in the roster
     MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
@@ -201,7 +209,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which principals may do what with a dataset."""
 
     charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw and close it, forget users, create datasets within it
+    manage: Principals = []  # withdraw, close and move it, forget users, create datasets within it
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,6 +280,64 @@ class CloseDataset(_OfDataset, frozen=True, tag="close-dataset"):
     """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
 
     request: Token
+    # The log that may take it, and no other ever; from then on nothing of the dataset changes here.
+    # Only one that is within no other moves, and those within it go with it.
+    moves_to: TopicId | UnsetType = UNSET
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The log that a dataset comes from, as it was when it was closed there."""
+
+    topic: TopicId
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    heads: Digest  # of the heads of its chains: see streams.offline.moves
+
+
+class ErasureKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key by which users have names who were forgotten in the log that a dataset comes from."""
+
+    fingerprint: Fingerprint
+    highest: Annotated[int, Meta(ge=0, le=2**31)]  # number of a name
+    topic: TopicId | UnsetType = UNSET  # of which the key is made, if nobody has set one
+
+
+class ReceiveDataset(_Record, frozen=True, tag="receive-dataset"):
+    """Creates a dataset that comes from another log; sent to every partition.
+
+    It can be charged when all balances are in, of all datasets that come together.
+    """
+
+    request: Token
+    policy: Policy  # the one that it has there, but for the number of partitions
+    origin: Origin
+    parts: Counter  # records of balances that this partition gets
+    digest: Digest  # of all of them: see streams.ledger.arrivals
+    brings: Counter = 0  # datasets that come within it; all of them are here, or none is charged
+    closed: bool = False  # it had been closed before, and stays so
+    erasure: Annotated[list[ErasureKey], Meta(max_length=256)] = []
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset."""
+        return (self.policy.dataset,)
+
+
+class Balances(_OfDataset, frozen=True, tag="balances"):
+    """What some users have spent by the time a dataset came here: users who are new to it.
+
+    Numbers are int64, little-endian, in the order of users; of `spent` and `base` one for each
+    order, if all orders of the policy have to hold.
+    """
+
+    request: Token
+    part: Counter  # of those that were announced, from 0
+    users: Users
+    spent: bytes  # units
+    base: bytes  # units that were spent when the odometer last restarted
+    rungs: bytes  # how many odometer steps the bound has climbed
+    order: bytes = b""  # own_order: a byte each, the place of the order that the user is bound to
+    bound: bytes = b""  # own_order: a byte each, 1 if so
+    forgotten: bool = False  # users who were forgotten, by their names: they may live here or not
 
 
 class Charge(_OfRun, frozen=True, tag="charge"):
@@ -377,6 +443,8 @@ Request: TypeAlias = (
     CreateDataset
     | WithdrawDataset
     | CloseDataset
+    | ReceiveDataset
+    | Balances
     | OpenRun
     | CloseRun
     | Charge
@@ -454,6 +522,18 @@ class DatasetClosed(_OfDataset, frozen=True, tag="dataset-closed"):
     partition: int
     offset: int
     datasets: list[Name]  # all of these, sorted
+    moves_to: TopicId | UnsetType = UNSET  # the log that may take it, if one may
+
+
+class DatasetReceived(_OfDataset, frozen=True, tag="dataset-received"):
+    """This partition has so many of the balances of a dataset that comes from another log."""
+
+    request: Token
+    partition: int
+    offset: int
+    received: int  # parts
+    parts: int  # of so many
+    digest: bytes  # of those that are in
 
 
 class Decision(_OfRun, frozen=True, tag="decision"):
@@ -597,6 +677,7 @@ Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
     | DatasetClosed
+    | DatasetReceived
     | RunOpened
     | RunClosed
     | Decision
@@ -748,8 +829,8 @@ def _check_features(request: Request) -> None:
 def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
-        case (Enrol() | ChargeRoster() | Forget()) | (
-            CloseDataset() | BindOperator() | RegisterPrincipal()
+        case (Enrol() | ChargeRoster() | Forget() | CloseDataset()) | (
+            ReceiveDataset() | Balances() | BindOperator() | RegisterPrincipal()
         ):
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
@@ -775,7 +856,8 @@ def _check_content(request: Request) -> None:
         packed = getattr(request, name)
         if isinstance(packed, bytes) and len(packed) % width:
             raise Rejection(Reason.MALFORMED, uneven(name, packed, width), request)
-    users = getattr(request, "users", b"")
+    # Balances bring ids as they are, also those of a dataset of version 1.
+    users = b"" if isinstance(request, Balances) else getattr(request, "users", b"")
     user = None if isinstance(users, bytes) else first_irregular(users)
     if user is not None:
         detail = (
@@ -789,6 +871,7 @@ _PACKED: dict[type[Request], dict[str, int]] = {
     Charge: {"users": 8, "norms": 8},
     Enrol: {"users": 8},
     ChargeRoster: {"units": 8, "positions": 4},
+    Balances: {"users": 8, "spent": 8, "base": 8, "rungs": 8},
 }
 """The packed arrays of a request, and how many bytes an entry of each has."""
 

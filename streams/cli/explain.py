@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -129,6 +130,8 @@ def _why(event: Event, budget: str) -> str:
         return f"{plain(asked)} asked for, {plain(left)} left"
     if event.what == "earlier":
         known = ", and forgotten" if event.forgotten else ""
+        if not math.isnan(event.time):
+            return f"in the log that the dataset came from{known}"
         return f"before offset {event.offset}, from which on the log is there{known}"
     if event.what == "forgotten":
         return "what was left is spent: nothing is admitted any more"

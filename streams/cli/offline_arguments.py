@@ -1,12 +1,23 @@
-"""The arguments of the commands that read the log again: verify, explain, report, trim."""
+"""The arguments of the commands that read the log again: verify, explain, report, trim, move."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from streams.cli.options import CLIENT, OBSERVER, Later, add_delta, name_of, path_of, verb
+from streams.cli.options import (
+    CLIENT,
+    OBSERVER,
+    Later,
+    add_delta,
+    delta_of,
+    name_of,
+    number_above_0,
+    path_of,
+    verb,
+)
 
 explain = Later("streams.cli.explain")
+moving = Later("streams.cli.move")
 report = Later("streams.cli.report")
 trimming = Later("streams.cli.trim")
 verify = Later("streams.cli.verify")
@@ -97,7 +108,24 @@ def add_offline(verbs: Any) -> None:
         action="store_true",
         help="you know that no level, and nobody's part in a step, ever followed a coin",
     )
+    reported.add_argument(
+        "--aggregate",
+        action="store_true",
+        help="release, with noise, the mean and quantiles of what share of their budgets the users "
+        "of --dataset have spent, and charge them for it",
+    )
+    reported.add_argument(
+        "--rho", type=number_above_0, metavar="RHO", help="what that costs a user at most, in zCDP"
+    )
+    reported.add_argument(
+        "--quantiles",
+        type=delta_of,
+        nargs="+",
+        metavar="Q",
+        help="which of them (default 0.1 0.5 0.9)",
+    )
     _add_trim(verbs)
+    _add_move(verbs)
 
 
 def _add_trim(verbs: Any) -> None:
@@ -111,3 +139,35 @@ def _add_trim(verbs: Any) -> None:
         "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
     )
     trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")
+
+
+def _add_move(verbs: Any) -> None:
+    moved = verb(
+        verbs,
+        "move",
+        moving.move,
+        "move a dataset, with all that was spent, to another number of partitions",
+        CLIENT,
+        "It goes from the topics of --prefix to those of --to, whose workers have to be running, "
+        "with all datasets that are within it. In the old ones it is closed for good. Where a move "
+        "broke off, the same command goes on. Exit code 1 if it cannot move.",
+    )
+    moved.add_argument("dataset", type=name_of, help="one that is within no other")
+    moved.add_argument("--to", required=True, metavar="PREFIX", help="of the topics that take it")
+    only = moved.add_mutually_exclusive_group()
+    only.add_argument("--dry-run", action="store_true", help="say what would move, only")
+    only.add_argument(
+        "--check", action="store_true", help="compare both logs again after it has moved, only"
+    )
+    moved.add_argument(
+        "--receipt",
+        type=path_of,
+        metavar="FILE",
+        help="write a receipt of the old log, as it was when the dataset was closed",
+    )
+    moved.add_argument(
+        "--key",
+        type=path_of,
+        metavar="FILE",
+        help="a key of `turnstile keys new` to sign it with",
+    )

@@ -6,6 +6,7 @@ An odd value ends here, before anything is started.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -105,6 +106,17 @@ def delta_of(text: str) -> float:
         number = 0.0
     if not 0.0 < number < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 and below 1")
+    return number
+
+
+def number_above_0(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return number
 
 

@@ -14,11 +14,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from streams.cli.output import Exit, UnusableInput, note, show
+from accounting import InvalidInput
+from streams.cli.output import Exit, UnusableInput, note, say, show, show_table
 from streams.config import Config
+from streams.offline.aggregates import NoAggregate, aggregate, shares_of
 from streams.offline.report import Losses, ReportRefused
 from streams.offline.report import report as losses_of
 from streams.offline.service import KafkaArchive
+from streams.sdk.client import Turnstile
 
 COLUMNS = (
     "dataset",
@@ -34,10 +37,16 @@ COLUMNS = (
     "method",
 )
 _PRIVATE = 0o600
+_RUN = "aggregates"
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 def report(options: argparse.Namespace, config: Config) -> int:
-    """Compute all of it, and only then write."""
+    """Compute all of it, and only then write; or release numbers of all users together."""
+    if options.aggregate:
+        return _release(options, config)
+    if options.rho is not None or options.quantiles is not None:
+        raise UnusableInput("--rho and --quantiles are of --aggregate: add it")
     output: Path | None = options.output
     if output is not None:
         _check_output(output)
@@ -67,6 +76,53 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except OSError as error:
         raise UnusableInput(f"cannot write {output}: {error}") from error
     _summarise(losses, output, options.json)
+    return Exit.OK
+
+
+def _release(options: argparse.Namespace, config: Config) -> int:
+    if options.output or options.dataset is None or options.rho is None:
+        raise UnusableInput(
+            "--aggregate releases numbers of all users of one --dataset together and charges them "
+            "for it: give --dataset and --rho, and no --output"
+        )
+    try:
+        shares = shares_of(KafkaArchive(config), options.dataset)
+        with Turnstile(config=config) as turnstile:
+            run = turnstile.run(options.dataset, _RUN)
+            fractions = options.quantiles or list(_QUANTILES)
+            released = aggregate(run, shares, rho=options.rho, quantiles=fractions)
+    except (NoAggregate, InvalidInput) as problem:
+        raise UnusableInput(str(problem)) from problem
+    mean, quantiles = released.mean, released.quantiles
+    shown = {
+        "dataset": options.dataset,
+        "mean_share_spent": mean.estimate,
+        "standard_error": mean.standard_error,
+        "users": mean.count,
+        "users_standard_error": mean.count_standard_error,
+        "quantiles": quantiles.quantiles.tolist(),
+        "shares_spent": quantiles.estimates.tolist(),
+        "standard_errors": quantiles.standard_errors.tolist(),
+        "charged_rho_at_most": mean.cost.rho + quantiles.cost.rho,
+    }
+    if options.json:
+        show(shown, as_json=True)
+        return Exit.OK
+    say(
+        f"Users of {options.dataset} who could pay for this have spent {mean.estimate:.1%} of "
+        f"their budgets on average, give or take {mean.standard_error:.1%}. They are about "
+        f"{mean.count:,.0f}, give or take {mean.count_standard_error:,.0f}; who has nothing left "
+        "is not among them."
+    )
+    columns = (shown["quantiles"], shown["shares_spent"], shown["standard_errors"])
+    show_table(
+        ("of users", "have spent at most", "give or take"),
+        [[f"{part:.1%}" for part in row] for row in zip(*columns, strict=True)],
+    )
+    say(
+        "All of this may be published. Every user was charged rho "
+        f"{shown['charged_rho_at_most']:.6g} at most for it, by two steps of run {_RUN}."
+    )
     return Exit.OK
 
 

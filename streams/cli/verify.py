@@ -139,6 +139,8 @@ def _show_partition(part: PartitionVerified) -> dict[str, Any]:
         "rejects": part.rejects,
         "odometers": part.odometers,
         "priced": part.priced,
+        "signed": part.signed,
+        "without_signature": part.bare,
         "in_outbox": part.awaited,
         "expired": part.expired,
         "findings": part.findings.counts.total(),
@@ -193,6 +195,10 @@ def _in_words(verified: Verified, against: Receipt | None) -> str:
         notes += f" The log continues that of the receipt of {against.time}."
     if awaited := sum(part.awaited for part in parts):
         notes += f" {awaited:,} outputs are not published yet, and are in the outbox."
+    if signed := sum(part.signed for part in parts):
+        notes += f" {signed:,} records have the signature of a trusted key."
+    if bare := sum(part.bare for part in parts):
+        notes += f" {bare:,} have none."
     if expired := sum(part.expired for part in parts):
         notes += f" {expired:,} answers are older than what their topics still have."
     return f"Everything fits: {counted}.{notes}"

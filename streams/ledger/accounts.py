@@ -7,7 +7,7 @@ rows users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
@@ -241,6 +241,24 @@ class Accounts:
         first = len(self._index)
         self._enrol(new_users)
         return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [], self._charged)
+
+    def receive(
+        self,
+        new_users: NDArray[np.int64] | list[User],
+        numbers: Mapping[str, NDArray[np.integer]],
+    ) -> tuple[AccountsChanges, Iterator[Raised]]:
+        """Give users their slots, with numbers that they have from elsewhere.
+
+        Returns:
+            What says so, and whose bound is above the one that everybody begins with.
+        """
+        first = len(self._index)
+        self._enrol(new_users)
+        slots = np.arange(first, len(self._index))
+        rows = self._rows.write(slots, numbers)
+        self._exhausted = None
+        changes = AccountsChanges(self.policy.dataset, pack_users(new_users), first, [rows])
+        return changes, self.bounds_raised(slots, np.ones_like(slots))
 
     def measure(self, plan: Plan) -> tuple[int, int]:
         """How many users a plan would charge, and how many odometers it would raise."""

@@ -11,6 +11,8 @@ sees it:
     policy, in use or not --close-dataset--> closed, as are those within it and all their runs
     closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
+    policy, closed or not --close-dataset, moves_to a log--> closed, and nothing changes any more
+    (unknown) --receive-dataset--> arriving: see ``streams.ledger.arrivals``
 
 Applying the same records to the same state gives the same bytes, on any machine.
 """
@@ -31,6 +33,17 @@ from streams.ledger.columns import Rows, UnknownState
 from streams.ledger.forgotten import ErasureKeys, LostErasureKey, alone, check_key
 from streams.ledger.impasse import Impasse
 from streams.ledger.limits import check_size, check_values, fits_by_counts
+from streams.ledger.moving import (
+    add_policy,
+    check_around,
+    check_arrived,
+    check_movable,
+    check_partitions,
+    check_receivable,
+    check_stays,
+    receive,
+    take_balances,
+)
 from streams.ledger.outputs import (
     Channel,
     Output,
@@ -68,6 +81,7 @@ from streams.ledger.tracked import Address
 from streams.schemas import (
     VERSION,
     Answer,
+    Balances,
     BindOperator,
     Charge,
     ChargeRoster,
@@ -76,6 +90,7 @@ from streams.schemas import (
     CreateDataset,
     DatasetClosed,
     DatasetCreated,
+    DatasetReceived,
     DatasetWithdrawn,
     Enrol,
     Enrolled,
@@ -86,6 +101,7 @@ from streams.schemas import (
     Policy,
     PrincipalRegistered,
     Reason,
+    ReceiveDataset,
     RegisterPrincipal,
     Rejection,
     Request,
@@ -184,8 +200,8 @@ class Ledger(State):
         A record that cannot be applied changes nothing and comes back on the rejects channel.
 
         Raises:
-            Impasse: the log is of another P, or who signed it cannot be told here; nothing has
-                changed, the chain included.
+            Impasse: the log is of another P, who signed it cannot be told here, or users come who
+                were forgotten under a key not known here; nothing has changed, the chain included.
         """
         place, request = Place(self.partition, offset), None
         try:
@@ -214,6 +230,13 @@ class Ledger(State):
                 return self._charge_roster(place, request)
             case Forget():
                 return self._forget(place, request)
+            case Balances():
+                budgets = self._budgets_of(request.dataset)
+                changes, outputs = take_balances(self, place, request, budgets)
+                self._note(changes)
+                return outputs
+            case ReceiveDataset():
+                answer = self._receive_dataset(place, request, sender)
             case Enrol():
                 answer = self._enrol(place, request)
             case CreateDataset():
@@ -265,23 +288,16 @@ class Ledger(State):
         check_policy(policy)
         outer = self._policies_around(policy)
         check_within(policy, outer)
-        if policy.partitions != self.partitions:
-            if not self.layout:
-                raise LayoutMismatch(policy.partitions, self.partitions)
-            detail = f"the topic has {self.partitions} partitions, not {policy.partitions}"
-            raise Rejection(Reason.INVALID_POLICY, detail)
+        check_partitions(self, policy)
         stored = self.policies.get(request.address)
         if stored is None:
-            if policy.within is not UNSET and not outer:
-                detail = f"dataset {policy.within!r} does not exist: create the outer one first"
-                raise Rejection(Reason.UNKNOWN_DATASET, detail)
+            check_around(policy, outer)
             self.gate.check_creation(policy, outer, sender)
             if outer:
                 self._check_open(outer[0].dataset)
+                check_arrived(self, outer[0].dataset)
             stored = policy_to_store(policy, request.v, outer)
-            if not self.layout:
-                self.layout[()] = policy.partitions
-            self.policies[request.address] = stored
+            add_policy(self, stored)
         elif not is_same_policy(stored, policy, request.v):
             detail = (
                 f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
@@ -299,11 +315,22 @@ class Ledger(State):
             policy=policy_as_of(stored, request.v),
         )
 
+    def _receive_dataset(
+        self, place: Place, request: ReceiveDataset, sender: Sender | None
+    ) -> DatasetReceived:
+        outer = self._policies_around(request.policy)
+        check_receivable(self, request.policy, outer)
+        self.gate.check_arrival(request.policy, outer, sender)
+        return receive(self, place, request, outer)
+
     def _withdraw_dataset(self, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
         name = request.dataset
         accounts = self.datasets.get(name)
         if accounts is not None:
             self._check_open(name)
+            if request.address in self.arrivals:
+                detail = f"dataset {name!r} cannot be withdrawn: it came from another log"
+                raise Rejection(Reason.DATASET_IN_USE, detail)
             if name in self.runs.datasets or len(accounts):
                 detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
                 raise Rejection(Reason.DATASET_IN_USE, detail)
@@ -358,7 +385,9 @@ class Ledger(State):
         )
 
     def _close_dataset(self, place: Place, request: CloseDataset) -> DatasetClosed:
-        self._budgets_of(request.dataset)
+        budgets = self._budgets_of(request.dataset)
+        if request.moves_to is not UNSET:
+            check_movable(self, budgets, self.topic.hex(), request.moves_to)
         datasets = self.policies.within(request.dataset)
         for address, run in list(self.runs.items()):
             if address[0] in datasets and not run.closed:
@@ -366,6 +395,8 @@ class Ledger(State):
         for name in datasets:
             if (name,) not in self.closed:
                 self.closed[name,] = place.offset
+            if request.moves_to is not UNSET and (name,) not in self.moved:
+                self.moved[name,] = request.moves_to
         return DatasetClosed(
             v=request.v,
             dataset=request.dataset,
@@ -373,6 +404,7 @@ class Ledger(State):
             partition=place.partition,
             offset=place.offset,
             datasets=datasets,
+            moves_to=self.moved.get(request.address, UNSET),
         )
 
     def _end_run(self, address: Address, run: RunState) -> None:
@@ -501,8 +533,12 @@ class Ledger(State):
     def _forget(self, place: Place, request: Forget) -> list[Output]:
         if request.dataset is not UNSET:
             *_, policy = self._budgets_of(request.dataset).policies
+            check_stays(self, policy.dataset)
+            check_arrived(self, policy.dataset)
             check_key(policy, request)
         outermost = self.policies.outermost_of(request)
+        for name in outermost:
+            check_arrived(self, name)
         check_homes(alone(request.user), place.partition, self.partitions)
         forgotten: list[str] = []
         tombstones: list[Output] = []
@@ -599,6 +635,7 @@ class Ledger(State):
         """The same, of a dataset that is not closed."""
         budgets = self._budgets_of(dataset, version)
         self._check_open(dataset)
+        check_arrived(self, dataset)
         return budgets
 
     def _budgets_of(self, dataset: str, version: int = VERSION) -> Budgets:

@@ -27,6 +27,7 @@ from streams.schemas import (
     MAX_REQUEST_BYTES,
     MAX_ROSTER_WRITE_BYTES,
     MAX_WRITE_BYTES,
+    Balances,
     Charge,
     Enrol,
     Reason,
@@ -77,6 +78,26 @@ def check_size(charge: Charge, orders: Mapping[str, int]) -> None:
         detail = (
             f"{users} users at {sum(orders.values())} orders may write {written} bytes, more than "
             f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_balances(balances: Balances, orders: int) -> None:
+    """Refuse balances of too many users, or that might write more than ``MAX_WRITE_BYTES``.
+
+    Args:
+        balances: of users who are new, and each of whom may have a checkpoint.
+        orders: of the policy.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    users = _count(balances.users)
+    written = most_written(users, id_bytes(balances.users), balances.dataset, orders)
+    if users > MAX_CHARGE_USERS or written > MAX_WRITE_BYTES:
+        detail = (
+            f"{users} users at {orders} orders may write {written} bytes; balances are of "
+            f"{MAX_CHARGE_USERS} users and {MAX_WRITE_BYTES} bytes at most: send them in more parts"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

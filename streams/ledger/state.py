@@ -18,6 +18,7 @@ Thing))``: it is then written, compacted and put back as the others are.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts, AccountsChanges, Page
 from streams.ledger.apart import Participants, Separations
+from streams.ledger.arrivals import Arrival
 from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
@@ -115,12 +117,14 @@ class Policies(Tracked[Policy]):
     Attributes:
         accounts: name of the dataset -> accounts.
         known_as: by which names users are kept who were forgotten.
+        moved: those that another log may take, where users are forgotten now.
     """
 
     def __init__(self, partition: int) -> None:
         super().__init__("policy", Policy)
         self.accounts: dict[str, Accounts] = {}
         self.known_as: KnownAs
+        self.moved: Mapping[Address, str]
         self._partition = partition
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
@@ -161,6 +165,7 @@ class Policies(Tracked[Policy]):
             name
             for (name,), policy in sorted(self.items())
             if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
+            if (name,) not in self.moved
         ]
 
     def family(self, outermost: str) -> list[Accounts]:
@@ -197,6 +202,8 @@ class State:
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
+        moved: (dataset,) -> the id of the log that may take it, if one may.
+        arrivals: (dataset,) -> how much of it is here, if it came from another log.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
         operator: () -> the operator whose word counts, once there is one.
@@ -217,9 +224,11 @@ class State:
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
+        self.moved: Tracked[str] = self._keep(Tracked("moved", str))
+        self.arrivals: Tracked[Arrival] = self._keep(Tracked("arrival", Arrival))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
-        self.policies.known_as = self.forgotten.known_as
+        self.policies.known_as, self.policies.moved = self.forgotten.known_as, self.moved
         self.operator = self._keep(BoundOperator(operators))
         self.principals: Principals = self._keep(Tracked("principal", Principal))
         self._accounts: list[AccountsChanges] = []  # since the last batch

@@ -20,6 +20,8 @@ class Stored(NamedTuple):
     key: bytes | None
     value: bytes | None
     written: float  # seconds since 1970, by the clock of whoever wrote it
+    signed: bool | None = None  # whether it has a signature; None: nobody looked
+    unsigned: str | None = None  # why no trusted key vouches for it, if it has a signature
 
 
 class Extent(NamedTuple):

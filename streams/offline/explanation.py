@@ -24,6 +24,7 @@ from streams.offline.amounts import Amounts, Units
 from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Applied, Fold
 from streams.schemas import (
+    Balances,
     Charge,
     ChargeRoster,
     Decision,
@@ -79,7 +80,8 @@ class Event:
     """One thing that happened.
 
     Attributes:
-        what: "earlier" is all that a checkpoint knows of records that are deleted from the log.
+        what: "earlier" is all that a checkpoint knows of records that are deleted from the log, or
+            that the dataset brought from another log.
         time: seconds since 1970, by the clock of whoever wrote the record; NaN of what is earlier.
         norm: asked for; when enrolled, that of the highest level.
         granted: the norm that was admitted; 0 if none was.
@@ -169,24 +171,29 @@ class _Told:
         ledger.wake()
         for name in ledger.datasets:
             if self._slot(name) is not None:
-                own, *_ = self._shares(ledger.policies.budgets(name), None)
-                yield Event(
-                    time=math.nan,
-                    partition=partition,
-                    offset=offset,
-                    dataset=name,
-                    run="",
-                    step=None,
-                    what="earlier",
-                    forgotten=self._is_forgotten(ledger.policies.budgets(name)),
-                    norm=0.0,
-                    granted=0.0,
-                    budgets=(own,),
-                )
+                yield self._earlier(partition, offset, name, math.nan)
         for address, members in ledger.rosters.members.items():
             there = np.flatnonzero(members.slots == self._slot(address[0]))
             if len(there):
                 self._positions[address] = int(there[0])
+
+    def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> Event:
+        """All that is known of what happened before, in one dataset."""
+        budgets = self._ledger.policies.budgets(dataset)
+        own, *_ = self._shares(budgets, None)
+        return Event(
+            time=time,
+            partition=partition,
+            offset=offset,
+            dataset=dataset,
+            run="",
+            step=None,
+            what="earlier",
+            forgotten=self._is_forgotten(budgets),
+            norm=0.0,
+            granted=0.0,
+            budgets=(own,),
+        )
 
     def event_of(self, applied: Applied) -> Event | None:
         """What a record has done to the user, if anything."""
@@ -201,6 +208,9 @@ class _Told:
                     return self._charged_by_level(applied, charge)
             case Forget() as forget if forget.user == self._user:
                 return self._forgotten(applied, forget)
+            case Balances(dataset=name) if name not in self._known and self._slot(name) is not None:
+                record = applied.record
+                return self._earlier(applied.partition, record.offset, name, record.written)
             case Enrol() as enrol if enrol.address not in self._positions:
                 return self._enrolled(applied, enrol)
         return None

@@ -21,6 +21,7 @@ class Check(StrEnum):
     HALTS = "halts"  # answers: decisions, HALT events and the rest
     REJECTS = "rejects"
     ODOMETER = "odometer"
+    SIGNATURES = "signatures"  # of answers, rejects and odometer checkpoints
     TARIFFS = "tariffs"  # what steps of rosters charge, computed again
     RECEIPT = "receipt"  # an earlier log
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from streams.ledger.impasse import Impasse
 from streams.ledger.ledger import (
-    Impasse,
     Ledger,
+    LostErasureKey,
     Output,
     UnknownState,
     ledger_of,
 )
 from streams.ledger.outputs import Channel
-from streams.offline.archive import Archive, Extent, Stored
+from streams.offline.archive import Archive, Extent, Stored, Unreadable
 from streams.schemas import Request, decode_request
 from streams.store.layout import Damaged
 from streams.topics.topics import NORMS
@@ -115,13 +116,17 @@ class Fold:
 
         Raises:
             Impasse: the ledger cannot go on; what was applied before stays.
+            Unreadable: users came who were forgotten under a key that is not known here.
         """
         partition = self.ledger.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
         for record in self._archive.read(NORMS, partition, extent):
             if before is not None:
                 before(record.offset)
-            outputs = self.ledger.apply(record.offset, record.value)
+            try:
+                outputs = self.ledger.apply(record.offset, record.value)
+            except LostErasureKey as lost:
+                raise Unreadable(f"partition {partition}: {lost}") from lost
             self.ledger.take_changes()  # which nobody stores
             self.next = record.offset + 1
             self.records += 1

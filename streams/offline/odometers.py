@@ -4,6 +4,9 @@ The topic is compacted, so that older checkpoints of a user may be there or not.
 last stays, and of two the higher offset counts: one that is older than the last that the log gives
 tells less than was spent. Of a user who was forgotten none may be there: a tombstone comes last,
 until compaction takes it away as well.
+
+What the records gave that were trimmed is not known. But the checkpoint that covers them has the
+bound of every user by then: no earlier record may say more, and the last one has to say it.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.ledger.accounts import Accounts
+from streams.ledger.forgotten import alone, which_forgotten
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.offline.findings import KEPT_FINDINGS, Check, Findings
@@ -79,6 +85,60 @@ class Odometers:
             self._forgotten[self._given.digest(output.key)] = offset
         else:
             self._given.see(output.key, offset)
+
+    def compare_before(self, began: int, outbox: list[Output], ledger: Ledger) -> None:
+        """Hold what is older than a checkpoint of the state against it, which is the ledger's.
+
+        Args:
+            began: where the log is applied from.
+            outbox: what is still to be published.
+            ledger: the state at that offset.
+        """
+        ledger.wake()
+        waiting = {output.key for output in outbox}
+        last = {name: _Last(accounts) for name, accounts in ledger.datasets.items()}
+        decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+        for record in self._published.records():
+            if record.value is None:
+                continue
+            try:
+                said = decode(record.value)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # whoever wrote it is told of elsewhere
+            slot = _slot_of(ledger, said)
+            if slot is None:
+                if said.offset < began and not _may_be_forgotten(ledger, said):
+                    self._say_before("the checkpoint knows nobody of this id", said, None)
+            elif said.offset >= began:
+                last[said.dataset].is_later[slot] = True
+            elif not last[said.dataset].take(slot, said):
+                problem = "it says more than the checkpoint does, which comes after it"
+                self._say_before(problem, said, last[said.dataset].bound(slot))
+        for name, accounts in ledger.datasets.items():
+            for slot in last[name].behind().tolist():
+                (user,) = accounts.users_at(np.array([slot]))
+                user = user if isinstance(user, str) else int(user)
+                if odometer_key(name, user) not in waiting:
+                    self._findings.add(
+                        Check.ODOMETER,
+                        "the user's last record before the checkpoint does not say what that does: "
+                        "it tells less than was spent, or there is none",
+                        about={"dataset": name, "user": user},
+                        expected={"bound": last[name].bound(slot)},
+                        found=last[name].found(slot),
+                    )
+
+    def _say_before(
+        self, problem: str, said: OdometerCheckpoint, expected: list[float] | None
+    ) -> None:
+        self._findings.add(
+            Check.ODOMETER,
+            problem,
+            offset=said.offset,
+            about={"dataset": said.dataset, "user": said.user},
+            expected=None if expected is None else {"bound": expected},
+            found={"bound": said.bound},
+        )
 
     def end(self, outbox: list[Output], ledger: Ledger) -> int:
         """The log gives nothing more: say whose last checkpoint is not there.
@@ -153,6 +213,72 @@ class Odometers:
                 expected={"offset": wanted, "bound by now": bound},
                 found={"offset": reached} if reached >= 0 else None,
             )
+
+
+class _Last:
+    """Of the users of one dataset, the last record before a checkpoint, by slot.
+
+    Attributes:
+        is_later: who has a record from behind the checkpoint, (n,).
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        users, width = len(accounts), accounts.rule.orders or 1
+        numbers = accounts.numbers(slice(0, users))
+        order = numbers.get("order")
+        first = accounts.rule.bounds(
+            np.ones(users, dtype=np.int64), None if order is None else order.astype(np.uint8)
+        )
+        self._bounds = accounts.bounds().reshape(users, width)
+        self._raised = (self._bounds > first.reshape(users, width)).any(axis=1)
+        ids = accounts.users_at(np.arange(users))
+        if accounts.forgotten:
+            self._raised &= ~which_forgotten(ids, accounts.forgotten)
+        self._said = np.full_like(self._bounds, np.nan)
+        self._at = np.full(users, -1, dtype=np.int64)
+        self.is_later = np.zeros(users, dtype=np.bool_)
+
+    def take(self, slot: int, said: OdometerCheckpoint) -> bool:
+        """Take a record; False if it says more than can be."""
+        bound = np.array(said.bound)
+        if bound.shape != self._bounds[slot].shape or bool((bound > self._bounds[slot]).any()):
+            return False
+        if said.offset > self._at[slot]:
+            self._at[slot], self._said[slot] = said.offset, bound
+        return True
+
+    def behind(self) -> NDArray[np.int64]:
+        """Whose last record is not what it has to be; those with a later one may have lost it."""
+        same = (self._said == self._bounds).all(axis=1)
+        return np.flatnonzero(self._raised & ~self.is_later & ~same)
+
+    def bound(self, slot: int) -> list[float]:
+        """What has to be said of a user."""
+        bound: list[float] = self._bounds[slot].tolist()
+        return bound
+
+    def found(self, slot: int) -> dict[str, Any] | None:
+        """What is said last."""
+        if self._at[slot] < 0:
+            return None
+        return {"offset": int(self._at[slot]), "bound": self._said[slot].tolist()}
+
+
+def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
+    """Where the user of a record is, if there is one."""
+    accounts = ledger.datasets.get(said.dataset)
+    if accounts is None or not accounts.knows(alone(said.user))[0]:
+        return None
+    (slot,) = accounts.seek(alone(said.user)).slots.tolist()
+    return int(slot)
+
+
+def _may_be_forgotten(ledger: Ledger, said: OdometerCheckpoint) -> bool:
+    """Whether the user was forgotten since: then a tombstone follows, which compaction awaits."""
+    if said.dataset not in ledger.datasets:
+        return False
+    budgets = ledger.policies.budgets(said.dataset)
+    return budgets.are_forgotten(budgets.known_as(alone(said.user))) is not None
 
 
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:

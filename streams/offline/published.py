@@ -109,6 +109,8 @@ class Published:
         matched: how many outputs of the log were found.
         expired: how many may be gone because the topic keeps its records for a while only.
         awaited: how many are not there yet, and are in the outbox.
+        signed: how many have the signature of a trusted key, if keys are given.
+        bare: how many have none, then.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Published:
         self.topic = topic
         self.extent = extent
         self.matched = self.expired = self.awaited = 0
+        self.signed = self.bare = 0
         self._archive = archive
         self._partition = partition
         self._findings = findings
@@ -129,6 +132,7 @@ class Published:
         kept = bytearray()
         for record in self._records():
             kept += self._digest(record.key, record.value)
+            self._look_at_signature(record)
         self._known: Digests = np.unique(np.frombuffer(bytes(kept), dtype=np.uint64))
         self._seen = np.zeros(len(self._known), dtype=np.bool_)
         self._pending: list[tuple[Given, bytes, bool]] = []  # with its digest; whether it must be
@@ -183,6 +187,23 @@ class Published:
 
     def _records(self) -> Iterator[Stored]:
         return self._archive.read(self.topic.check, self._partition, self.extent)
+
+    def _look_at_signature(self, record: Stored) -> None:
+        """A signature that is there has to be good: who has no key can only leave it out."""
+        if record.signed is None:
+            return
+        self.bare += not record.signed
+        self.signed += record.signed and record.unsigned is None
+        if record.unsigned is not None:
+            self._findings.add(
+                Check.SIGNATURES,
+                f"the signature is none of a trusted key: {record.unsigned}",
+                about={"at": f"{self.topic.check} {record.offset}"},
+            )
+
+    def records(self) -> Iterator[Stored]:
+        """All that the topic has, whoever wrote it."""
+        return self._records()
 
     def _digest(self, key: bytes | None, value: bytes | None) -> bytes:
         hashed = hashlib.blake2b(key=self._key, digest_size=8)

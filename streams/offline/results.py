@@ -34,6 +34,8 @@ class PartitionVerified:
         priced: steps of rosters whose tariff was computed again.
         awaited: outputs that are not published yet, and are in the outbox.
         expired: answers and rejects that their topics may have deleted with time.
+        signed: records of all three topics with the signature of a trusted key, if keys are given.
+        bare: those without any, then.
         impossible: what could not be compared, and why.
     """
 
@@ -51,6 +53,8 @@ class PartitionVerified:
     priced: int = 0
     awaited: int = 0
     expired: int = 0
+    signed: int = 0
+    bare: int = 0
     state_at: int | None = None
     checkpoint_at: int | None = None
     seconds: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from time import monotonic
 from types import TracebackType
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, OffsetOutOfRangeError
@@ -18,10 +19,11 @@ from streams.store.image import Image
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
-from streams.topics.authentic import inspector_of, operator_keys_of
+from streams.topics.authentic import Inspector, header, inspector_of, operator_keys_of
 from streams.topics.clients import new_reader
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
+from streams.wire.signatures import SIGNATURE
 
 _POLL_MS = 500
 _BYTES_AT_A_TIME = 32 * 1024 * 1024
@@ -49,6 +51,7 @@ class KafkaArchive(Archive):
         self.topic, self.partitions = seen.topic, seen.partitions
         self.erasure_keys = config.erasure_keys
         self.operator_keys = operator_keys_of(config)
+        self._inspector = inspector_of(config, seen.topic)
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics begins and ends now."""
@@ -70,8 +73,7 @@ class KafkaArchive(Archive):
                 for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
                     if record.offset >= extent.end:
                         return
-                    written = record.timestamp / 1000
-                    yield Stored(record.offset, record.key, record.value, written)
+                    yield stored(record, self._inspector if topic != NORMS else None)
                 if consumer.position(place) > reached:
                     came = monotonic()
                 elif monotonic() - came > self._config.timeout:
@@ -83,8 +85,7 @@ class KafkaArchive(Archive):
     def image(self, partition: int) -> Image | None:
         """The last checkpoint of the state of a partition; None if there never was one."""
         try:
-            inspector = inspector_of(self._config, self.topic)
-            return read_image(self._config, partition, inspector)
+            return read_image(self._config, partition, self._inspector)
         except ImagesUnavailable as error:
             raise Unreadable(str(error)) from error
 
@@ -102,6 +103,17 @@ class KafkaArchive(Archive):
             ) from error
         except KafkaError as error:
             raise Unreadable(f"Kafka at {config.kafka} does not answer: {error}") from error
+
+
+def stored(record: Any, inspector: Inspector | None) -> Stored:
+    """A record, with what is to be said of its signature if there is somebody to look at it."""
+    written, content = record.timestamp / 1000, (record.key, record.value)
+    if inspector is None:
+        return Stored(record.offset, *content, written)
+    signed = header(record.headers, SIGNATURE) is not None
+    problem = inspector.problem(record.topic, record.partition, content, record.headers)
+    unsigned = str(problem) if signed and problem is not None else None
+    return Stored(record.offset, *content, written, signed, unsigned)
 
 
 class RedisStates(States):

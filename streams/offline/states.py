@@ -18,7 +18,7 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "erasure", "forgotten", "operator", "principals"),
+    *("closed", "moved", "arrivals", "erasure", "forgotten", "operator", "principals"),
 )
 """What a state keeps by name."""
 _NAMES = {"forgotten": ("dataset", "slot"), "principals": ("principal",)}

@@ -11,7 +11,7 @@ In this order, so that a service may go on meanwhile:
    be. Nothing else may be in a topic.
 
 A log that was trimmed is applied from the checkpoint on, which is taken as it is: whole, and of
-this log. What came before is not compared.
+this log. What came before is not compared, but for the odometer, whose bounds the checkpoint has.
 
 Memory holds one partition: its state as applied, as Redis has it and as the checkpoint does, and
 eight bytes for every record of the other topics. The log itself passes by.
@@ -114,6 +114,8 @@ class _Partition:
             return result
         if fold.began:
             self._begin_at(fold.began)
+            waiting = self._outbox_of(Channel.ODOMETER)
+            self._odometers.compare_before(fold.began, waiting, fold.ledger)
         try:
             # Step 3.
             for applied in fold.steps(before=lambda offset: self._arrive(fold, offset)):
@@ -182,6 +184,8 @@ class _Partition:
         result.halts = self._published[Channel.HALTS].matched
         result.rejects = self._published[Channel.REJECTS].matched
         result.awaited = sum(published.awaited for published in self._published.values())
+        result.signed = sum(published.signed for published in self._published.values())
+        result.bare = sum(published.bare for published in self._published.values())
         result.expired = sum(published.expired for published in self._published.values())
         result.policies = {
             name: msgspec.msgpack.encode(policy) for (name,), policy in fold.ledger.policies.items()

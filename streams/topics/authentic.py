@@ -70,13 +70,21 @@ class Inspector:
         self, topic: str, partition: int, content: tuple[bytes | None, bytes | None], given: Headers
     ) -> bool:
         """Whether a trusted key has signed this record, key and value, for where it is."""
+        problem = self.problem(topic, partition, content, given)
+        if problem is not None:
+            self._refuse(f"{topic} {partition}", problem)
+        return problem is None
+
+    def problem(
+        self, topic: str, partition: int, content: tuple[bytes | None, bytes | None], given: Headers
+    ) -> Unsigned | None:
+        """Why no trusted key vouches for this record; None if one does."""
         record = Content(*content, header(given, ORIGIN))
         try:
             self._ring.check(Place(self._log, topic, partition), record, header(given, SIGNATURE))
         except Unsigned as problem:
-            self._refuse(f"{topic} {partition}", problem)
-            return False
-        return True
+            return problem
+        return None
 
     def why_silent(self) -> str:
         """What to tell somebody who waits in vain; empty if everything was signed."""

@@ -8,11 +8,10 @@ workers wrote against it. What a charge comes to is in ``tests.audit.auditor_cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_charges import Charges
+from tests.audit.auditor_arrivals import Arrivals, Stopped
 from tests.audit.auditor_forgotten import outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, policy_in, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
@@ -20,11 +19,7 @@ from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
 
 
-class Stopped(Exception):
-    """The log is of another number of partitions: nothing more is applied."""
-
-
-class Auditor(Charges):
+class Auditor(Arrivals):
     """Applies all requests."""
 
     def apply_all(self, log: Log) -> None:
@@ -67,6 +62,10 @@ class Auditor(Charges):
                     answer = self._forget(place, request)
                 case "bind-operator" | "register-principal":
                     answer = self._hear_operator(place, request)
+                case "receive-dataset":
+                    answer = self._receive(place, request)
+                case "balances":
+                    answer = self._take(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -80,8 +79,8 @@ class Auditor(Charges):
 
     def _address(self, partition: int, request: dict[str, Any]) -> dict[str, Any]:
         names = "dataset", "run", "attempt", "step", "request"
-        given = {name: request.get(name) for name in names}
-        address = {name: None if v is NOT_GIVEN else v for name, v in given.items()}
+        given = {name: value for name, value in request.items() if value is not NOT_GIVEN}
+        address = {name: given.get(name) for name in names}
         if "policy" in request:
             address["dataset"] = request["policy"]["dataset"]
         run = self.runs[partition].get((address["dataset"], address["run"]))
@@ -97,6 +96,7 @@ class Auditor(Charges):
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
             about = [name for name in about if keys[name] == request["pseudonyms"]]
+            about = [name for name in about if name not in self.moves[partition]]
         for each in about:
             if each in datasets:
                 policies = [dataset.policy for dataset in self._chain(partition, each)]
@@ -120,51 +120,17 @@ class Auditor(Charges):
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         policy, version = request["policy"], request["v"]
-        orders, count = policy["orders"], 1
-        if policy["measure"] == "renyi":
-            count = len(orders)
-        wrong = (
-            bool(orders) != (policy["measure"] == "renyi")
-            or (policy["own_order"] is True and policy["measure"] != "renyi")
-            or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
-            or (policy["within"] is not NOT_GIVEN and policy["on_exhaustion"] == "clip")
-            or policy["within"] == policy["dataset"]
-            or not all(1 < order <= 2**40 for order in orders)
-            or any(low >= high for low, high in pairwise(orders))
-            or len(policy["budget"]) != count
-            or len(policy["odometer_step"]) != count
-        )
-        if wrong:
-            raise Rejection("invalid-policy")
-        chain = []
-        if policy["within"] in self.datasets[partition]:
-            chain = self._chain(partition, policy["within"])
-            kinds = chain[0].policy["user_ids"]
-            if (
-                len(chain) >= 8
-                or chain[0].policy["on_exhaustion"] == "clip"
-                or kinds is NOT_GIVEN
-                or policy["user_ids"] not in (NOT_GIVEN, kinds)
-                or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
-                or (
-                    policy["allow"] is not NOT_GIVEN
-                    and all(outer.policy["allow"] is NOT_GIVEN for outer in chain)
-                )
-            ):
-                raise Rejection("invalid-policy")
-        if policy["partitions"] != self.partitions:
-            if not self._has_had_datasets[partition]:
-                raise Stopped
-            raise Rejection("invalid-policy")
+        chain = self._check_policy(partition, policy)
         known = self.datasets[partition].get(policy["dataset"])
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
         if known is None:
-            outer = [dataset.policy for dataset in chain]
-            self.known[partition].check_creation(outer, request["sender"])
+            self._check_creation(partition, chain, request)
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
+        if known is None and chain:
+            self._check_arrived(partition, chain[0].policy["dataset"])
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -190,6 +156,8 @@ class Auditor(Charges):
         name = request["dataset"]
         if name in self.datasets[partition] and self.datasets[partition][name].is_closed:
             raise Rejection("dataset-closed")
+        if name in self.arrivals[partition]:
+            raise Rejection("dataset-in-use")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
@@ -250,6 +218,14 @@ class Auditor(Charges):
             for inner in datasets
             if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
         )
+        if (to := request["moves_to"]) is not NOT_GIVEN:
+            moves = self.moves[partition]
+            if len(self._chain(partition, name)) > 1 or to == self._topic:
+                raise Rejection("dataset-moving")
+            if moves.get(name, to) != to:
+                raise Rejection("dataset-moving")
+            self._check_arrived(partition, name)
+            moves |= dict.fromkeys(closed, to)
         for inner in closed:
             datasets[inner].is_closed = True
         for (dataset, _), run in self.runs[partition].items():
@@ -263,6 +239,7 @@ class Auditor(Charges):
             "partition": partition,
             "offset": offset,
             "datasets": closed,
+            **({"moves_to": self.moves[partition][name]} if name in self.moves[partition] else {}),
         }
 
     def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -271,12 +248,18 @@ class Auditor(Charges):
         keys = {name: d.policy["pseudonyms"] for name, d in datasets.items()}
         if request["dataset"] is not NOT_GIVEN:
             self._dataset(partition, request["dataset"])
+            outer = outermost_of(datasets, request["dataset"])
+            if outer in self.moves[partition]:
+                raise Rejection("dataset-moving")
+            self._check_arrived(partition, outer)
             if keys[request["dataset"]] != request["pseudonyms"]:
                 raise Rejection("mixed-users")
-            outermost = [outermost_of(datasets, request["dataset"])]
+            outermost = [outer]
         else:
-            names = {outermost_of(datasets, name) for name in datasets}
+            names = {outermost_of(datasets, name) for name in datasets} - {*self.moves[partition]}
             outermost = [name for name in names if keys[name] == request["pseudonyms"]]
+        for outer in outermost:
+            self._check_arrived(partition, outer)
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
         forgotten = []

@@ -226,8 +226,7 @@ class Charges(Held):
         norms: list[float],
     ) -> None:
         """In the documented order of the reasons."""
-        if len(users) > _MOST_USERS:
-            raise Rejection("too-large")
+        self._check_number(users)
         if charge["v"] >= 2 and _may_write(chain, asked) > _MOST_WRITTEN:
             raise Rejection("too-large")
         if len(users) != len(norms):
@@ -246,6 +245,10 @@ class Charges(Held):
         if len(set(users)) != len(users):
             raise Rejection("duplicate-user")
         self._check_homes(partition, chain, users)
+
+    def _check_number(self, users: Sequence[Any]) -> None:
+        if len(users) > _MOST_USERS:
+            raise Rejection("too-large")
 
     def _check_homes(self, partition: int, chain: list[Dataset], users: list[User]) -> None:
         """Whether all users live here; those who have an account do, and those with a name."""

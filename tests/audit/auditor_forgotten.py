@@ -21,7 +21,8 @@ class Names:
     """
 
     def __init__(self, topic: bytes) -> None:
-        self._key = hashlib.blake2b(topic, digest_size=32, person=b"turnstile public").digest()
+        self._key = public_key(topic)
+        self.other_keys: list[bytes] = []  # of the logs that datasets came from
         self.ids: dict[User, User] = {}
         self._of: dict[str, set[User]] = {}  # by the outermost dataset
 
@@ -35,9 +36,10 @@ class Names:
 
     def _known(self, user: User, outermost: Dataset) -> User:
         if user not in outermost.accounts and self.of(outermost):
-            for number in range(_HIGHEST):
-                if (name := self.name(user, number)) in self.of(outermost):
-                    return name
+            for key in [self._key, *self.other_keys]:
+                for number in range(_HIGHEST):
+                    if (name := self.name(user, number, key)) in self.of(outermost):
+                        return name
         return user
 
     def new(self, user: User, family: list[Dataset]) -> User:
@@ -49,13 +51,19 @@ class Names:
             if all(name not in dataset.accounts for dataset in family)
         )
 
-    def name(self, user: User, number: int) -> User:
+    def name(self, user: User, number: int, key: bytes | None = None) -> User:
         kind, size = (b"s", 16) if isinstance(user, str) else (b"i", 8)
         text = number.to_bytes(4, "big") + kind + str(user).encode()
-        hashed = hashlib.blake2b(text, key=self._key, digest_size=size, person=b"turnstile forget")
+        secret = self._key if key is None else key
+        hashed = hashlib.blake2b(text, key=secret, digest_size=size, person=b"turnstile forget")
         if isinstance(user, str):
             return f"forgotten:{hashed.hexdigest()}"
         return int.from_bytes(hashed.digest(), "big", signed=True)
+
+
+def public_key(topic: bytes) -> bytes:
+    """Of a log that has none of its own: everybody knows it."""
+    return hashlib.blake2b(topic, digest_size=32, person=b"turnstile public").digest()
 
 
 def spend_the_rest(dataset: Dataset, account: Account) -> None:

@@ -15,8 +15,11 @@ from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUEST
 DATASETS = ["a", "b", "c", "own", "within", "old", "guarded", "nobody-created-this"]
 SIGNERS = ["alice", "mary", "cora", "eve", None]
 """Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
+ALLOW = {"charge": ["alice"], "manage": ["mary"]}
 RUNS = ["r", "s", "apart", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
+MOST_FIELDS = 28
+"""Of a map that is made up: in more of them some would be there twice."""
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
 INTEGERS = [0, 1, 2, 3, -1, 2**53, 2**63 - 1, -(2**63)]
 NORMS = [0.0, 0.25, 1.0, 3.0, 30.0, 1e-300, 1e300, -1.0, 2.5]
@@ -30,6 +33,8 @@ KINDS = {
     "charge-roster": 14,
     "forget": 0.5,
     "close-dataset": 0.02,
+    "receive-dataset": 0.2,
+    "balances": 0.4,
     "bind-operator": 0.2,
     "register-principal": 0.4,
 }
@@ -72,17 +77,19 @@ class Records:
             if rng.random() < 0.3:
                 record["policy"]["within"] = rng.choice(DATASETS)
             if rng.random() < 0.2:
-                record["policy"]["allow"] = {"charge": ["alice"], "manage": ["mary"]}
+                record["policy"]["allow"] = ALLOW
         elif kind in ("bind-operator", "register-principal"):
             self._number += rng.choice([1, 1, 1, 0, -1])
             record["number"] = self._number
             if kind == "register-principal":
                 name = rng.choice(SIGNERS[:3])
                 record |= {"principal": name, "key": public_key(name), "creates": name == "cora"}
-        elif kind != "forget" or rng.random() < 0.7:
-            record["dataset"] = dataset
-        else:
+        elif kind == "forget" and rng.random() < 0.3:
             del record["dataset"]
+        elif kind != "receive-dataset":
+            record["dataset"] = dataset
+        if kind in ("receive-dataset", "balances"):
+            record |= self._move(kind)
         if kind == "forget":
             record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
         if "run" in record:
@@ -105,13 +112,14 @@ class Records:
 
     def _signed(self, record: dict[str, Any], value: bytes) -> bytes:
         """As somebody sends it who may, mostly, where not everybody may."""
-        rng = self._rng
-        by = {"create-dataset": "cora", "forget": "mary", "close-dataset": "mary"}.get(
-            str(record["type"]), "alice"
-        )
+        rng, managing = self._rng, dict.fromkeys(("forget", "close-dataset", "balances"), "mary")
+        creator = "mary" if ("moved",) in self._ledger.arrivals else "cora"
+        creating = {"create-dataset": "cora", "receive-dataset": creator}
+        by = (managing | creating).get(str(record["type"]), "alice")
+        guarded = record.get("dataset") in ("guarded", "moved") or str(record["type"]) in creating
         if record["type"] in ("bind-operator", "register-principal"):
             by = None
-        elif record.get("dataset") != "guarded" and by != "cora" and rng.random() < 0.9:
+        elif not guarded and rng.random() < 0.9:
             return value
         if rng.random() < 0.1:
             return value
@@ -132,6 +140,26 @@ class Records:
             "mechanism": rng.choice(["gaussian", "gaussian", "laplace", "pure-dp"]),
             "scale": rng.choice([4.0, 10.0, 1e-3, 1e12]),
             "clip_norm": rng.choice([None, None, 2.0, 1e308]),
+        }
+
+    def _move(self, kind: str) -> dict[str, Any]:
+        """Something of the dataset that comes from another log, mostly what is next of it."""
+        rng, name = self._rng, "moved"
+        if kind == "receive-dataset":
+            policy = {**POLICY, "dataset": name, "measure": "zcdp", "orders": []}
+            policy |= {"budget": [2**44], "odometer_step": [2**41], "allow": ALLOW}
+            return {"policy": policy, "parts": 9, "brings": 0}
+        arrival = self._ledger.arrivals.get((name,))
+        users = rng.sample(range(10**6), rng.choice([0, 1, 3]))
+        spent = [rng.choice([0, 1, 2**40, 2**44, 2**44 + 1]) for _ in users]
+        base = [rng.randint(0, units) for units in spent]
+        rungs = [rng.choice([0, 1, 8, 8, 8, 8, 9]) for _ in users]
+        packed = {"spent": spent, "base": base, "rungs": rungs}
+        return {
+            "dataset": name,
+            "part": (arrival.received if arrival else 0) + rng.choice([0, 0, 0, 0, 1]),
+            "users": users,
+            **{name: struct.pack(f"<{len(n)}q", *n) for name, n in packed.items()},
         }
 
     def _enrolment(self, dataset: str, run: str) -> dict[str, Any]:
@@ -244,7 +272,7 @@ class Records:
 
     def _map(self, depth: int) -> dict[str, Any]:
         rng = self._rng
-        names = rng.sample(FIELDS, rng.randrange(len(FIELDS)))
+        names = rng.sample(FIELDS, rng.randrange(MOST_FIELDS))
         structure = {name: self._structure(depth - 1) for name in names}
         if rng.random() < 0.8:
             structure["type"] = rng.choice(list(REQUESTS))

@@ -36,18 +36,17 @@ class Kept:
 class Archived(MemoryConnection):
     """Every record with what came of it; ``archive`` and ``states`` of ``verify``."""
 
-    def __init__(self, partitions: int = 2) -> None:
+    def __init__(self, partitions: int = 2, topic: bytes = TOPIC, erasure_keys: str = "") -> None:
         super().__init__(partitions, 30.0)
-        self.topic = TOPIC
-        self.erasure_keys = self.operator_keys = ""
-        self.log = self.topic
-        self.ledgers = [Ledger(p, partitions, TOPIC) for p in range(partitions)]
+        self.topic = self.log = topic
+        self.erasure_keys, self.operator_keys = erasure_keys, ""
+        self.ledgers = [Ledger(p, partitions, topic, erasure_keys) for p in range(partitions)]
         self.topics: Topics = {}
         self.starts: dict[tuple[str, int], int] = {}
         self.kept = [Kept() for _ in range(partitions)]
         self.publishing = True
         for partition, kept in enumerate(self.kept):
-            kept.fields = fields_of_nothing(TOPIC, partition, partitions)
+            kept.fields = fields_of_nothing(topic, partition, partitions)
         self.clock = 1_700_000_000.0
 
     def _apply(self, partition: int, request: bytes | None) -> Sequence[Output]:
@@ -154,8 +153,10 @@ class Archived(MemoryConnection):
         del records[len(kinds) - 1 - kinds[::-1].index(kind)]
 
 
-def new_service(partitions: int = 2) -> tuple[Archived, Turnstile]:
-    archived = Archived(partitions)
+def new_service(
+    partitions: int = 2, topic: bytes = TOPIC, erasure_keys: str = ""
+) -> tuple[Archived, Turnstile]:
+    archived = Archived(partitions, topic, erasure_keys)
     return archived, Turnstile(connection=archived)
 
 

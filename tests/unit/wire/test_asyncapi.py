@@ -408,13 +408,13 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
     order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
-    order += ["bind-operator", "signed"]
+    order += ["receive-dataset", "balances", "bind-operator", "signed"]
     shown = [example for example in examples("norms") if example[1]["type"] in order]
     requests = sorted(shown, key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.
     requests.sort(key=lambda example: _dataset_of(example[1]) == "digits")
     requests.sort(key=lambda example: (example[1].get("run"), example[1].get("step")) == LAST)
-    requests.sort(key=lambda example: max(0, order.index(example[1]["type"]) - 7))
+    requests.sort(key=lambda example: max(0, order.index(example[1]["type"]) - LAST_BUT))
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])
     answers: dict[str, list[Any]] = {channel.value: [] for channel in Channel}
@@ -430,6 +430,8 @@ def test_examples_are_what_a_worker_answers() -> None:
         assert answered == sorted(shown, key=lambda payload: payload["offset"])
 
 
+LAST_BUT = 7
+"""Kinds of requests; those behind come behind everything else, one kind after the other."""
 LAST = "ftrl-1", 2
 """A step that names somebody who was forgotten before."""
 

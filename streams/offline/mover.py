@@ -1,0 +1,297 @@
+"""Moves a dataset, and all that are within it, from one log to another: all of it or nothing.
+
+1. Both logs are applied, offline, up to their ends. What could not move is refused here.
+2. The dataset is closed in the old log with the id of the new one: first where its name lives, so
+   that of two who move it one is refused at once, then in the other partitions.
+3. The old log is applied up to its new end. That the dataset is closed for this log, in every
+   partition, is what the log says: nothing of it changes any more.
+4. Every new partition is told of each dataset how many parts come and their digest; the outermost
+   dataset first. It creates the dataset, or says how much of it is in.
+5. The parts that are not in are sent, in their order; those of the outermost dataset first.
+6. The new log is applied up to its end: it has to hold what the old one says.
+
+Whoever breaks off begins again at 1 with the same words. Before 2 nothing was done. After it the
+dataset is charged nowhere until 5 is done, and no log but the new one ever takes it. A run is
+opened in all partitions, and no partition opens one before all parts of its own are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from streams.ledger.ledger import Ledger
+from streams.offline.archive import Archive
+from streams.offline.fold import Fold
+from streams.offline.moves import Departure, Landing, Unmovable, departure
+from streams.offline.receipts import Head, policies_digest
+from streams.schemas import (
+    VERSION,
+    CloseDataset,
+    DatasetReceived,
+    Policy,
+    encode,
+)
+from streams.sdk.connection import Connection
+from streams.topics.topics import NORMS
+from streams.wire.partitioner import partitions_of
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Moved:
+    """What was moved, or would be.
+
+    Attributes:
+        landing: the family, as it leaves, and where it comes down.
+        heads: of the old log, when the dataset was closed there.
+        policies: the digest of all policies there.
+        sent: records of balances that were sent by this move.
+        parts: of so many.
+    """
+
+    landing: Landing
+    heads: list[Head]
+    policies: str
+    sent: int = 0
+    parts: int = 0
+
+    @property
+    def leaving(self) -> Departure:
+        """The family, as it leaves."""
+        return self.landing.leaving
+
+
+class _Log:
+    """A log that is applied up to its end, and on when it grows."""
+
+    def __init__(self, archive: Archive, dataset: str) -> None:
+        self.archive = archive
+        self._dataset = dataset
+        self._folds = [
+            Fold(archive, partition, archive.extent(NORMS, partition))
+            for partition in range(archive.partitions)
+        ]
+        for fold in self._folds:
+            if fold.cut_off:
+                raise Unmovable(f"partition {fold.ledger.partition}: {fold.cut_off}")
+        self._closed: dict[int, Head] = {}
+        self.go_on()
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """Of all partitions."""
+        return [fold.ledger for fold in self._folds]
+
+    @property
+    def moves_to(self) -> list[str | None]:
+        """To which log the dataset goes, by partition."""
+        return [ledger.moved.get((self._dataset,)) for ledger in self.ledgers]
+
+    def go_on(self) -> None:
+        """Apply what has come since."""
+        for fold in self._folds:
+            partition = fold.ledger.partition
+            fold.extent = self.archive.extent(NORMS, partition)
+            self._note(fold)
+            for _ in fold.steps():
+                self._note(fold)
+
+    def heads(self) -> list[Head]:
+        """The heads as they were when the dataset was closed, or as they are."""
+        return [
+            self._closed.get(fold.ledger.partition) or _head_of(fold.ledger, fold.next)
+            for fold in self._folds
+        ]
+
+    def departure(self) -> Departure:
+        """What the dataset comes to.
+
+        Raises:
+            Unmovable: it cannot move as it is.
+        """
+        return departure(self.ledgers, self.archive.topic, self.heads(), self._dataset)
+
+    def _note(self, fold: Fold) -> None:
+        partition = fold.ledger.partition
+        if partition not in self._closed and (self._dataset,) in fold.ledger.moved:
+            self._closed[partition] = _head_of(fold.ledger, fold.next)
+
+
+def plan(old: Archive, new: Archive, dataset: str) -> Moved:
+    """What would be moved; changes nothing.
+
+    Raises:
+        Unmovable: it cannot be.
+        Unreadable: Kafka does not answer.
+    """
+    return _plan(_Log(old, dataset), _Log(new, dataset))
+
+
+def move(
+    old: Archive,
+    new: Archive,
+    old_service: Connection,
+    new_service: Connection,
+    dataset: str,
+    tell: Tell = lambda _: None,
+) -> Moved:
+    """Move a dataset, or go on with a move that was broken off.
+
+    Args:
+        old: the log that it is in.
+        new: the log that takes it.
+        old_service: which closes it.
+        new_service: which takes it.
+        dataset: the outermost one.
+        tell: is told what is done.
+
+    Raises:
+        Unmovable: it cannot be.
+        RequestRejected: a service refused; the dataset is charged nowhere, or where it was.
+        DecisionTimeout: a service did not answer; begin again.
+        Unreadable: Kafka does not answer.
+    """
+    # Step 1.
+    tell("applying both logs")
+    log, there = _Log(old, dataset), _Log(new, dataset)
+    _plan(log, there)
+    # Step 2.
+    tell(f"closing {dataset} in the old log")
+    _close(old_service, dataset, new.topic.hex())
+    # Step 3.
+    log.go_on()
+    if set(log.moves_to) != {new.topic.hex()}:
+        raise Unmovable(
+            f"partitions of the old log say that {dataset!r} goes to {log.moves_to}, and not all "
+            f"of them to {new.topic.hex()}: it is charged nowhere until that is understood"
+        )
+    moved = _plan(log, there)
+    # Step 4.
+    policies = moved.leaving.policies
+    received = [_announce(new_service, moved, policy) for policy in policies]
+    # Step 5.
+    for policy, so_far in zip(policies, received, strict=True):
+        tell(f"sending {policy.dataset}: {moved.leaving.users[policy.dataset]:,} users")
+        for partition, count in so_far.items():
+            _send(new_service, moved, policy, partition, count)
+    # Step 6.
+    there.go_on()
+    check(moved, there.ledgers)
+    tell("the new log holds what the old one says")
+    return moved
+
+
+def compare(old: Archive, new: Archive, dataset: str) -> Moved:
+    """Whether a new log took what an old one has given; changes nothing.
+
+    Raises:
+        Unmovable: it did not.
+        Unreadable: Kafka does not answer.
+    """
+    log, there = _Log(old, dataset), _Log(new, dataset)
+    moved = _plan(log, there)
+    if set(log.moves_to) != {new.topic.hex()}:
+        raise Unmovable(f"dataset {dataset!r} was not closed in the old log for this one")
+    check(moved, there.ledgers)
+    return moved
+
+
+def check(moved: Moved, ledgers: list[Ledger]) -> None:
+    """Whether a new log has all that was to come, and nothing else.
+
+    Raises:
+        Unmovable: it has not.
+    """
+    for policy in moved.leaving.policies:
+        for ledger in ledgers:
+            expected, _ = moved.landing.announcement(policy, ledger.partition, "-")
+            arrival = ledger.arrivals.get((policy.dataset,))
+            is_there = arrival is not None and arrival.is_of(expected) and arrival.is_complete
+            if not is_there or ledger.policies[policy.dataset,] != expected.policy:
+                raise Unmovable(
+                    f"partition {ledger.partition} of the new log does not hold dataset "
+                    f"{policy.dataset!r} as it left the old one"
+                )
+
+
+def _plan(log: _Log, there: _Log) -> Moved:
+    to = there.archive.topic.hex()
+    other = next((topic for topic in log.moves_to if topic not in (None, to)), None)
+    if log.archive.topic == there.archive.topic:
+        raise Unmovable("the old log and the new one are the same: name another prefix")
+    if other is not None:
+        raise Unmovable(
+            f"the dataset was closed to move to the log {other}, and goes to no other one: this "
+            f"one is {to}. If you do not find that log, ask who began the move"
+        )
+    leaving, heads = log.departure(), log.heads()
+    for policy in leaving.policies:
+        for ledger in there.ledgers:
+            arrival = ledger.arrivals.get((policy.dataset,))
+            if arrival is None and (policy.dataset,) in ledger.policies:
+                raise Unmovable(
+                    f"dataset {policy.dataset!r} exists in the new log, and is not what comes from "
+                    "the old one. If nobody has used it, withdraw it there; else use another prefix"
+                )
+            if arrival is not None and arrival.origin.topic == leaving.origin.topic:
+                # What is said once is said again, also if the old log was trimmed since.
+                origin = structs.replace(leaving.origin, heads=arrival.origin.heads)
+                leaving = replace(leaving, origin=origin)
+    policies = policies_digest(
+        [
+            {name: encode(policy) for (name,), policy in ledger.policies.items()}
+            for ledger in log.ledgers
+        ]
+    )
+    return Moved(Landing(leaving, there.archive.partitions), heads, policies)
+
+
+def _close(service: Connection, dataset: str, to: str) -> None:
+    home = int(partitions_of([dataset], service.partitions)[0])
+    others = [partition for partition in range(service.partitions) if partition != home]
+    for somewhere in ([home], others):
+        token = service.new_token()
+        request = CloseDataset(v=VERSION, dataset=dataset, request=token, moves_to=to)
+        requests = dict.fromkeys(somewhere, encode(request))
+        service.ask(token, requests, service.deadline(None))
+
+
+def _announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int, int]:
+    """Tell all new partitions what comes; how many parts each of them has."""
+    token = service.new_token()
+    announced = {
+        partition: moved.landing.announcement(policy, partition, token)
+        for partition in range(service.partitions)
+    }
+    requests = {partition: encode(request) for partition, (request, _) in announced.items()}
+    answers = service.ask(token, requests, service.deadline(None))
+    received = {}
+    for partition, answer in answers.items():
+        assert isinstance(answer, DatasetReceived)
+        _, digests = announced[partition]
+        if answer.digest != digests[answer.received]:
+            raise Unmovable(
+                f"the first {answer.received} parts of {policy.dataset!r} in partition {partition} "
+                "of the new log are not those of the old one: begin again with another prefix"
+            )
+        received[partition] = answer.received
+        moved.parts += len(digests) - 1
+    return received
+
+
+def _send(service: Connection, moved: Moved, policy: Policy, partition: int, received: int) -> None:
+    """Send the parts that a new partition does not have."""
+    for part in moved.landing.parts(policy, partition):
+        if part.part >= received:
+            token = service.new_token()
+            request = structs.replace(part, request=token)
+            service.ask(token, {partition: encode(request)}, service.deadline(None))
+            moved.sent += 1
+
+
+def _head_of(ledger: Ledger, offset: int) -> Head:
+    return Head(ledger.partition, offset, ledger.chain.head.hex())

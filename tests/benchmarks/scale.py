@@ -1,0 +1,266 @@
+"""How what a partition costs grows: with users, runs, datasets and partitions.
+
+    python -m tests.benchmarks.scale                # in this process, by processor time
+    python -m tests.benchmarks.scale --service      # a real broker, Redis and workers, by the clock
+
+In this process there is no broker and no Redis: what is told is what a worker computes, in seconds
+of its processor, so that other work on the machine does not count. The layout is that of users over
+partitions, by the partitioner of every client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from types import SimpleNamespace
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from streams import Turnstile
+from streams.ledger.ledger import Ledger, ledger_of
+from streams.local import LocalStack
+from streams.offline.moves import Landing, departure
+from streams.offline.receipts import Head
+from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
+from streams.wire.partitioner import partitions_of
+
+_A_RECORD = 4096
+_UNIT = 2**44
+_TOPIC = bytes(range(16))
+_FEW_USERS, _STEPS = 20, 30
+
+
+def main() -> None:
+    """Measure and print tables."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale")
+    parser.add_argument("--users", type=int, nargs="+", default=[10**4, 10**5, 10**6])
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 100, 1000])
+    parser.add_argument("--datasets", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--layout", type=int, default=10**7, help="users that are laid out")
+    parser.add_argument("--service", action="store_true")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    options = parser.parse_args()
+    console = Console(width=110)
+    if options.service:
+        rows = [_service(p, w) for p in options.partitions for w in options.workers]
+        console.print(_table("A step of 20 users", _SERVICE, rows))
+        return
+    console.print(_table("Users of a partition", _USERS, map(_users, options.users)))
+    console.print(_table("Runs of a partition", _RUNS, map(_runs, options.runs)))
+    console.print(_table("Datasets of a partition", _DATASETS, map(_datasets, options.datasets)))
+    console.print(_table("Moving", _MOVE, [_move(n) for n in options.users]))
+    console.print(_table("Layout", _LAYOUT, _layout(options.layout)))
+
+
+_USERS = (
+    "users",
+    "decided/s, new",
+    "decided/s, known",
+    "empty step us",
+    "page B/user",
+    "load us/user",
+)
+
+
+def _users(count: int) -> Sequence[object]:
+    ledger = _ledger()
+    _create(ledger, "d")
+    _open(ledger, "d", "r")
+    ids = np.random.default_rng(count).permutation(count).astype(np.int64)
+    records = [ids[at : at + _A_RECORD] for at in range(0, count, _A_RECORD)]
+    new = _seconds(lambda: [_charge(ledger, "d", "r", users) for users in records])
+    again = records[: max(8, min(64, len(records)))]
+    known = _seconds(lambda: [_charge(ledger, "d", "r", users) for users in again])
+    empty = _seconds(lambda: [_charge(ledger, "d", "r", ids[:0]) for _ in range(200)]) / 200
+    pages, load = _claimed(ledger)
+    return (
+        f"{count:,}",
+        f"{count / new:,.0f}",
+        f"{sum(map(len, again)) / known:,.0f}",
+        f"{empty * 1e6:.0f}",
+        f"{pages / count:.1f}",
+        f"{load / count * 1e6:.3f}",
+    )
+
+
+_RUNS = ("runs", "open us", "step us", "page B/run", "load us/run")
+
+
+def _runs(count: int) -> Sequence[object]:
+    """Open runs, each of which has decided a step of 20 users."""
+    ledger, users = _ledger(), np.arange(_FEW_USERS)
+    _create(ledger, "d")
+    opened = _seconds(lambda: [_open(ledger, "d", f"r{n}") for n in range(count)])
+    step = _seconds(lambda: [_charge(ledger, "d", f"r{n}", users) for n in range(count)])
+    pages, load = _claimed(ledger)
+    each = (opened, step, load)
+    opened, step, load = (seconds / count * 1e6 for seconds in each)
+    return f"{count:,}", f"{opened:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.1f}"
+
+
+_DATASETS = ("datasets", "create us", "step us", "page B/dataset", "load us/dataset")
+
+
+def _datasets(count: int) -> Sequence[object]:
+    """Datasets with a run each, which has decided a step of 20 users."""
+    ledger, users = _ledger(), np.arange(_FEW_USERS)
+    create = _seconds(lambda: [_create(ledger, f"d{n}") for n in range(count)])
+    for number in range(count):
+        _open(ledger, f"d{number}", "r")
+    step = _seconds(lambda: [_charge(ledger, f"d{n}", "r", users) for n in range(count)])
+    pages, load = _claimed(ledger)
+    create, step, load = (seconds / count * 1e6 for seconds in (create, step, load))
+    return f"{count:,}", f"{create:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.0f}"
+
+
+_MOVE = ("users", "laid out us/user", "MB of records", "taken us/user")
+
+
+def _move(count: int) -> Sequence[object]:
+    """From one partition to four, of which the first takes what comes to it."""
+    old = _ledger()
+    _create(old, "d")
+    _open(old, "d", "r")
+    for at in range(0, count, _A_RECORD):
+        _charge(old, "d", "r", np.arange(at, min(at + _A_RECORD, count)))
+    held: list[Landing] = []
+    leaving = departure([old], _TOPIC, [Head(0, 0, "0" * 64)], "d")
+    (policy,) = leaving.policies
+    laid_out = _seconds(lambda: held.append(Landing(leaving, 4)))
+    (landing,) = held
+    new = Ledger(0, 4, bytes(16))
+    records = [encode(part) for part in landing.parts(policy, 0)]
+    announced, _ = landing.announcement(policy, 0, "t")
+    _apply(new, encode(announced))
+    taken = _seconds(lambda: [_apply(new, record) for record in records])
+    users, size = len(new.datasets["d"]), sum(map(len, records))
+    return (
+        f"{count:,}",
+        f"{laid_out / count * 1e6:.2f}",
+        f"{4 * size / 1e6:.1f}",
+        f"{taken / users * 1e6:.2f}",
+    )
+
+
+_LAYOUT = ("ids", "partitions", "mean", "largest/mean", "expected", "smallest/mean")
+
+
+def _layout(count: int) -> Iterator[Sequence[object]]:
+    """How evenly users come down; what is expected of the largest if they do so at random."""
+    ids = {
+        "1, 2, 3, ...": np.arange(count),
+        "1000, 2000, ...": np.arange(count) * 1000,
+        "user-1, user-2, ...": [f"user-{number}" for number in range(count // 10)],
+    }
+    for kind, users in ids.items():
+        hashes = partitions_of(users, 2**31)  # positive hashes: a partition is one modulo P
+        for partitions in (4, 64, 256, 1024, 4096):
+            sizes = np.bincount(hashes % partitions, minlength=partitions)
+            mean = len(users) / partitions
+            expected = 1 + math.sqrt(2 * math.log(partitions) / mean)
+            yield (
+                kind,
+                f"{partitions:,}",
+                f"{mean:,.0f}",
+                f"{sizes.max() / mean:.4f}",
+                f"{expected:.4f}",
+                f"{sizes.min() / mean:.4f}",
+            )
+
+
+_SERVICE = ("partitions", "workers", "p50 ms", "p90 ms", "decisions/s")
+
+
+def _service(partitions: int, workers: int) -> Sequence[object]:
+    """Steps of 20 users, one after the other, over all partitions of a real service."""
+    users = np.arange(_FEW_USERS)
+    with (
+        LocalStack(workers=workers, partitions=partitions) as stack,
+        Turnstile(stack.kafka, prefix=stack.prefix, timeout=120.0) as client,
+    ):
+        client.create_dataset("d", budget=1e5)
+        run = client.run("d", "r")
+        for _ in range(3):
+            run.charge(users, np.ones(_FEW_USERS), noise_stddev=100.0)
+        took = []
+        for _ in range(_STEPS):
+            began = time.perf_counter()
+            run.charge(users, np.ones(_FEW_USERS), noise_stddev=100.0)
+            took.append((time.perf_counter() - began) * 1e3)
+    p90 = sorted(took)[int(0.9 * len(took))]
+    rate = partitions * len(took) / (sum(took) / 1e3)
+    return partitions, workers, f"{median(took):.1f}", f"{p90:.1f}", f"{rate:,.0f}"
+
+
+def _ledger() -> Ledger:
+    return Ledger(0, 1, _TOPIC)
+
+
+def _apply(ledger: Ledger, value: bytes) -> None:
+    ledger.apply(ledger.chain.last + 1, value)
+    ledger.take_changes()
+
+
+def _create(ledger: Ledger, name: str) -> None:
+    policy = Policy(
+        dataset=name,
+        partitions=1,
+        measure="zcdp",
+        budget=[1000 * _UNIT],
+        odometer_step=[_UNIT],
+        user_ids="integer",
+    )
+    _apply(ledger, encode(CreateDataset(v=3, request="t", policy=policy)))
+
+
+def _open(ledger: Ledger, dataset: str, run: str) -> None:
+    _apply(ledger, encode(OpenRun(v=3, dataset=dataset, run=run, attempt=1, request="t")))
+
+
+def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
+    step = ledger.runs[dataset, run].step + 1
+    charge = Charge(
+        v=3,
+        dataset=dataset,
+        run=run,
+        attempt=1,
+        step=step,
+        users=users.astype("<i8").tobytes(),
+        norms=np.ones(len(users)).tobytes(),
+        scale=100.0,
+    )
+    _apply(ledger, encode(charge))
+
+
+def _claimed(ledger: Ledger) -> tuple[int, float]:
+    """The bytes of all pages, and the seconds to have a ledger of them."""
+    pages = {name: ledger.take_page(name) or b"" for name in ledger.uncompacted()}
+    kept = SimpleNamespace(pages=pages, changes=[])
+    load = _seconds(lambda: ledger_of(kept, 0, 1, _TOPIC, ledger.chain))
+    return sum(map(len, pages.values())), load
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Of the processor, on this thread."""
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+def _table(title: str, names: Sequence[str], rows: Iterator[Sequence[object]] | Sequence) -> Table:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What comes from another log is what users can have spent there, or it is refused; so says the
+auditor. What a move of a whole service comes to is in tests/unit/offline/test_moving.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streams.ledger.arrivals import digest_of_none, digest_with
+from streams.ledger.ledger import Ledger, LostErasureKey
+from streams.schemas import (
+    Balances,
+    CloseDataset,
+    ErasureKey,
+    Origin,
+    Policy,
+    Reason,
+    ReceiveDataset,
+    encode,
+)
+from tests.unit.ledger.ledgers import answer_of
+from tests.unit.ledger.roster_logs import RosterLog
+
+STEP, BUDGET = 2**41, 2**44
+ORIGIN = Origin(topic="ab" * 16, partitions=3, heads=bytes(32))
+
+
+def policy(name: str = "d", **fields: Any) -> Policy:
+    about = {"budget": [BUDGET], "odometer_step": [STEP], "measure": "zcdp", "user_ids": "integer"}
+    return Policy(**{**about, "dataset": name, "partitions": 1, **fields})
+
+
+OWN = policy(measure="renyi", orders=[2.0, 8.0], own_order=True, budget=[BUDGET] * 2)
+OWN = replace(OWN, odometer_step=[STEP] * 2)
+
+
+def balances(name: str = "d", part: int = 0, **fields: Any) -> Balances:
+    numbers = {"spent": [STEP], "base": [0], "rungs": [1], **fields}
+    packed = {
+        column: np.array(numbers.pop(column), dtype="<i8").tobytes()
+        for column in ("spent", "base", "rungs")
+    }
+    about = {"dataset": name, "request": "b", "part": part, "users": [7]}
+    return Balances(v=3, **{**about, **packed, **numbers})
+
+
+def announced(of: Policy, *parts: Balances, **fields: Any) -> ReceiveDataset:
+    origin = fields.get("origin", ORIGIN)
+    digest = digest_of_none(of.dataset, 0, origin)
+    for part in parts:
+        digest = digest_with(digest, part)
+    given = {"origin": origin, "parts": len(parts), "digest": digest, **fields}
+    return ReceiveDataset(v=3, request="a", policy=of, **given)
+
+
+def reason_of(log: RosterLog, record: Any) -> Reason | None:
+    return getattr(answer_of(log.send(record)), "reason", None)
+
+
+def test_what_came_is_charged_on_and_its_odometer_is_told():
+    log, part = RosterLog(), balances(spent=[3 * STEP], base=[2 * STEP], rungs=[3])
+    assert reason_of(log, announced(policy(), part)) is None
+    assert reason_of(log, part) is None
+    assert [output.channel.value for output in log.outputs[-1]] == ["halts", "odometer"]
+    log.open()
+    log.charge(0, [7, 8], [1.0, 1.0])
+    assert log.spent()[7] - 3 * STEP == log.spent()[8]
+    log.audit()
+
+
+@pytest.mark.parametrize(
+    ("of", "fields"),
+    [
+        (policy(), {"spent": [2 * STEP], "base": [STEP]}),  # the bound says less than was spent
+        (policy(), {"spent": [2 * STEP], "rungs": [2]}),  # more than a step on one rung
+        (policy(), {"base": [STEP + 1]}),
+        (policy(), {"base": [-1]}),
+        (policy(), {"rungs": [0]}),
+        (policy(), {"spent": [BUDGET + 1], "base": [BUDGET], "rungs": [99]}),
+        (policy(), {"forgotten": True}),  # with something left
+        (OWN, {"order": b"\2", "bound": b"\1"}),
+        (OWN, {"order": b"\0", "bound": b"\0"}),  # has spent, and is bound to no order
+        (OWN, {"order": b"\1", "bound": b"\2"}),
+        (OWN, {"order": b"\1", "bound": b"\0", "spent": [0]}),
+    ],
+)
+def test_what_nobody_can_have_spent_is_refused(of, fields):
+    log, part = RosterLog(), balances(**fields)
+    log.send(announced(of, part))
+    assert reason_of(log, part) is Reason.INVALID_BALANCES
+    assert not len(log.ledger.datasets["d"])
+    log.audit()
+
+
+def test_what_is_not_what_was_announced_is_refused_and_the_right_one_still_taken():
+    log, part = RosterLog(), balances()
+    log.send(announced(policy(), part))
+    assert reason_of(log, balances(spent=[0])) is Reason.INVALID_BALANCES
+    assert reason_of(log, part) is None
+    assert reason_of(log, part) is Reason.STEP_OUT_OF_ORDER
+    log.audit()
+
+
+def test_a_family_comes_from_one_log_together():
+    log, outer, inner = RosterLog(), balances(), balances("inner", users=[8])
+    nested = policy("inner", within="d")
+    assert reason_of(log, announced(nested, inner)) is Reason.UNKNOWN_DATASET
+    log.send(announced(policy(), outer, brings=1))
+    other = announced(nested, inner, origin=replace(ORIGIN, topic="cd" * 16))
+    assert reason_of(log, other) is Reason.DATASET_MOVING
+    assert log.create("within", within="d", user_ids="integer").reason is Reason.DATASET_MOVING
+    log.send(announced(nested, inner))
+    log.send(outer)
+    assert reason_of(log, inner) is Reason.INVALID_BALANCES  # of somebody the outer one has not
+    assert log.open().reason is Reason.DATASET_MOVING
+    log.audit()
+
+
+def test_nothing_more_comes_within_what_has_arrived():
+    log = RosterLog()
+    log.send(announced(policy()))
+    inner = announced(policy("inner", within="d"))
+    assert reason_of(log, inner) is Reason.DATASET_MOVING
+    assert getattr(log.open(), "reason", None) is None
+    log.audit()
+
+
+def test_one_that_is_on_its_way_does_not_move_on_before_it_is_there():
+    log, part = RosterLog(), balances()
+    log.send(announced(policy(), part))
+    close = CloseDataset(v=3, dataset="d", request="c", moves_to="cd" * 16)
+    assert reason_of(log, close) is Reason.DATASET_MOVING
+    log.send(part)
+    assert reason_of(log, close) is None
+    log.audit()
+
+
+def test_names_by_a_key_that_is_lost_leave_no_trace():
+    ledger = Ledger(0, 1)
+    key = ErasureKey(fingerprint="0" * 16, highest=0)
+    head = ledger.chain
+    with pytest.raises(LostErasureKey):
+        ledger.apply(0, encode(announced(policy(), erasure=[key])))
+    assert (ledger.chain, len(ledger.policies), len(ledger.arrivals)) == (head, 0, 0)
+    assert ledger.take_changes().entries == {}

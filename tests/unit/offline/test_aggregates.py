@@ -1,0 +1,142 @@
+"""What is released of all users together is charged to each of them, and to nobody else."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import InvalidInput
+from streams.offline.aggregates import NoAggregate, aggregate, shares_of
+from streams.sdk.errors import InvalidRequest
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service
+
+USERS = np.arange(400)
+SPENT = {
+    "zcdp": {"budget": 1.0},
+    "gdp": {"measure": "gdp", "budget": 1.5},
+    "own orders": {"measure": "renyi", "epsilon": 6.0, "delta": 1e-5},
+    "orders": {"measure": "renyi", "budget": [2.0, 6.0], "orders": [2.0, 6.0]},
+}
+
+
+def served(**policy: Any) -> tuple[Archived, Any]:
+    archived, client = new_service(3)
+    client.create_dataset("d", **policy)
+    run = client.run("d", "r")
+    for _ in range(3):
+        run.charge(USERS, np.linspace(0.0, 2.0, len(USERS)), noise_stddev=4.0)
+    return archived, client
+
+
+def spent(archived: Archived) -> dict[int, Any]:
+    return {
+        int(user): np.atleast_1d(units)
+        for ledger in archived.ledgers
+        for user, units in zip(*ledger.datasets["d"].spent_units(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("policy", SPENT.values(), ids=SPENT)
+def test_everybody_pays_for_it_and_what_is_released_is_near_the_truth(policy: Any) -> None:
+    archived, client = served(**policy)
+    before, shares = spent(archived), shares_of(archived, "d")
+    assert sorted(shares.users) == USERS.tolist()
+    assert 0.0 == shares.spent.min() < shares.spent.max() < 1.0
+    released = aggregate(
+        client.run("d", "aggregates"),
+        shares,
+        rho=0.05,
+        quantiles=[0.25, 0.75],
+        generator=np.random.default_rng(1),
+    )
+    after = spent(archived)
+    assert all((after[user] > before[user]).all() for user in before)
+    mean, quantiles = released.mean, released.quantiles
+    assert abs(mean.estimate - shares.spent.mean()) < 5 * mean.standard_error
+    assert abs(mean.count - len(USERS)) < 5 * mean.count_standard_error
+    true = np.quantile(shares.spent, [0.25, 0.75])
+    assert (abs(quantiles.estimates - true) < 5 * quantiles.standard_errors + 0.01).all()
+    assert 0.049 < mean.cost.rho + quantiles.cost.rho <= 0.05
+
+
+def test_what_is_charged_is_no_more_than_rho_and_what_the_contribution_costs() -> None:
+    archived, client = served(budget=1.0)
+    before, shares = spent(archived), shares_of(archived, "d")
+    aggregate(client.run("d", "a"), shares, rho=0.02, quantiles=[0.5])
+    after = spent(archived)
+    charged = np.array([(after[u] - before[u])[0] for u in before]) / 2**44
+    assert 0.0 < charged.min() < charged.max() <= 0.02 * (1 + 1e-9)
+
+
+def test_who_cannot_pay_is_left_out_and_who_was_forgotten_is_not_asked() -> None:
+    archived, client = new_service(2)
+    client.create_dataset("d", budget=0.1)
+    run = client.run("d", "r")
+    norms = np.where(USERS < 200, 1.0, 0.1)
+    while run.charge(USERS, norms, noise_stddev=4.0).admitted[0]:
+        pass
+    client.forget(399)
+    shares = shares_of(archived, "d")
+    assert len(shares.users) == 399
+    released = aggregate(
+        client.run("d", "a"),
+        shares,
+        rho=0.02,
+        quantiles=[0.5],
+        generator=np.random.default_rng(2),
+    )
+    assert abs(released.mean.count - 199) < 5 * released.mean.count_standard_error
+    assert released.mean.estimate < 0.2
+
+
+def test_where_norms_are_clipped_who_was_granted_less_is_left_out() -> None:
+    archived, client = new_service(2)
+    client.create_dataset("d", budget=0.1, on_exhaustion="clip")
+    client.run("d", "r").charge(USERS, np.where(USERS < 200, 1.7, 0.1), noise_stddev=4.0)
+    released = aggregate(
+        client.run("d", "a"),
+        shares_of(archived, "d"),
+        rho=0.06,
+        quantiles=[0.5],
+        generator=np.random.default_rng(3),
+    )
+    assert abs(released.mean.count - 200) < 5 * released.mean.count_standard_error
+
+
+def test_nothing_is_charged_where_nothing_can_be_released() -> None:
+    archived, client = served(budget=1.0)
+    before, shares = spent(archived), shares_of(archived, "d")
+    run = client.run("d", "a")
+    for rho, quantiles in ((0.0, [0.5]), (0.1, []), (0.1, [1.0]), (float("nan"), [0.5])):
+        with pytest.raises(InvalidInput):
+            aggregate(run, shares, rho=rho, quantiles=quantiles)
+    assert all((units == before[user]).all() for user, units in spent(archived).items())
+    with pytest.raises(NoAggregate, match="there is no dataset"):
+        shares_of(archived, "nobody")
+    client.create_dataset("pure", measure="pure-dp", budget=1.0)
+    pure = client.run("pure", "a")
+    with pytest.raises(InvalidRequest):
+        aggregate(pure, shares, rho=0.1, quantiles=[0.5])
+
+
+def test_the_command_says_what_may_be_published_and_what_it_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archived, client = served(budget=1.0)
+    monkeypatch.setattr("streams.cli.report.Turnstile", lambda config: nullcontext(client))
+    asked = ("report", "--dataset", "d", "--aggregate", "--rho", "0.05")
+    done = command_on(archived, *asked, "--json")
+    assert done.code == 0, done
+    (line,) = done.lines
+    assert line["quantiles"] == [0.1, 0.5, 0.9]
+    assert 0.049 < line["charged_rho_at_most"] <= 0.05
+    told = command_on(archived, *asked, "--quantiles", "0.5")
+    assert "All of this may be published" in told.out
+    assert "50.0%" in told.out
+    for wrong in (["--aggregate"], ["--aggregate", "--dataset", "d"], ["--rho", "1"]):
+        assert command_on(archived, "report", *wrong).code == 2
+    assert command_on(archived, "report", *asked[1:2], "nobody", *asked[3:]).code == 2

@@ -1,0 +1,149 @@
+"""What `verify` says of signatures, and of odometer records from before a checkpoint."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from streams.offline.archive import Stored
+from streams.offline.findings import Check
+from streams.offline.service import stored
+from streams.offline.verification import verify
+from streams.topics.authentic import Inspector, seal_of
+from streams.wire.signatures import Content, KeyRing, new_keys
+from tests.unit.offline.service import Archived, used
+from tests.unit.topics.test_authentic import config
+
+PRIVATE, PUBLIC = new_keys()
+LOG = b"log of 16 bytes."
+
+
+# --- odometer records older than a checkpoint ---
+
+
+@pytest.fixture
+def trimmed() -> Archived:
+    """A service whose log was trimmed as far as its checkpoints go; its odometer is from before."""
+    archived = used()
+    for partition in range(2):
+        archived.draw(partition)
+        archived._apply(partition, b"one more record")
+        image = archived.image(partition)
+        assert image is not None
+        archived.trim("norms", partition, image.manifest.next - 1)
+    return archived
+
+
+def newest(archived: Archived, partition: int = 0) -> tuple[int, dict[str, Any]]:
+    """The place of the last odometer record of a user of dataset d, and what it says."""
+    records = archived.topics["odometer", partition]
+    for place in reversed(range(len(records))):
+        said = msgspec.msgpack.decode(records[place].value or b"")
+        if said["dataset"] == "d":
+            return place, said
+    raise AssertionError("nobody's odometer rose")
+
+
+def problems(archived: Archived) -> list[str]:
+    findings = verify(archived, archived).findings
+    assert {finding.check for finding in findings} <= {Check.ODOMETER}
+    return [finding.problem for finding in findings]
+
+
+def put(archived: Archived, place: int, **fields: Any) -> None:
+    records = archived.topics["odometer", 0]
+    said = msgspec.msgpack.decode(records[place].value or b"")
+    value = msgspec.msgpack.encode({**said, **fields})
+    records[place] = records[place]._replace(value=value)
+
+
+def test_what_is_as_it_has_to_be_fits(trimmed: Archived) -> None:
+    assert problems(trimmed) == []
+
+
+def test_compaction_may_have_taken_what_is_not_the_last_of_a_user(trimmed: Archived) -> None:
+    last = {record.key: record for record in trimmed.topics["odometer", 0]}
+    trimmed.topics["odometer", 0] = list(last.values())
+    assert problems(trimmed) == []
+
+
+def test_a_bound_above_that_of_the_checkpoint_is_found(trimmed: Archived) -> None:
+    place, said = newest(trimmed)
+    put(trimmed, place, bound=[said["bound"][0] * 2])
+    more, *_ = problems(trimmed)
+    assert more == "it says more than the checkpoint does, which comes after it"
+
+
+def test_a_last_bound_below_that_of_the_checkpoint_is_found(trimmed: Archived) -> None:
+    place, said = newest(trimmed)
+    put(trimmed, place, bound=[said["bound"][0] / 2])
+    (less,) = problems(trimmed)
+    assert "it tells less than was spent" in less
+
+
+def test_a_last_record_that_is_missing_is_found(trimmed: Archived) -> None:
+    place, said = newest(trimmed)
+    del trimmed.topics["odometer", 0][place]
+    (finding,) = verify(trimmed, trimmed).findings
+    assert "or there is none" in finding.problem
+    assert finding.about == {"dataset": "d", "user": said["user"]}
+
+
+def test_a_record_of_nobody_is_found(trimmed: Archived) -> None:
+    place, said = newest(trimmed)
+    record = trimmed.topics["odometer", 0][place]
+    value = msgspec.msgpack.encode({**said, "user": 10**9})
+    trimmed.topics["odometer", 0].append(record._replace(offset=10**6, key=b"x", value=value))
+    assert problems(trimmed) == ["the checkpoint knows nobody of this id"]
+
+
+# --- signatures ---
+
+
+def from_kafka(key: bytes, value: bytes, headers: Any, topic: str = "t.halts") -> Stored:
+    record = SimpleNamespace(
+        offset=7, key=key, value=value, timestamp=1e12, topic=topic, partition=0, headers=headers
+    )
+    return stored(record, Inspector(KeyRing(PUBLIC), LOG))
+
+
+def test_a_signature_is_looked_at_where_a_key_ring_is_given() -> None:
+    seal = seal_of(config(signing_key=PRIVATE), LOG)
+    assert seal is not None
+    ((*headers,),) = seal.headers("t.halts", 0, [Content(b"k", b"v")])
+    good = from_kafka(b"k", b"v", headers)
+    assert (good.signed, good.unsigned) == (True, None)
+    for wrong in (
+        from_kafka(b"k", b"w", headers),
+        from_kafka(b"k", b"v", headers, topic="t.rejects"),
+    ):
+        assert wrong.signed
+        assert "has not signed this" in (wrong.unsigned or "")
+    bare = from_kafka(b"k", b"v", [])
+    assert (bare.signed, bare.unsigned) == (False, None)
+    other = seal_of(config(signing_key=new_keys()[0]), LOG)
+    assert other is not None
+    ((*headers,),) = other.headers("t.halts", 0, [Content(b"k", b"v")])
+    assert "which is not trusted" in (from_kafka(b"k", b"v", headers).unsigned or "")
+    record = SimpleNamespace(offset=7, key=None, value=b"v", timestamp=1e12)
+    assert stored(record, None).signed is None
+
+
+def test_a_signature_that_is_not_good_is_a_finding_and_none_is_counted() -> None:
+    archived = used()
+    for (topic, _), records in archived.topics.items():
+        if topic in ("halts", "rejects", "odometer"):
+            records[:] = [record._replace(signed=True) for record in records]
+    halts = archived.topics["halts", 1]
+    halts[2] = halts[2]._replace(unsigned="key 00ff has not signed this")
+    halts[3] = halts[3]._replace(signed=False)
+    verified = verify(archived, archived)
+    (finding,) = verified.findings
+    assert (finding.check, finding.partition) == (Check.SIGNATURES, 1)
+    assert finding.about == {"at": "halts 2"}
+    part = verified.partitions[1]
+    records = sum(len(archived.topics.get((t, 1), [])) for t in ("halts", "rejects", "odometer"))
+    assert (part.signed, part.bare) == (records - 2, 1)
