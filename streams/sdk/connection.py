@@ -270,14 +270,14 @@ class Connection(ABC):
         if not waiting.requests:
             return {}
         if not self._observers:
-            return self._answered(key, waiting, deadline)
+            return self._asked(key, waiting, deadline)
         with ExitStack() as observed:
             request = "charge" if isinstance(key, tuple) else "other"
             for observer in self._observers:
                 waiting.headers += observed.enter_context(observer.asking(request))
-            return self._answered(key, waiting, deadline)
+            return self._asked(key, waiting, deadline)
 
-    def _answered(
+    def _asked(
         self, key: Hashable, waiting: Waiting, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
         with self._lock:
