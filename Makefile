@@ -42,7 +42,7 @@ test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
 
-thorough: $(VENV)/installed       ## 1,000 examples of each property, and every point of each grid: an hour or more
+thorough: $(VENV)/installed       ## 1,000 examples of each property and every point of each grid; takes long
 	$(PYTEST) -n auto --dist worksteal -m "(hypothesis or thorough) and not process" \
 		--hypothesis-profile thorough --ignore=tests/integration $(ARGS)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import matplotlib
+import measured
 import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
+from ink import INKS, Ink, axes_for
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sphinx.application import Sphinx
@@ -19,29 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from accounting import Gaussian, ZcdpFilter, zcdp_cost
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _FOLDER = "_pictures"
 _BUDGET = 1.0
-
-
-@dataclass(frozen=True)
-class Ink:
-    """Colours of a page."""
-
-    name: str
-    text: str
-    faint: str
-    first: str
-    second: str
-    third: str
-
-
-_INKS = (
-    Ink("light", "#23282e", "#c3c9d0", "#1f6f8b", "#d9772b", "#6b7280"),
-    Ink("dark", "#d6dae0", "#454c55", "#5bb3d0", "#f0a05a", "#9aa3ad"),
-)
 
 
 def _spending(norms: NDArray[np.float64], noise: float) -> tuple[NDArray, NDArray]:
@@ -57,7 +37,7 @@ def _spending(norms: NDArray[np.float64], noise: float) -> tuple[NDArray, NDArra
 
 
 def _filter(ink: Ink) -> Figure:
-    figure, axes = _axes(ink, 7.2, 3.6)
+    figure, axes = axes_for(ink, 7.2, 3.6)
     steps = np.arange(1, 41)
     random = np.random.default_rng(4)
     shares = np.column_stack(
@@ -97,7 +77,7 @@ def _filter(ink: Ink) -> Figure:
 
 
 def _active(ink: Ink) -> Figure:
-    figure, axes = _axes(ink, 7.2, 2.9)
+    figure, axes = axes_for(ink, 7.2, 2.9)
     random = np.random.default_rng(0)
     steps = np.arange(1, 121)
     hardness = random.beta(1.2, 3.0, 1_000)
@@ -116,18 +96,12 @@ def _active(ink: Ink) -> Figure:
     return figure
 
 
-_PICTURES: dict[str, Callable[[Ink], Figure]] = {"filter": _filter, "active": _active}
-
-
-def _axes(ink: Ink, width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(ink.faint)
-    axes.tick_params(colors=ink.text, length=0)
-    axes.xaxis.label.set_color(ink.text)
-    axes.yaxis.label.set_color(ink.text)
-    return figure, axes
+_PICTURES: dict[str, Callable[[Ink], Figure]] = {
+    "filter": _filter,
+    "active": _active,
+    "throughput": measured.throughput,
+    "latency": measured.latency,
+}
 
 
 class Picture(SphinxDirective):
@@ -145,7 +119,7 @@ class Picture(SphinxDirective):
         images = (
             f'<img class="picture only-{ink.name}" src="{folder}/{name}-{ink.name}.svg" '
             f'alt="{escape(self.options["alt"])}">'
-            for ink in _INKS
+            for ink in INKS
         )
         return [nodes.raw("", image, format="html") for image in images]
 
@@ -154,7 +128,7 @@ def _draw(app: Sphinx) -> None:
     folder = Path(app.outdir, _FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in _PICTURES.items():
-        for ink in _INKS:
+        for ink in INKS:
             with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
                 draw(ink).savefig(
                     folder / f"{name}-{ink.name}.svg", transparent=True, metadata={"Date": None}

@@ -420,6 +420,8 @@ class Ledger(State):
                 f"dataset {dataset!r} was closed, which is for good: what was charged to it stays, "
                 "and so does its name"
             )
+            if (dataset,) in self.moved:
+                detail = f"dataset {dataset!r} moved to the log {self.moved[dataset,]}: go on there"
             raise Rejection(Reason.DATASET_CLOSED, detail)
 
     def _charge(self, place: Place, charge: Charge) -> list[Output]:

@@ -135,6 +135,7 @@ def aggregate(
     if not len(quantiles) or not all(0 < fraction < 1 for fraction in quantiles):
         raise InvalidInput("quantiles", list(quantiles), "fractions between 0 and 1")
     mean_noise = _noise(_WHOLE, half)
+    run.abandon()  # what an aggregate was charged that broke off; nothing of it went out
     most = float(quantile_norms([0.0], _WHOLE, levels=LEVELS)[0])
     counter_noise = _noise(most, half)
     asked = mean_norms(shares.spent, _WHOLE)

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from streams.ledger.outputs import Channel
 from streams.operations.errors import Unavailable
 from streams.operations.status import datasets_of, read_glances
 from streams.portal.halted import Episode, HaltedUsers
-from streams.portal.places import Places, some
+from streams.portal.places import IndexFull, Places, some
 from streams.schemas import (
     DatasetClosed,
     DatasetCreated,
@@ -47,6 +47,7 @@ from streams.sdk.followers import UNREADABLE, whole_answer
 from streams.sdk.kafka_connection import believing, reaching_kafka
 from streams.topics.authentic import inspector_of
 from streams.topics.clients import new_admin, new_reader
+from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import find_topics
 from streams.wire.partitioner import partitions_of
@@ -113,8 +114,19 @@ class _Followed:
 
     def __init__(self) -> None:
         self.done = 0.0
-        self.problem: str | None = "not read yet"
         self.as_of: float | None = None
+        self._problem: str | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the brokers answered last."""
+        return self._problem is None
+
+    def note(self, problem: str | None) -> None:
+        """What is wrong now; whoever runs the portal is told when that changes."""
+        if problem is not None and self._problem is None:
+            logger.warning("what is shown stays as it was: %s", problem)
+        self._problem = problem
 
 
 class Reader:
@@ -134,6 +146,7 @@ class Reader:
         self._topics: TopicsSeen | None = None
         self._believes: dict[Channel, Callable[[Any], bool]] = {}
         self._sides = {channel: _Followed() for channel in (Channel.ODOMETER, Channel.HALTS)}
+        self._told_full = False
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._fetching = threading.Lock()
@@ -159,12 +172,6 @@ class Reader:
         with self._fetching:
             if self._fetcher is not None:
                 self._fetcher.close()
-
-    @property
-    def problem(self) -> str | None:
-        """Why what is shown may be old, for whoever runs the portal."""
-        problems = (side.problem for side in self._sides.values())
-        return next((problem for problem in problems if problem), None)
 
     @property
     def as_of(self) -> float | None:
@@ -208,12 +215,19 @@ class Reader:
         """
         partition = self._home_of(user, Channel.ODOMETER)
         accounts: dict[str, Account] = {}
-        for dataset, places in self._places.of(partition, user).items():
+        try:
+            known = self._places.of(partition, user)
+        except IndexFull as error:
+            if not self._told_full:
+                logger.critical("nobody is shown anything: %s", error)
+            self._told_full = True
+            raise
+        for dataset, places in known.items():
             if datasets and dataset not in datasets:
                 continue
             key = odometer_key(dataset, user)
             read = self._records(partition, some(places, MOST_POINTS))
-            accounts[dataset] = _account_of(key, read)
+            accounts[dataset] = _account_of(key, places, read)
         return accounts
 
     def _home_of(self, user: User, channel: Channel) -> int:
@@ -223,7 +237,7 @@ class Reader:
             raise NotYet(done)
         return int(partitions_of([user], self._topics.partitions)[0])
 
-    def _records(self, partition: int, offsets: Iterable[int]) -> list[_Found]:
+    def _records(self, partition: int, offsets: Sequence[int]) -> dict[int, _Found]:
         """The records of the odometer at these offsets that are there still."""
         with self._fetching:
             missing = [at for at in offsets if (partition, at) not in self._read]
@@ -231,7 +245,8 @@ class Reader:
                 self._fetch(partition, missing)
             except KafkaError as error:
                 raise ServiceUnavailable(f"Kafka does not answer: {error}") from error
-            read = [self._read[partition, at] for at in offsets if (partition, at) in self._read]
+            known = self._read
+            read = {at: known[partition, at] for at in offsets if (partition, at) in known}
             while len(self._read) > _REMEMBERED:
                 self._read.popitem(last=False)
             return read
@@ -274,10 +289,10 @@ class Reader:
                     self._believes[channel] = believing(inspector)
                     self._read_on(channel, side, see)
             except (ServiceUnavailable, TopicsUnavailable) as error:
-                side.problem = str(error)
+                side.note(str(error))
             except Exception as error:  # whoever shows goes on
                 logger.exception("the topic %s", channel.value)
-                side.problem = f"{type(error).__name__}: {error}"
+                side.note(f"{type(error).__name__}: {error}")
             self._closed.wait(_AGAIN_AFTER)
 
     def _find_topics(self) -> TopicsSeen:
@@ -310,11 +325,16 @@ class Reader:
                 if side.done < 1.0:
                     side.done = 1.0 - left / total if left else 1.0
                 if time.monotonic() > looked + _LOOKS_EVERY or side.as_of is None:
-                    ends = consumer.end_offsets(places)  # says as well that the brokers are there
                     looked = time.monotonic()
+                    try:
+                        ends = consumer.end_offsets(
+                            places
+                        )  # a poll does not say that nobody is there
+                        side.note(None)
+                    except KafkaError as error:
+                        side.note(explained(error))
                     left = sum(max(0, ends[p] - consumer.position(p)) for p in places)
-                    side.problem = None
-                if not left and side.problem is None:
+                if not left and side.is_well:
                     side.as_of = began
         finally:
             consumer.close()
@@ -381,11 +401,21 @@ def _found_in(record: Any, is_believed: bool) -> _Found:
     return _Found(key, Point(read.offset, record.timestamp / 1000, tuple(read.bound), order))
 
 
-def _account_of(key: bytes, read: list[_Found]) -> Account:
-    """What the records of one key say; of other keys are those of users with the same hash."""
-    own = [found for found in read if found.key == key]
+def _account_of(key: bytes, places: Sequence[int], read: Mapping[int, _Found]) -> Account:
+    """What the records of one key say; others are those of users with the same hash.
+
+    Args:
+        key: of the records.
+        places: where they may be.
+        read: of these, or of some of them and the last one, what is there.
+    """
+    own = [found for found in read.values() if found.key == key]
     if any(found.is_tombstone for found in own):
         return Account(is_forgotten=True)  # nothing comes after it, and what was before it is gone
     points = {found.point.offset: found.point for found in own if found.point is not None}
-    # One that is gone was followed by another, which is about to be read.
+    last = read.get(places[-1])
+    if last is None:  # it was followed by another one, which is about to be read, or forgotten
+        return Account(is_doubtful=True)
+    if len(read) < len(places) and (last.key != key or last.point is None):
+        return Account(is_doubtful=True)  # a newer one may be among those that were not looked at
     return Account(tuple(points[at] for at in sorted(points)), is_doubtful=not points)

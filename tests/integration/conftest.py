@@ -22,12 +22,9 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_starts(quick_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _quick_starts(quick_brokers: None) -> Iterator[None]:
     """Workers are forked: most of what their start takes are imports."""
-    with (
-        preloaded(tmp_path_factory.mktemp("workers")) as forked,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with preloaded() as forked, pytest.MonkeyPatch.context() as patch:
         patch.setattr("streams.local.workers.Child", forked)
         yield
 

@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -91,15 +92,17 @@ class ForkedGuard:
 
 
 @contextmanager
-def preloaded(folder: Path) -> Iterator[type[Child]]:
+def preloaded() -> Iterator[type[Child]]:
     """Start the process that forks; the class of children that it forks."""
-    address = folder / "forks"
-    with subprocess.Popen(
-        [sys.executable, "-m", __name__, str(address)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    with (
+        tempfile.TemporaryDirectory() as folder,  # not one of pytest's: such names have 107 letters
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(address := Path(folder, "forks"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
 

@@ -20,7 +20,7 @@ from tests.simulation.simulation import simulate
 from tests.simulation.world import World
 
 _SEEDS = 250
-_AT_ONCE = 25
+_AT_ONCE = 10
 _MUTATED_SEEDS = 200
 _FURTHER = [pytest.param(n, marks=pytest.mark.slow) for n in range(_AT_ONCE, _SEEDS, _AT_ONCE)]
 

@@ -56,6 +56,7 @@ def test_a_discrete_gaussian_would_be_told_from_a_rounded_normal() -> None:
     assert normal_pvalue(draws, 0.5) < FALSE_POSITIVES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stddev", [Fraction(2) ** 40 / 3, Fraction(10) ** 100])
 def test_rounded_normal_of_many_digits_is_normal(stddev: Fraction) -> None:
     noise = ExactNoise(np.random.default_rng(12))

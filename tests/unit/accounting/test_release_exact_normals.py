@@ -24,6 +24,7 @@ every_path = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @every_path
 @pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(22, 7), Fraction(50)])
 def test_arrays_are_normal_deviates_rounded_to_integers(
@@ -47,6 +48,7 @@ def test_arrays_are_normal_deviates_rounded_to_integers(
         assert normal_pvalue(draws, float(stddev)) > FALSE_POSITIVES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stddev", [Fraction(2) ** 24, Fraction(LARGEST_STDDEV)])
 def test_deviates_of_many_digits_are_normal_into_the_tails(stddev: Fraction) -> None:
     count = 300_000

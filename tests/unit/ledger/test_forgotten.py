@@ -23,9 +23,7 @@ from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import OPERATIONS, POLICIES, Scenario, begun, prices, told
 from tests.unit.ledger.test_nested import USERS, nested
-from tests.unit.ledger.test_rosters import Worker, short_pages
-
-__all__ = ["short_pages"]
+from tests.unit.ledger.test_rosters import Worker
 
 KEY, OTHER = "k" * 16, "o" * 64
 

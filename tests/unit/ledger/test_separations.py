@@ -21,9 +21,7 @@ from streams.wire.packing import unpack_bits, unpack_users
 from tests.unit.ledger.ledgers import Log, admitted, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_nested import DATASETS, nested
-from tests.unit.ledger.test_rosters import Worker, short_pages
-
-__all__ = ["short_pages"]
+from tests.unit.ledger.test_rosters import Worker
 
 
 def apart(separation: int = 3, **policy: Any) -> RosterLog:

@@ -63,6 +63,18 @@ def test_everybody_pays_for_it_and_what_is_released_is_near_the_truth(policy: An
     assert 0.049 < mean.cost.rho + quantiles.cost.rho <= 0.05
 
 
+def test_an_aggregate_that_broke_off_is_paid_for_and_another_one_is_made() -> None:
+    archived, client = served(budget=1.0)
+    run = client.run("d", "aggregates")
+    run.charge(USERS, np.ones(len(USERS)), noise_stddev=20.0)
+    run = client.run("d", "aggregates", released=-1)
+    assert run.interrupted
+    before = spent(archived)
+    aggregate(run, shares_of(archived, "d"), rho=0.05, quantiles=[0.5])
+    assert run.step == 3
+    assert all((units > before[user]).all() for user, units in spent(archived).items())
+
+
 def test_what_is_charged_is_no_more_than_rho_and_what_the_contribution_costs() -> None:
     archived, client = served(budget=1.0)
     before, shares = spent(archived), shares_of(archived, "d")

@@ -244,6 +244,7 @@ def test_nothing_is_charged_opened_or_forgotten_here_any_more_and_the_rest_goes_
         with pytest.raises(RequestRejected) as refused:
             life.client.run(name, "again")
         assert refused.value.reason is Reason.DATASET_CLOSED
+        assert f"moved to the log {THERE.hex()}: go on there" in str(refused.value)
     with pytest.raises(RequestRejected) as refused:
         life.client.forget(7, "d")
     assert refused.value.reason is Reason.DATASET_MOVING
