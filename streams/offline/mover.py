@@ -182,12 +182,12 @@ def move(
     moved = _plan(log, there)
     # Step 4.
     policies = moved.leaving.policies
-    received = [_announce(new_service, moved, policy) for policy in policies]
+    received = [announce(new_service, moved, policy) for policy in policies]
     # Step 5.
     for policy, so_far in zip(policies, received, strict=True):
         tell(f"sending {policy.dataset}: {moved.leaving.users[policy.dataset]:,} users")
         for partition, count in so_far.items():
-            _send(new_service, moved, policy, partition, count)
+            send(new_service, moved, policy, partition, count)
     # Step 6.
     there.go_on()
     check(moved, there.ledgers)
@@ -316,7 +316,7 @@ def _close(service: Connection, dataset: str, to: str) -> None:
         service.ask(token, requests, service.deadline(None))
 
 
-def _announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int, int]:
+def announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int, int]:
     """Tell all new partitions what comes; how many parts each of them has."""
     token = service.new_token()
     announced = {
@@ -339,7 +339,7 @@ def _announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int,
     return received
 
 
-def _send(service: Connection, moved: Moved, policy: Policy, partition: int, received: int) -> None:
+def send(service: Connection, moved: Moved, policy: Policy, partition: int, received: int) -> None:
     """Send the parts that a new partition does not have."""
     for part in moved.landing.parts(policy, partition):
         if part.part >= received:

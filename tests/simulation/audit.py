@@ -185,6 +185,7 @@ class Audit:
             {
                 (d["dataset"], d["run"], d["step"], d["partition"]): d
                 for d in auditor.charged.values()
+                if "run" in d
             }
             for auditor in auditors
         ]

@@ -21,6 +21,7 @@ from streams.worker.stops import StopReason
 from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
+from tests.simulation.clients_moved import Mover
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
@@ -68,6 +69,9 @@ class Simulation:
         self.signing: Signing | None = None
         if Random(f"signs of {seed}").random() < 0.3:
             self._have_all_sign(seed)
+        self.mover: Mover | None = None
+        if Random(f"moves of {seed}").random() < 0.25:
+            self.mover = Mover(seed, world, self.signing, self.trainers[0].name)
 
     def _have_all_sign(self, seed: int) -> None:
         """An operator says whose keys count, and datasets name those who charge them."""
@@ -200,6 +204,8 @@ class Simulation:
             trainer.quota = world.rng.randint(1, 6)
         faults = [world.start(work) for work in inject(world, self)]
         clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
+        if self.mover is not None:
+            clients.append(world.start(Fibre(self.mover.work).run()))
         if self.signing is not None:
             self.signing.begin()
             clients.append(world.start(Fibre(self.signing.operate).run()))
