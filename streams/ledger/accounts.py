@@ -257,7 +257,8 @@ class Accounts:
         slots = np.arange(first, len(self._index))
         rows = self._rows.write(slots, numbers)
         self._exhausted = None
-        changes = AccountsChanges(self.policy.dataset, pack_users(new_users), first, [rows])
+        packed = pack_users(new_users)
+        changes = AccountsChanges(self.policy.dataset, packed, first, [rows], self._charged)
         return changes, self.bounds_raised(slots, np.ones_like(slots))
 
     def measure(self, plan: Plan) -> tuple[int, int]:
