@@ -38,7 +38,7 @@ KINDS = {
     "bind-operator": 0.2,
     "register-principal": 0.4,
 }
-DAMAGES = {"not": 66, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
+DAMAGES = {"not": 80, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 
 
 class Records:
