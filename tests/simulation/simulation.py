@@ -63,6 +63,7 @@ class Simulation:
         self._background: list[asyncio.Task[Any]] = []
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._apart = Random(f"separations of {seed}")
+        self._ahead = Random(f"charged ahead in {seed}")
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.signing: Signing | None = None
@@ -96,6 +97,7 @@ class Simulation:
                     if self.world.temper.siblings:
                         trainer.enrols = trainer.stands = rivals == 1 and number == 0
                     trainer.min_separation = None if trainer.enrols else separation
+                    trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.forgets = self._forgets
                     trainer.ends = self._forgets
                     trainers.append(trainer)
