@@ -11,10 +11,10 @@ from streams.worker.memory_broker import MemoryTopic
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.simulation import Simulation
+    from tests.simulation.service import Service
 
 
-def another_log(world: World, _: Simulation) -> None:
+def another_log(world: World, _: Service) -> None:
     """The topic is deleted and created again, empty; somebody may have written to it since."""
     world.catastrophe = "other-log"
     world.lost.update(range(world.broker.partitions))
@@ -29,15 +29,15 @@ def another_log(world: World, _: Simulation) -> None:
                 world.append(partition, b"of another log")
 
 
-def added_partitions(world: World, simulation: Simulation) -> None:
+def added_partitions(world: World, service: Service) -> None:
     """Partitions are added to the topic; whoever looks has some of them."""
     world.catastrophe = "other-partitions"
     world.broker.partitions += world.rng.choice((1, 1, 2))
     if world.rng.random() < 0.5:
-        world.after(world.rng.uniform(0.0, 5.0), simulation.group.rebalance)
+        world.after(world.rng.uniform(0.0, 5.0), service.group.rebalance)
 
 
-def deleted_records(world: World, _: Simulation) -> None:
+def deleted_records(world: World, _: Service) -> None:
     """Records that nobody has applied are deleted."""
     partition = world.rng.randrange(world.broker.partitions)
     log = _unapplied(world, partition)
@@ -45,7 +45,7 @@ def deleted_records(world: World, _: Simulation) -> None:
     world.catastrophe = "log-begins-late"
 
 
-def hole(world: World, _: Simulation) -> None:
+def hole(world: World, _: Service) -> None:
     """A record that nobody has applied is missing, and others follow it."""
     partition = world.rng.randrange(world.broker.partitions)
     log, first = _unapplied(world, partition), world.store.next_of(partition)
@@ -60,7 +60,7 @@ def _unapplied(world: World, partition: int) -> MemoryTopic:
     return world.broker.norms(partition)
 
 
-def lost_tail(world: World, simulation: Simulation) -> None:
+def lost_tail(world: World, service: Service) -> None:
     """An election loses the last records, of which some were applied.
 
     Who asks again sends the same bytes, and they may come to be where they were, the last of them
@@ -70,7 +70,7 @@ def lost_tail(world: World, simulation: Simulation) -> None:
     for partition in rng.sample(range(count), count):
         log, meta = world.broker.norms(partition), world.store.contents(partition).meta
         reached, applied = int(meta["next"]), int(meta["last"]) + 1  # markers may be in between
-        if log.start < applied and reached == simulation.audit.reached(partition):
+        if log.start < applied and reached == service.audit.reached(partition):
             break
     else:
         return
@@ -84,11 +84,11 @@ def lost_tail(world: World, simulation: Simulation) -> None:
             is_last = log.end == applied - 1
             world.append(partition, value if is_last or rng.random() < 0.5 else b"another")
     if rng.random() < 0.5:
-        for process in simulation.slots:
+        for process in service.slots:
             process.kill("its connections break")
 
 
-CATASTROPHES: tuple[Callable[[World, Simulation], None], ...] = (
+CATASTROPHES: tuple[Callable[[World, Service], None], ...] = (
     another_log,
     added_partitions,
     deleted_records,

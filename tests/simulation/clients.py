@@ -1,4 +1,4 @@
-"""Trainers with the real SDK, over a network that loses, repeats and reorders what they send.
+"""Trainers with the real SDK, over a network that fails them.
 
 A trainer is synchronous code, as its users write it. It dies at any question it asks, resumes, is
 told about its steps, and releases them: what it was told is what the simulation is about.
@@ -7,16 +7,13 @@ told about its steps, and releases them: what it was told is what the simulation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from streams.ledger.ledger import Channel
 from streams.schemas import VERSION, CreateDataset, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
-from streams.sdk.connection import Connection, Deadline, Waiting
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import (
     DatasetIsClosed,
@@ -29,11 +26,12 @@ from streams.sdk.errors import (
     RunIsClosed,
     StepContentChanged,
 )
-from streams.sdk.followers import Followed, Reading
 from streams.sdk.principals import allow_from
-from streams.sdk.rosters import Roster
+from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
+from tests.simulation.charging import ByLevels, ByNorms, Charging, check_under_way
 from tests.simulation.clock import Fibre
+from tests.simulation.connection import Died, SimulatedConnection
 from tests.simulation.told import Content, RosterDecided, Told
 from tests.simulation.world import World, Wrong
 
@@ -44,111 +42,6 @@ LEVELS = 4
 """Of a roster; norms are quarters."""
 _DISAGREEMENTS = 5
 """After so many a trainer gives up a dataset that was contradicted."""
-
-
-class Died(BaseException):
-    """The client has died; no ``except Exception`` stops it."""
-
-
-@dataclass(frozen=True)
-class VirtualDeadline(Deadline):
-    """A deadline by the clock of the loop. ``left`` is asked only when nothing more will come."""
-
-    def left(self) -> float:
-        return 0.0
-
-
-class SimulatedConnection(Connection):
-    """What one client has of the service."""
-
-    def __init__(self, world: World, fibre: Fibre, name: str) -> None:
-        timeout = world.rng.choice((1.0, 4.0, 15.0))
-        super().__init__(world.broker.partitions, timeout, world.broker.topic)
-        self.world = world
-        self._fibre = fibre
-        self._name = name
-        self._until = 0.0
-        self._wake = asyncio.Event()
-        self._listening = True
-        self._positions = {
-            (channel, partition): world.broker.outputs(channel, partition).end
-            for channel in (Channel.HALTS, Channel.REJECTS)
-            for partition in range(self.partitions)
-        }
-        world.heard.append(self._published)
-
-    def check_partitions(self) -> None:
-        self.pause(0.0)
-        if self.world.broker.partitions != self.partitions:
-            raise PartitionsDisagree("partitions were added", None)
-
-    def deadline(self, timeout: float | None) -> Deadline:
-        seconds = super().deadline(timeout).seconds
-        self._until = self.world.loop.time() + seconds
-        return VirtualDeadline(seconds, self._until)
-
-    def pause(self, seconds: float) -> None:
-        """Let others go on for a while."""
-        self._fibre.wait(asyncio.sleep(self.world.delay()))
-
-    def new_token(self) -> str:
-        return self.world.token(self._name)
-
-    def now(self) -> int:
-        return int(self.new_token().rpartition("-")[2])  # what comes later is higher
-
-    def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
-        raise NotImplementedError("no client of the simulation follows topics")
-
-    def _publish(self, waiting: Waiting) -> None:
-        for partition, request in waiting.requests.items():
-            self._may_die()
-            self._send(partition, request)
-        self._fibre.wait(self._answered(waiting))
-        self._may_die()
-
-    async def _answered(self, waiting: Waiting) -> None:
-        timer = self.world.loop.call_at(self._until, self._wake.set)
-        while not waiting._done.is_set() and self.world.loop.time() < self._until:
-            self._wake.clear()
-            await self._wake.wait()
-        timer.cancel()
-        if delay := self.world.delay():
-            await asyncio.sleep(delay)
-
-    def _may_die(self) -> None:
-        if self.world.happens(self.world.temper.client_dies):
-            self.world.note(self._name, "dies")
-            raise Died
-
-    def _send(self, partition: int, request: bytes) -> None:
-        world, temper = self.world, self.world.temper
-        if world.happens(temper.lost):
-            world.note(self._name, f"what it sends to {partition} is lost")
-            return
-        for _ in range(2 if world.happens(temper.twice) else 1):
-            late = world.rng.expovariate(0.3) if world.happens(temper.late) else 0.0
-            world.after(world.delay() + late, world.append, partition, request)
-
-    def _published(self, channel: Channel, partition: int) -> None:
-        if (channel, partition) in self._positions:
-            self.world.after(self.world.delay(), self._catch_up, channel, partition)
-
-    def _catch_up(self, channel: Channel, partition: int) -> None:
-        """Hear what was published since the last time, in its order."""
-        topic = self.world.broker.outputs(channel, partition)
-        while self._listening and self._positions[channel, partition] < topic.end:
-            record = topic.records.get(self._positions[channel, partition])
-            self._positions[channel, partition] += 1
-            if record is None or self.world.happens(self.world.temper.lost):
-                continue
-            for _ in range(2 if self.world.happens(self.world.temper.twice) else 1):
-                self._hear(channel, partition, record[1] or b"")
-            self._wake.set()
-
-    def _disconnect(self) -> None:
-        self._listening = False
-        self.world.heard.remove(self._published)
 
 
 @dataclass
@@ -165,6 +58,15 @@ class Plan:
     def chain(self) -> list[Plan]:
         """Of all datasets whose budgets count, the outermost first."""
         return [*(self.outer.chain if self.outer else []), self]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A step that was decided and has not gone out."""
+
+    step: int
+    content: Content
+    decided: Any
 
 
 class Trainer:
@@ -186,6 +88,7 @@ class Trainer:
         self.keeps_track = rng.random() < 0.6
         self.changes_mind = rng.random() < 0.3
         self.closes = rng.random() < 0.2
+        self.charges_ahead = False  # a step at most
         self.enrols = False  # it charges a roster
         self.stands = rng.random() < 0.5  # then with the same noise, and few other levels
         self.min_separation: int | None = None  # it keeps participations so many steps apart
@@ -194,6 +97,7 @@ class Trainer:
         self.signing: Signing | None = None  # it signs what it asks
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
+        self._held: Held | None = None
         self.contents: dict[int, Content] = {}
         self.quota = 0
         self.is_closed = False
@@ -228,7 +132,11 @@ class Trainer:
         released = self.released if self.keeps_track else None
         try:
             run = turnstile.run(
-                self.plan.dataset, self.run, released=released, min_separation=self.min_separation
+                self.plan.dataset,
+                self.run,
+                released=released,
+                min_separation=self.min_separation,
+                charges_ahead=self.charges_ahead,
             )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
@@ -245,23 +153,21 @@ class Trainer:
             self._create(turnstile)
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
-        if self.keeps_track and not self.shares_run and run.step != self.released + 1:
-            raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
-        roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS) if self.enrols else None
+        self._check_handed(run)
+        charging: Charging = ByNorms(run)
+        if self.enrols:
+            roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS)
+            charging = ByLevels(roster, self.plan.users)
         while self.quota > 0:
             step = run.step
             content = self.contents.get(step)
             if content is None or (self.changes_mind and rng.random() < 0.3):
-                content = self.contents[step] = self._content(roster is not None)
+                content = self.contents[step] = self._content()
             try:
-                decision: StepDecision | RosterDecided
-                if roster is None:
-                    decision = run.charge(
-                        content.users, content.norms, noise_stddev=content.noise_stddev
-                    )
-                    heard = content
+                if self.charges_ahead:
+                    decided = self._charge_ahead(run, charging, content, fibre)
                 else:
-                    heard, decision = self._charge_roster(roster, content)
+                    decided = charging.charge(content)
             except DecisionTimeout:
                 if rng.random() < 0.3:
                     raise
@@ -277,21 +183,23 @@ class Trainer:
                 self.released = max(self.released, step)
                 self._note(f"abandons step {step}")
                 continue
-            policies = [run.policy, *run.outer]
-            self.told.hear(self.name, policies, self.run, step, heard, decision)
+            self._held = Held(step, content, decided)
+            decision = self._hear(run, charging, self._held)
             if self.min_separation is not None:
                 self.told.check_apart(run.dataset, self.run, step, self.min_separation)
             self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
-            self.contents.pop(step, None) if rng.random() < 0.9 else None
+            drops = 0.2 if self.charges_ahead else 0.9  # what did not go out may be asked again
+            self.contents.pop(step, None) if rng.random() < drops else None
             if self.keeps_track and rng.random() < 0.2:
                 self.contents[step] = content  # for whoever asks again what was not released
                 raise Died
-            self.released = max(self.released, step)
-            self.quota -= 1
+            if not self.charges_ahead:
+                self._release()
             if self._chance.random() < self.forgets:
                 self._forget(turnstile)
             if rng.random() < 0.5:
                 fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
+        self._release()
         if self.closes:
             run.close()
             self.is_closed = True
@@ -299,24 +207,65 @@ class Trainer:
             self._note(f"closes {turnstile.close_dataset(self.plan.dataset)}")
             self.is_closed = True
 
-    def _content(self, of_roster: bool) -> Content:
+    def _check_handed(self, run: Run) -> None:
+        """Whether a new attempt goes on where the one before it has left off."""
+        self._held = None
+        if self.shares_run:
+            return
+        passed_over = run.step - self.released - 1
+        # Of two steps that did not go out the last one is handed back, and so it was decided.
+        most = 1 if self.charges_ahead and run.interrupted else 0
+        if passed_over < 0 or (self.keeps_track and passed_over > most):
+            raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
+
+    def _charge_ahead(self, run: Run, charging: Charging, content: Content, fibre: Fibre) -> Any:
+        """Charge a step while the one before it is at hand, which goes out meanwhile."""
+        rng = self.world.rng
+        ahead = charging.charge_ahead(content)
+        self._note(f"charges step {run.step} ahead")
+        for _ in range(rng.randint(0, 2)):
+            fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
+            if rng.random() < 0.1:
+                raise Died
+            if self._held is not None:  # it still says what it said
+                self._hear(run, charging, self._held)
+            if rng.random() < 0.7:
+                self._release()
+            if rng.random() < 0.5:
+                charging.say(self.contents.setdefault(run.step + 1, self._content()))
+            if rng.random() < 0.2:
+                check_under_way(run, charging, self._content())
+        while True:
+            try:
+                decided = ahead.decision()
+            except DecisionTimeout:
+                if rng.random() < 0.3:
+                    raise Died from None
+            else:
+                self._release()
+                return decided
+
+    def _hear(self, run: Run, charging: Charging, held: Held) -> StepDecision | RosterDecided:
+        heard, decision = charging.heard(held.content, held.decided)
+        policies = [run.policy, *run.outer]
+        self.told.hear(self.name, policies, self.run, held.step, heard, decision)
+        return decision
+
+    def _release(self) -> None:
+        """Let out the step that was decided last, if it has not gone out, and write that down."""
+        if self._held is not None:
+            step, self._held = self._held.step, None
+            if not self.shares_run:
+                self.told.release(self.name, self.plan.dataset, self.run, step)
+            self.released = max(self.released, step)
+            self.quota -= 1
+
+    def _content(self) -> Content:
         content = self.told.content(self.world.rng, self.plan.users)
-        if not (of_roster and self.stands):
+        if not (self.enrols and self.stands):
             return content
         few = self.world.rng.choice((0, 0, 1))
         return Content(content.users[:few], content.norms[:few], 16.0)
-
-    def _charge_roster(self, roster: Roster, content: Content) -> tuple[Content, RosterDecided]:
-        """Charge everybody, some of them at other levels than before; what that comes to.
-
-        A step that was handed back is as it was decided, so that levels are those it tells.
-        """
-        users = self.plan.users
-        roster.observe([users.index(user) for user in content.users], content.norms)
-        step = roster.charge(noise_stddev=content.noise_stddev)
-        granted = step.clip_norms
-        heard = Content(users, granted.tolist(), content.noise_stddev)
-        return heard, RosterDecided(step.admitted, granted)
 
     def _forget(self, turnstile: Turnstile) -> None:
         user = self._chance.choice(self.plan.users)

@@ -33,8 +33,8 @@ from streams.sdk.errors import DecisionTimeout
 from streams.wire.requests import RequestSigner
 from streams.wire.signatures import public_text
 from tests.keys import OPERATOR, private_key, public_key
-from tests.simulation.clients import Died, SimulatedConnection
 from tests.simulation.clock import Fibre
+from tests.simulation.connection import Died, SimulatedConnection
 from tests.simulation.world import World
 
 _EVE = "eve"

@@ -15,14 +15,14 @@ from streams.worker.memory_broker import IMAGES, last_image
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.simulation import Simulation
+    from tests.simulation.service import Service
 
 
 _KEYS = (*STATE, "outbox", "outbox")
 """That nothing is missing from the outbox, which is seldom full, its count alone can say."""
 
 
-def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any, None]]:
+def inject(world: World, service: Service) -> Iterator[Coroutine[Any, Any, None]]:
     """All faults of a seed, each by itself."""
     temper = world.temper
     for every, fault in (
@@ -32,24 +32,22 @@ def inject(world: World, simulation: Simulation) -> Iterator[Coroutine[Any, Any,
         (temper.election_every, _elect),
         (temper.garbage_every, _garbage),
         (temper.trim_every, trim),
-        (temper.rebalance_every, lambda *_: simulation.group.rebalance()),
+        (temper.rebalance_every, lambda *_: service.group.rebalance()),
         (temper.evict_every, _evict),
         (temper.race_every, _race),
         (temper.flush_every, _flush),
     ):
         if every:
-            yield _again(world, every, fault, simulation)
+            yield _again(world, every, fault, service)
 
 
-async def _again(
-    world: World, every: float, fault: Callable[..., None], simulation: Simulation
-) -> None:
+async def _again(world: World, every: float, fault: Callable[..., None], service: Service) -> None:
     while True:
         await asyncio.sleep(world.rng.expovariate(1.0 / every))
-        fault(world, simulation)
+        fault(world, service)
 
 
-def rewind(world: World, _: Simulation) -> None:
+def rewind(world: World, _: Service) -> None:
     """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
     rng, store = world.rng, world.store
     history = store.history[world.floor :]
@@ -71,7 +69,7 @@ def restore(world: World, partition: int) -> None:
         _put_back(world, {partition: newest}, drops=world.rng.random() < 0.5)
 
 
-def _flush(world: World, _: Simulation) -> None:
+def _flush(world: World, _: Service) -> None:
     """Redis loses all that it has of one partition, or of all."""
     count = world.broker.partitions
     flush(world, range(count) if world.rng.random() < 0.5 else [world.rng.randrange(count)])
@@ -89,7 +87,7 @@ def clean(world: World, partition: int) -> None:
     world.look_at_image(partition)
 
 
-def _race(world: World, simulation: Simulation) -> None:
+def _race(world: World, service: Service) -> None:
     """Redis loses its last write, and the owner its place in the group: who claims the partition
     moves the version to where that owner believes it to be, which goes on for a while.
     """
@@ -97,10 +95,10 @@ def _race(world: World, simulation: Simulation) -> None:
     kept = history[-1].get(partition)
     before = next((c for copy in reversed(history) if (c := copy.get(partition)) is not kept), None)
     owner = kept.meta.get("owner") if kept else None
-    for member in simulation.group.members:
+    for member in service.group.members:
         if before and member.name == owner == before.meta.get("owner") and world.floor == 0:
             _put_back(world, {partition: before}, drops=False)
-            simulation.group.evict(member)
+            service.group.evict(member)
             return
 
 
@@ -118,7 +116,7 @@ def _put_back(world: World, copies: dict[int, Contents], drops: bool) -> None:
             world.damaged.add(partition)
 
 
-def damage(world: World, _: Simulation) -> None:
+def damage(world: World, _: Service) -> None:
     """Redis loses one key of one partition, or a page goes back to what it was."""
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(_KEYS)
     kept = world.store.contents(partition)
@@ -140,7 +138,7 @@ def damage(world: World, _: Simulation) -> None:
         world.note("redis", f"loses {key} of {partition}")
 
 
-def _mark(world: World, _: Simulation) -> None:
+def _mark(world: World, _: Service) -> None:
     """A transaction of somebody ends in the log."""
     partition = world.rng.randrange(world.broker.partitions)
     offset = world.broker.norms(partition).mark()
@@ -148,7 +146,7 @@ def _mark(world: World, _: Simulation) -> None:
     world.note("log", f"{partition}/{offset} marker")
 
 
-def _elect(world: World, _: Simulation) -> None:
+def _elect(world: World, _: Service) -> None:
     """A partition has another leader, which has all of its log."""
     partition = world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
@@ -156,7 +154,7 @@ def _elect(world: World, _: Simulation) -> None:
     world.note("log", f"{partition} has leader epoch {log.leader_epoch}")
 
 
-def _garbage(world: World, _: Simulation) -> None:
+def _garbage(world: World, _: Service) -> None:
     """Somebody writes to the log what nobody can read, or what was written before."""
     rng = world.rng
     partition = rng.randrange(world.broker.partitions)
@@ -187,9 +185,9 @@ def trim(world: World, _: object = None) -> None:
         world.note("log", f"{partition} begins at {log.start}")
 
 
-def _evict(world: World, simulation: Simulation) -> None:
-    members = list(simulation.group.members)
+def _evict(world: World, service: Service) -> None:
+    members = list(service.group.members)
     if members:
         member = world.rng.choice(members)
         world.note("group", f"drops {member.name}, which is alive")
-        simulation.group.evict(member)
+        service.group.evict(member)

@@ -28,7 +28,7 @@ from streams.ledger import (
     tracked,
 )
 from streams.schemas import RunOpened
-from streams.sdk import datasets, opening, run
+from streams.sdk import datasets, opening, rosters, run
 from streams.store import holding, image, memory_store, snapshot
 from streams.store.port import Guard, Verdict
 from streams.wire.chain import Chain
@@ -727,3 +727,39 @@ def handed_back_everywhere_at_once() -> Patches:
             self._decided = self._decided or decided
 
     yield _set(run.Run, "_decide", decide)
+
+
+@mutation
+def older_step_handed_back() -> Patches:
+    """Of two steps that did not go out the first is handed back."""
+    real = opening._next_step
+
+    def next_step(name: str, opened: Any, released: int | None, at_once: int) -> int:
+        step = real(name, opened, released, at_once)
+        return step if released is None else released + 1
+
+    yield _set(opening, "_next_step", next_step)
+
+
+@mutation
+def levels_not_deferred() -> Patches:
+    """Levels that are set while a step of a roster is under way go into its decision."""
+    real = rosters.Roster.charge_ahead
+
+    def charge_ahead(self: Any, **how: Any) -> Any:
+        ahead = real(self, **how)
+        self._later = None
+        return ahead
+
+    yield _set(rosters.Roster, "charge_ahead", charge_ahead)
+
+
+@mutation
+def steps_under_way_not_respected() -> Patches:
+    """A run whose step is under way is used for something else."""
+    real = run.Run._in_use
+
+    def in_use(self: Any, *, to_close: bool = False, ahead: Any = None) -> Any:
+        return real(self, to_close=to_close, ahead=self._ahead)
+
+    yield _set(run.Run, "_in_use", in_use)

@@ -15,28 +15,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from streams.store.memory_store import Contents
-from streams.worker.processor import State
-from streams.worker.stops import StopReason
-from tests.simulation.audit import Audit
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clients_moved import Mover
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
-from tests.simulation.group import Group
-from tests.simulation.process import Process
+from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.told import Told
 from tests.simulation.world import World, Wrong
 
 _CHAOS_SECONDS = 15.0
-_SETTLE_WITHIN = 300.0
 _NOTICED_WITHIN = 30.0
 _SILENT_SECONDS = 20.0
-_BEATS_WITHIN = 5.0
-_STALE_AFTER = 30.0
-_REPAIRABLE = ("damaged", "log-begins-late")
 
 
 @dataclass
@@ -56,14 +47,11 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.group = Group(world)
+        self.service = Service(world)
         self.told = Told()
-        self.audit = Audit(world)
-        self.slots: list[Process] = []
-        self._started = 0
-        self._background: list[asyncio.Task[Any]] = []
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._apart = Random(f"separations of {seed}")
+        self._ahead = Random(f"charged ahead in {seed}")
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.signing: Signing | None = None
@@ -100,6 +88,7 @@ class Simulation:
                     if self.world.temper.siblings:
                         trainer.enrols = trainer.stands = rivals == 1 and number == 0
                     trainer.min_separation = None if trainer.enrols else separation
+                    trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.forgets = self._forgets
                     trainer.ends = self._forgets
                     trainers.append(trainer)
@@ -177,32 +166,30 @@ class Simulation:
         """
         world, rng = self.world, self.world.rng
         chaos = vars(world.temper).copy()
-        self._background.append(world.start(self.group.coordinate()))
-        for slot in range(world.temper.workers):
-            self.slots.append(self._new_process(slot))
-            self._background.append(world.start(self._supervise(slot)))
+        service = self.service
+        service.start()
         episodes = rng.choice((1, 1, 2))
         for episode in range(episodes):
             vars(world.temper).update(chaos)
             await self._chaos(self.catastrophe if episode == episodes - 1 else None)
             if world.catastrophe:
-                self._check_stopped()
-                self.audit.after_catastrophe(self.told)
+                service.check_stopped()
+                service.audit.after_catastrophe(self.told)
             else:
                 if world.temper.overlooks:
                     overlook(world)
-                await self._settle()
+                await service.settle()
                 if rng.random() < 0.3:  # who has nothing to do finds out too
-                    rng.choice((rewind, damage))(world, self)
-                    await self._settle()
-                await self.audit.when_settled(self.told)
+                    rng.choice((rewind, damage))(world, service)
+                    await service.settle()
+                await service.audit.when_settled(self.told)
                 self._check_failures()
 
     async def _chaos(self, catastrophe: Any) -> None:
         world = self.world
         for trainer in self.trainers:
             trainer.quota = world.rng.randint(1, 6)
-        faults = [world.start(work) for work in inject(world, self)]
+        faults = [world.start(work) for work in inject(world, self.service)]
         clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
         if self.mover is not None:
             clients.append(world.start(Fibre(self.mover.work).run()))
@@ -217,9 +204,9 @@ class Simulation:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
             world.note("world", f"catastrophe: {catastrophe.__name__}")
             if world.is_bound():  # else Redis remembers nothing, and nothing was spent
-                self.audit.begin_catastrophe()
+                self.service.audit.begin_catastrophe()
                 world.floor = len(world.store.history) - 1
-                catastrophe(world, self)
+                catastrophe(world, self.service)
                 world.tell()
                 if world.catastrophe and world.rng.random() < 0.5:
                     for fault in faults:  # nothing else has anybody look
@@ -231,14 +218,14 @@ class Simulation:
         world.temper.calm()
         world.note("world", "calm")
         if world.rng.random() < 0.5:
-            for process in self.slots:
+            for process in self.service.slots:
                 process.wake()
-        operating = world.start(self._operate())
+        operating = world.start(self.service.operate())
         if world.catastrophe:
             for partition in sorted(world.lost):
                 world.append(partition, b"who decides this looks at the log")
             await asyncio.sleep(_NOTICED_WITHIN)
-        within = _SILENT_SECONDS if world.catastrophe else _SETTLE_WITHIN
+        within = _SILENT_SECONDS if world.catastrophe else SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
         stop(operating)
         for task in done:
@@ -246,7 +233,9 @@ class Simulation:
                 self._take(error)
         if running and world.catastrophe is None:
             waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
-            raise Wrong(f"all is calm, and trainers do not get on: {waiting}; {self._condition()}")
+            raise Wrong(
+                f"all is calm, and trainers do not get on: {waiting}; {self.service.condition()}"
+            )
         for task in running:
             task.cancel()
         if running:
@@ -259,113 +248,6 @@ class Simulation:
             raise error
         if not isinstance(error, Exception):
             raise error
-
-    async def _settle(self) -> None:
-        """Wait until all that was sent is applied and published; repair what operators repair."""
-        world = self.world
-        until = world.loop.time() + _SETTLE_WITHIN
-        operating = world.start(self._operate())
-        if world.exchanged:
-            for process in self.slots:
-                process.kill("the operator restarts it: an older page is found by a claim alone")
-        for seconds in (0.0, _BEATS_WITHIN):  # whoever has nothing to do finds out by a beat
-            await asyncio.sleep(seconds)
-            while self._is_anybody_paused() or not all(
-                self._is_settled(p) for p in range(world.broker.partitions)
-            ):
-                if world.loop.time() > until:
-                    raise Wrong(f"does not settle: {self._condition()}")
-                await asyncio.sleep(0.5)
-        stop(operating)
-
-    def _check_stopped(self) -> None:
-        """Nobody decides anything of a log that is another one."""
-        what = self.world.catastrophe
-        for process in self.slots:
-            decides_nothing = process.is_dead or process.is_paused  # it finds out when it wakes
-            owned = {} if decides_nothing else process.owned._owned
-            for partition, one in owned.items():
-                is_other = what == "other-partitions" or partition in self.world.lost
-                if is_other and one.processor.state is State.RUNNING:
-                    raise Wrong(f"{process.name} decides {partition}: {what}")
-
-    def _is_anybody_paused(self) -> bool:
-        return any(process.is_paused and not process.is_dead for process in self.slots)
-
-    def _is_settled(self, partition: int) -> bool:
-        kept = self.world.store.contents(partition)
-        log = self.world.broker.norms(partition)
-        return (
-            bool(kept.meta)
-            and self.world.store.next_of(partition) == log.end
-            and kept.meta["outbox"] == "0"
-            and not kept.stopped
-            and self.processor_of(partition) is not None
-        )
-
-    def processor_of(self, partition: int) -> Any:
-        """Of the owner, if it is alive and decides."""
-        owner = self.world.store.contents(partition).meta.get("owner", "")
-        for process in self.slots:
-            if process.name == owner and not process.is_dead:
-                owned = process.owned._owned.get(partition)
-                if owned is not None and owned.processor.state is State.RUNNING:
-                    return owned.processor
-        return None
-
-    async def _operate(self) -> None:
-        """Follow the remedies of the stops that were caused."""
-        world = self.world
-        since: dict[int, float] = {}
-        while world.catastrophe is None:
-            await asyncio.sleep(1.0)
-            for partition in range(world.broker.partitions):
-                if self.processor_of(partition) is not None or self._is_anybody_paused():
-                    since.pop(partition, None)
-                elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
-                    _STALE_AFTER
-                ):
-                    self._repair(partition)
-                    since.pop(partition)
-
-    def _repair(self, partition: int) -> None:
-        """What a stop asks for; a partition without an owner or a stop asks for a restart."""
-        world = self.world
-        stopped = world.store.contents(partition).stopped
-        if partition not in world.rewound:
-            raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
-        if stopped and stopped["reason"] != StopReason.REBUILDING:  # whose owner has died since
-            if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
-                raise Wrong(f"partition {partition} stops without a cause: {stopped}")
-            if world.is_covered(partition):
-                world.note("operator", f"deletes what Redis has of {partition}")
-                world.store.put_back({partition: Contents()})
-            else:
-                world.note("operator", f"restores {partition}")
-                world.store.put_back({partition: world.store.newest_whole(partition)})
-        for process in self.slots:
-            process.kill("the operator restarts it")
-
-    def _condition(self) -> str:
-        store, broker = self.world.store, self.world.broker
-        return "; ".join(
-            f"partition {p}: next {store.next_of(p)} of {broker.norms(p).end}, outbox "
-            f"{store.contents(p).meta.get('outbox')}, stopped {store.contents(p).stopped}, owner "
-            f"{store.contents(p).meta.get('owner')}"
-            for p in range(broker.partitions)
-        )
-
-    def _new_process(self, slot: int) -> Process:
-        self._started += 1
-        process = Process(self.world, self.group, f"w{slot}.{self._started}")
-        process.start()
-        return process
-
-    async def _supervise(self, slot: int) -> None:
-        while True:
-            await self.slots[slot].ended.wait()
-            await asyncio.sleep(self.world.rng.uniform(0.2, 4.0))
-            self.slots[slot] = self._new_process(slot)
 
     def _check_failures(self) -> None:
         if self.world.failures:
@@ -382,13 +264,6 @@ class Simulation:
         if tasks:
             loop.run_until_complete(_ended(tasks))
         loop.close()
-
-
-def stop(task: asyncio.Task[Any]) -> None:
-    """End what runs beside; if it has failed, so does the simulation."""
-    if task.done() and not task.cancelled():
-        task.result()
-    task.cancel()
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

@@ -50,6 +50,7 @@ class Told:
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, str, int], Heard] = {}
+        self._released: dict[tuple[str, str], int] = {}
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
@@ -98,6 +99,23 @@ class Told:
                     Fraction(granted) / Fraction(content.noise_stddev)
                 ) ** 2 / 2
                 self._check(who, policy, user)
+
+    def release(self, who: str, dataset: str, run: str, step: int) -> None:
+        """Take note of a step that has gone out; only one that was decided may, and once.
+
+        Args:
+            who: releases it, and nobody else steps of this run.
+            dataset: that was charged.
+            run: of it.
+            step: of the run.
+
+        Raises:
+            Wrong: nobody was told of it, or it went out before, or a later one did.
+        """
+        last = self._released.get((dataset, run), -1)
+        if step <= last or (dataset, run, step) not in self.steps:
+            raise Wrong(f"{who} releases step {step} of {run} of {dataset}, after step {last}")
+        self._released[dataset, run] = step
 
     def check_apart(self, dataset: str, run: str, step: int, separation: int) -> None:
         """Whether nobody was admitted to a step who took part in one that is too near.

@@ -1,0 +1,158 @@
+"""The workers of one log, whoever brings them up again, and an operator who follows remedies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streams.store.memory_store import Contents
+from streams.worker.processor import State
+from streams.worker.stops import StopReason
+from tests.simulation.audit import Audit
+from tests.simulation.group import Group
+from tests.simulation.process import Process
+from tests.simulation.world import World, Wrong
+
+SETTLE_WITHIN = 300.0
+_BEATS_WITHIN = 5.0
+_STALE_AFTER = 30.0
+_REPAIRABLE = ("damaged", "log-begins-late")
+
+
+class Service:
+    """Of one world.
+
+    Args:
+        world: that has the log and Redis.
+        name: of its workers, with their numbers.
+    """
+
+    def __init__(self, world: World, name: str = "w") -> None:
+        self.world = world
+        self.group = Group(world)
+        self.audit = Audit(world)
+        self.slots: list[Process] = []
+        self._name = name
+        self._started = 0
+        self._background: list[asyncio.Task[Any]] = []
+
+    def start(self) -> None:
+        """Bring all workers up."""
+        self._background.append(self.world.start(self.group.coordinate()))
+        for slot in range(self.world.temper.workers):
+            self.slots.append(self._new_process(slot))
+            self._background.append(self.world.start(self._supervise(slot)))
+
+    async def settle(self) -> None:
+        """Wait until all that was sent is applied and published; repair what operators repair."""
+        world = self.world
+        until = world.loop.time() + SETTLE_WITHIN
+        operating = world.start(self.operate())
+        if world.exchanged:
+            for process in self.slots:
+                process.kill("the operator restarts it: an older page is found by a claim alone")
+        for seconds in (0.0, _BEATS_WITHIN):  # whoever has nothing to do finds out by a beat
+            await asyncio.sleep(seconds)
+            while self._is_anybody_paused() or not all(
+                self._is_settled(p) for p in range(world.broker.partitions)
+            ):
+                if world.loop.time() > until:
+                    raise Wrong(f"does not settle: {self.condition()}")
+                await asyncio.sleep(0.5)
+        stop(operating)
+
+    def check_stopped(self) -> None:
+        """Nobody decides anything of a log that is another one."""
+        what = self.world.catastrophe
+        for process in self.slots:
+            decides_nothing = process.is_dead or process.is_paused  # it finds out when it wakes
+            owned = {} if decides_nothing else process.owned._owned
+            for partition, one in owned.items():
+                is_other = what == "other-partitions" or partition in self.world.lost
+                if is_other and one.processor.state is State.RUNNING:
+                    raise Wrong(f"{process.name} decides {partition}: {what}")
+
+    def _is_anybody_paused(self) -> bool:
+        return any(process.is_paused and not process.is_dead for process in self.slots)
+
+    def _is_settled(self, partition: int) -> bool:
+        kept = self.world.store.contents(partition)
+        log = self.world.broker.norms(partition)
+        return (
+            bool(kept.meta)
+            and self.world.store.next_of(partition) == log.end
+            and kept.meta["outbox"] == "0"
+            and not kept.stopped
+            and self.processor_of(partition) is not None
+        )
+
+    def processor_of(self, partition: int) -> Any:
+        """Of the owner, if it is alive and decides."""
+        owner = self.world.store.contents(partition).meta.get("owner", "")
+        for process in self.slots:
+            if process.name == owner and not process.is_dead:
+                owned = process.owned._owned.get(partition)
+                if owned is not None and owned.processor.state is State.RUNNING:
+                    return owned.processor
+        return None
+
+    async def operate(self) -> None:
+        """Follow the remedies of the stops that were caused."""
+        world = self.world
+        since: dict[int, float] = {}
+        while world.catastrophe is None:
+            await asyncio.sleep(1.0)
+            for partition in range(world.broker.partitions):
+                if self.processor_of(partition) is not None or self._is_anybody_paused():
+                    since.pop(partition, None)
+                elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
+                    _STALE_AFTER
+                ):
+                    self._repair(partition)
+                    since.pop(partition)
+
+    def _repair(self, partition: int) -> None:
+        """What a stop asks for; a partition without an owner or a stop asks for a restart."""
+        world = self.world
+        stopped = world.store.contents(partition).stopped
+        if partition not in world.rewound:
+            raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
+        if stopped and stopped["reason"] != StopReason.REBUILDING:  # whose owner has died since
+            if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
+                raise Wrong(f"partition {partition} stops without a cause: {stopped}")
+            if world.is_covered(partition):
+                world.note("operator", f"deletes what Redis has of {partition}")
+                world.store.put_back({partition: Contents()})
+            else:
+                world.note("operator", f"restores {partition}")
+                world.store.put_back({partition: world.store.newest_whole(partition)})
+        for process in self.slots:
+            process.kill("the operator restarts it")
+
+    def condition(self) -> str:
+        store, broker = self.world.store, self.world.broker
+        return "; ".join(
+            f"partition {p}: next {store.next_of(p)} of {broker.norms(p).end}, outbox "
+            f"{store.contents(p).meta.get('outbox')}, stopped {store.contents(p).stopped}, owner "
+            f"{store.contents(p).meta.get('owner')}"
+            for p in range(broker.partitions)
+        )
+
+    def _new_process(self, slot: int) -> Process:
+        self._started += 1
+        process = Process(self.world, self.group, f"{self._name}{slot}.{self._started}")
+        process.start()
+        return process
+
+    async def _supervise(self, slot: int) -> None:
+        while True:
+            await self.slots[slot].ended.wait()
+            await asyncio.sleep(self.world.rng.uniform(0.2, 4.0))
+            self.slots[slot] = self._new_process(slot)
+
+
+def stop(task: asyncio.Task[Any]) -> None:
+    """End what runs beside; if it has failed, so does the simulation."""
+    if task.done() and not task.cancelled():
+        task.result()
+    task.cancel()
