@@ -136,6 +136,8 @@ class Signing:
             return []
         if sender is None or value is None:
             return []
+        if isinstance(request, BindOperator) and max(self._counting.values()) < 0:
+            return []  # where no operator is bound anybody may bind one, as the documents say
         elsewhere = self._chance.randrange(self.world.broker.partitions)
         forged = [(here, encode(request)), *[(elsewhere, value)] * (elsewhere != here)]
         by_operator = isinstance(request, BindOperator | RegisterPrincipal)

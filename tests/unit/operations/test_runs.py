@@ -32,7 +32,7 @@ ROWS = [tuple(word.strip() for word in row if word.strip()) for row in ROWS]
 
 
 def glance(runs: list[RunSummary], last: int = 7, decided: int = 8, closed: int = 0) -> Glance:
-    inventory = Inventory(last, Summary({}, len(runs), closed, runs))
+    inventory = Inventory(last, Summary({}, len(runs), closed, runs=runs))
     meta = {"next": str(decided), "last": "7"}
     return Glance(0, meta, 0, b"", encode(inventory), {})
 
