@@ -47,6 +47,14 @@ class ConfigurationError(ValueError):
     """A setting is missing or has a value that cannot be used."""
 
 
+def lacking(what: str, extra: str, error: ImportError) -> ConfigurationError:
+    """What is needed is not installed: which extra has it."""
+    return ConfigurationError(
+        f"{what} needs a package that is not installed ({error}): install dp-turnstile with its "
+        f"extra `{extra}`"
+    )
+
+
 def redact(text: object) -> str:
     """The text, with ``***`` for the user and the password of every URL in it.
 

@@ -37,7 +37,7 @@ class Watched(Protocol):
         """Runs, what users have spent, and what was refused."""
 
 
-class Dashboard:
+class Dashboard(Site):
     """One server."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Dashboard:
             certificate: with which it is encrypted, if it is.
         """
         self._watched, self._sessions = watched, sessions
-        self._site = Site(
+        super().__init__(
             "streams.dashboard",
             address,
             every=EVERY,
@@ -64,27 +64,9 @@ class Dashboard:
             largest=2 * _LONGEST_PASSWORD,
             certificate=certificate,
         )
-        self._is_local = self._site.is_local
-        self._site.get("/events", self._events)
-        self._site.post("/login", self._login)
-        self._site.post("/logout", self._logout)
-
-    @property
-    def url(self) -> str:
-        """Where it is, once it was started."""
-        return self._site.url
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address is taken, or is not of this machine.
-        """
-        await self._site.start()
-
-    async def stop(self) -> None:
-        """Listen no more."""
-        await self._site.stop()
+        self.get("/events", self._events)
+        self.post("/login", self._login)
+        self.post("/logout", self._logout)
 
     async def _login(self, request: web.Request) -> web.Response:
         try:
@@ -104,7 +86,7 @@ class Dashboard:
             token,
             httponly=True,
             samesite="Strict",
-            secure=self._site.is_encrypted,
+            secure=self.is_encrypted,
             path="/",
         )
         return answer
@@ -117,11 +99,11 @@ class Dashboard:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         token = request.cookies.get(_COOKIE)
-        return await self._site.events(request, lambda: self._seen_by(token))
+        return await self.events(request, lambda: self._seen_by(token))
 
     def _seen_by(self, token: str | None) -> Told:
         is_known = self._sessions.knows(token)
-        sees_service = is_known or self._is_local
+        sees_service = is_known or self.is_local
         seen = {
             "known": is_known,
             "service": self._watched.service() if sees_service else None,

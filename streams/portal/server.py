@@ -42,7 +42,7 @@ class Own(Protocol):
         """What is one user's own, and nobody else's."""
 
 
-class Portal:
+class Portal(Site):
     """One server."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Portal:
         """
         self._own, self._keys, self._now = own, keys, now
         self._sessions = Sessions(now)
-        self._site = Site(
+        super().__init__(
             "streams.portal",
             address,
             every=EVERY,
@@ -78,27 +78,10 @@ class Portal:
             certificate=certificate,
         )
         self._is_encrypted = certificate is not None or is_encrypted(page)
-        self._site.post("/enter", self._enter)
-        self._site.post("/leave", self._leave)
-        self._site.get("/events", self._events)
-        self._site.get("/own", self._once)
-
-    @property
-    def url(self) -> str:
-        """Where it is, once it was started."""
-        return self._site.url
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address is taken, or is not of this machine.
-        """
-        await self._site.start()
-
-    async def stop(self) -> None:
-        """Listen no more."""
-        await self._site.stop()
+        self.post("/enter", self._enter)
+        self.post("/leave", self._leave)
+        self.get("/events", self._events)
+        self.get("/own", self._once)
 
     async def _enter(self, request: web.Request) -> web.Response:
         try:
@@ -136,7 +119,7 @@ class Portal:
                 return Told(None, goes_on=False)
             return Told(self._own.told(claims), goes_on=True)
 
-        return await self._site.events(request, tell)
+        return await self.events(request, tell)
 
     async def _once(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization")

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from msgspec import structs
 
-from streams.config import Config, ConfigurationError
+from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
@@ -516,8 +516,5 @@ def _traces() -> Observer:
     try:
         from streams.sdk.traces import ClientTraces
     except ImportError as error:
-        raise ConfigurationError(
-            f"traces is set, which needs a package that is not installed ({error}): install "
-            "dp-turnstile with its extra `otel`"
-        ) from error
+        raise lacking("traces", "otel", error) from error
     return ClientTraces()

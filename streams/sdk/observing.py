@@ -21,9 +21,6 @@ from streams.sdk.errors import DecisionTimeout, RequestRejected
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from streams.sdk.asynchronous import AsyncTurnstile
-    from streams.sdk.client import Turnstile
-
 Headers = list[tuple[str, bytes]]
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -33,6 +30,13 @@ class Observer(Protocol):
 
     def asking(self, request: str) -> AbstractContextManager[Headers]:
         """Enter before a request; what it gives goes along as headers of its records."""
+
+
+class Observable(Protocol):
+    """A client."""
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody stand around every request from now on."""
 
 
 class _Metrics:
@@ -71,7 +75,7 @@ class _Metrics:
             self._requests.labels(request, outcome).inc()
 
 
-def measure(client: Turnstile | AsyncTurnstile, registry: CollectorRegistry | None = None) -> None:
+def measure(client: Observable, registry: CollectorRegistry | None = None) -> None:
     """Count what a client asks from now on.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from streams.config import Config, ConfigurationError
+from streams.config import Config, ConfigurationError, lacking
 from streams.wire.signatures import (
     ORIGIN,
     SIGNATURE,
@@ -139,7 +139,7 @@ def seal_of(config: Config, log: bytes) -> Seal | None:
     except InvalidKey as error:
         raise ConfigurationError(f"signing_key: {error}") from None
     except ImportError as error:
-        raise _missing(error) from error
+        raise lacking("a key for signatures", "secure", error) from error
     ring = _ring_of(config)
     if ring is not None and signer.public not in ring:
         raise ConfigurationError(
@@ -181,11 +181,4 @@ def _ring_of(config: Config) -> KeyRing | None:
     except InvalidKey as error:
         raise ConfigurationError(f"trusted_keys: {error}") from None
     except ImportError as error:
-        raise _missing(error) from error
-
-
-def _missing(error: ImportError) -> ConfigurationError:
-    return ConfigurationError(
-        f"signatures need a package that is not installed ({error}): install dp-turnstile with its "
-        "extra `secure`"
-    )
+        raise lacking("a key for signatures", "secure", error) from error

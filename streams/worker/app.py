@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from streams.config import Config, ConfigurationError
+from streams.config import Config, lacking
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.topics.authentic import inspector_of, operator_keys_of, seal_of
@@ -148,10 +148,7 @@ def _traces() -> DecisionTraces:
     try:
         from streams.worker.traces import DecisionTraces
     except ImportError as error:
-        raise ConfigurationError(
-            f"traces is set, which needs a package that is not installed ({error}): install "
-            "dp-turnstile with its extra `otel`"
-        ) from error
+        raise lacking("traces", "otel", error) from error
     return DecisionTraces()
 
 

@@ -36,7 +36,7 @@ def serve(
 
     async def asked() -> None:
         dashboard = Dashboard(Fake(), Sessions(PASSWORD), "127.0.0.1:0")
-        dashboard._is_local = is_open
+        dashboard.is_local = is_open
         await dashboard.start()
         try:
             jar = aiohttp.CookieJar(unsafe=True)  # it is an address, which has no domain
