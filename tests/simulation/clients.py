@@ -235,6 +235,7 @@ class Trainer:
         most = 1 if self.charges_ahead and run.interrupted else 0
         if passed_over < 0 or (self.keeps_track and passed_over > most):
             raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
+        self.released = run.step - 1  # what was passed over is given up, and written down as that
 
     def _charge_ahead(self, run: Run, charging: Charging, content: Content, fibre: Fibre) -> Any:
         """Charge a step while the one before it is at hand, which goes out meanwhile."""
@@ -307,9 +308,11 @@ class Trainer:
                 self._note("finds another policy")
                 self.policies[plan.dataset] = self.world.rng.choice(plan.policies)
             except RequestRejected as error:
-                if error.reason != "unknown-dataset" or plan.outer is None:
+                if not self._differs_around(plan, error):
                     raise
-                self._note("finds the dataset withdrawn that another is to be within")
+                self._note(f"{error!r:.120}")
+                if error.reason == "invalid-policy":
+                    self._agree(turnstile)
             else:
                 if plan is not self.plan and self.world.happens(self.world.temper.disputes):
                     self._contradict(plan)
@@ -330,7 +333,7 @@ class Trainer:
                 except (PolicyChanged, PartitionsDisagree) as error:
                     self._note(f"{error!r:.120}")
                 except RequestRejected as error:
-                    if error.reason != "unknown-dataset" or plan.outer is None:
+                    if not self._differs_around(plan, error):
                         raise
                     self._note(f"{error!r:.120}")
             return
@@ -343,6 +346,13 @@ class Trainer:
                 self._note(f"{error!r:.120}")
             if rng.random() < 0.7:
                 return
+
+    def _differs_around(self, plan: Plan, error: RequestRejected) -> bool:
+        """Whether the dataset that this one is to be within is not what it was taken for."""
+        if plan.outer is None:
+            return False
+        is_other = any(each.contradicted for each in plan.outer.chain)
+        return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
     def _contradict(self, plan: Plan) -> None:
         """What somebody sent long ago arrives in one partition: there it is another policy now."""
