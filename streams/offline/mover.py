@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET, structs
 
 from streams.ledger.ledger import Ledger
+from streams.ledger.tracked import Address
 from streams.offline.archive import Archive
 from streams.offline.fold import Fold
 from streams.offline.moves import Departure, Landing, Unmovable, departure
@@ -84,6 +85,9 @@ class _Log:
             if fold.cut_off:
                 raise Unmovable(f"partition {fold.ledger.partition}: {fold.cut_off}")
         self._closed: dict[int, Head] = {}
+        self._erasure: dict[int, dict[Address, int]] = {}  # when the dataset was closed
+        # Whether that was applied: of a log that was trimmed since, a checkpoint says more.
+        self.saw_it_close = True
         self.go_on()
 
     @property
@@ -118,12 +122,17 @@ class _Log:
         Raises:
             Unmovable: it cannot move as it is.
         """
-        return departure(self.ledgers, self.archive.topic, self.heads(), self._dataset)
+        erasure = [
+            self._erasure.get(ledger.partition, dict(ledger.erasure)) for ledger in self.ledgers
+        ]
+        return departure(self.ledgers, self.archive.topic, self.heads(), self._dataset, erasure)
 
     def _note(self, fold: Fold) -> None:
         partition = fold.ledger.partition
         if partition not in self._closed and (self._dataset,) in fold.ledger.moved:
             self._closed[partition] = _head_of(fold.ledger, fold.next)
+            self._erasure[partition] = dict(fold.ledger.erasure)
+            self.saw_it_close &= fold.records > 0
 
 
 def plan(old: Archive, new: Archive, dataset: str, signer: RequestSigner | None = None) -> Moved:
@@ -251,6 +260,8 @@ def _plan(log: _Log, there: _Log) -> Moved:
                 # What is said once is said again, also if the old log was trimmed since.
                 origin = structs.replace(leaving.origin, heads=arrival.origin.heads)
                 leaving = replace(leaving, origin=origin)
+                if not log.saw_it_close:  # who was forgotten elsewhere since has added keys
+                    leaving = replace(leaving, erasure=arrival.erasure)
     policies = policies_digest(
         [
             {name: encode(policy) for (name,), policy in ledger.policies.items()}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -31,6 +31,7 @@ from streams.ledger.columns import Numbers
 from streams.ledger.forgotten import ErasureKeys, which_forgotten
 from streams.ledger.ledger import Ledger
 from streams.ledger.limits import id_bytes
+from streams.ledger.tracked import Address
 from streams.offline.receipts import Head
 from streams.schemas import (
     VERSION,
@@ -97,7 +98,11 @@ class Departure:
 
 
 def departure(
-    ledgers: Sequence[Ledger], topic: bytes, heads: Sequence[Head], dataset: str
+    ledgers: Sequence[Ledger],
+    topic: bytes,
+    heads: Sequence[Head],
+    dataset: str,
+    erasure: Sequence[Mapping[Address, int]] | None = None,
 ) -> Departure:
     """What a dataset, and all that are within it, come to.
 
@@ -106,10 +111,13 @@ def departure(
         topic: the id of their norms.
         heads: of them, as they were when the dataset was closed; as they are, if it is not yet.
         dataset: the outermost one.
+        erasure: the keys in use there, as they were then; as they are, if they are not given.
 
     Raises:
         Unmovable: it cannot move as it is.
     """
+    if erasure is None:
+        erasure = [dict(ledger.erasure) for ledger in ledgers]
     policies = _family(ledgers, dataset)
     rows = {
         policy.dataset: [_rows(ledger, policy.dataset) for ledger in ledgers] for policy in policies
@@ -123,7 +131,7 @@ def departure(
         for ledger in ledgers
         if _was_closed(ledger, policy.dataset, dataset)
     )
-    return Departure(origin, policies, closed, _keys(ledgers, topic), rows)
+    return Departure(origin, policies, closed, _keys(erasure, topic), rows)
 
 
 class Landing:
@@ -260,12 +268,12 @@ def _was_closed(ledger: Ledger, name: str, outermost: str) -> bool:
     return at is not None and at < ledger.closed.get((outermost,), math.inf)
 
 
-def _keys(ledgers: Sequence[Ledger], topic: bytes) -> list[ErasureKey]:
+def _keys(erasure: Sequence[Mapping[Address, int]], topic: bytes) -> list[ErasureKey]:
     """The keys in use, with the highest number of a name in any partition."""
     highest: dict[tuple[str, ...], int] = {}
     public = ErasureKeys("", topic).first
-    for ledger in ledgers:
-        for (fingerprint, *of), number in ledger.erasure.items():
+    for in_use in erasure:
+        for (fingerprint, *of), number in in_use.items():
             if fingerprint == public:
                 of = [topic.hex()]
             key = (fingerprint, *of)

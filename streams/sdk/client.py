@@ -283,7 +283,8 @@ class Turnstile:
             charges_ahead: the trainer charges the next step before the one at hand is released
                 (``charge_ahead``), so that it may end with both charged and neither released. Then
                 the last one is handed back, and the one before it is given up: it stays charged,
-                and must not be released.
+                and must not be released. Write ``run.step - 1`` down as released before the next
+                step is charged ahead, so that a second such end can be told from lost notes.
             timeout: seconds to wait for all partitions.
 
         Raises:

@@ -37,6 +37,7 @@ class Audit:
         self.partitions = world.broker.partitions
         self.topic = world.broker.topic
         self.auditor = Auditor(self.partitions, self.topic)
+        self.before: list[Auditor] = []  # of logs from which datasets came, with who was forgotten
 
     async def when_settled(self, told: Told) -> None:
         """State, answers, rejects, checkpoints and chain are what comes of the log, all of them."""
@@ -185,16 +186,17 @@ class Audit:
             {
                 (d["dataset"], d["run"], d["step"], d["partition"]): d
                 for d in auditor.charged.values()
-                if "run" in d
+                if "run" in d  # else it is what a dataset has brought from another log
             }
             for auditor in auditors
         ]
+        known = [*self.before, auditors[0]]
+        ids = {k: v for each in known for names in each.names for k, v in names.ids.items()}
         for address, heard in steps.items():
             wrong = []
             for choice in product(range(len(auditors)), repeat=self.partitions):
                 places = [(number, (*address, p)) for p, number in enumerate(choice)]
                 if all(place in auditors[number].members for number, place in places):
-                    ids = {k: v for names in auditors[0].names for k, v in names.ids.items()}
                     granted = [
                         {ids.get(u, u): level for u, level in each.items()}
                         for number, place in places
@@ -202,7 +204,6 @@ class Audit:
                     ]
                     wrong.append(_wrong_members(heard, granted))
                 elif all(place in decided[number] for number, place in places):
-                    ids = {k: v for names in auditors[0].names for k, v in names.ids.items()}
                     wrong.append(
                         _wrong_users(heard, [decided[n][place] for n, place in places], ids)
                     )

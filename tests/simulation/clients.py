@@ -94,6 +94,8 @@ class Trainer:
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
+        self.moves_to: tuple[World, Told] | None = None  # when its dataset does
+        self.is_elsewhere = False
         self.signing: Signing | None = None  # it signs what it asks
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
@@ -115,17 +117,33 @@ class Trainer:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
-            except DatasetIsClosed:
-                self.is_closed = True
+            except DatasetIsClosed as error:
+                if not self._follows(error):
+                    self.is_closed = True
             except RunIsClosed:
                 if not self.shares_run and not self.closes:
                     raise
                 self.is_closed = True
             except RequestRejected as error:
+                if error.reason == "dataset-moving":
+                    self._note(f"{error!r:.120}")
+                    fibre.wait(asyncio.sleep(1.0))
+                    continue
                 if self.signing is None or error.reason != "not-allowed":
                     raise
                 self._note("is not known, or by another key")
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
+
+    def _follows(self, error: DatasetIsClosed) -> bool:
+        """Whether the dataset has moved, and the trainer goes on there, in a run that is new."""
+        if self.moves_to is None or self.moves_to[0].broker.topic.hex() not in str(error):
+            return False
+        self._note("goes where its dataset has gone")
+        self.world, self.told = self.moves_to
+        self.moves_to, self.is_elsewhere = None, True
+        self.released = -1
+        self.contents.clear()
+        return True
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
         rng = self.world.rng
@@ -217,6 +235,7 @@ class Trainer:
         most = 1 if self.charges_ahead and run.interrupted else 0
         if passed_over < 0 or (self.keeps_track and passed_over > most):
             raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
+        self.released = run.step - 1  # what was passed over is given up, and written down as that
 
     def _charge_ahead(self, run: Run, charging: Charging, content: Content, fibre: Fibre) -> Any:
         """Charge a step while the one before it is at hand, which goes out meanwhile."""
@@ -274,8 +293,13 @@ class Trainer:
             datasets = turnstile.forget(user, dataset)
             self._note(f"has {user!r} forgotten in {datasets}")
 
+    @property
+    def _creatable(self) -> list[Plan]:
+        """Which datasets the trainer creates: the outermost one of a family that moves comes."""
+        return self.plan.chain[1:] if self.is_elsewhere else self.plan.chain
+
     def _create(self, turnstile: Turnstile) -> None:
-        for plan in self.plan.chain:
+        for plan in self._creatable:
             try:
                 turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
             except PartitionsDisagree:
@@ -284,9 +308,11 @@ class Trainer:
                 self._note("finds another policy")
                 self.policies[plan.dataset] = self.world.rng.choice(plan.policies)
             except RequestRejected as error:
-                if error.reason != "unknown-dataset" or plan.outer is None:
+                if not self._differs_around(plan, error):
                     raise
-                self._note("finds the dataset withdrawn that another is to be within")
+                self._note(f"{error!r:.120}")
+                if error.reason == "invalid-policy":
+                    self._agree(turnstile)
             else:
                 if plan is not self.plan and self.world.happens(self.world.temper.disputes):
                     self._contradict(plan)
@@ -300,18 +326,18 @@ class Trainer:
         if self._disagreements > _DISAGREEMENTS:
             self.is_closed = True  # a run was asked for, so that nothing can be withdrawn
         if rng.random() < 0.5:
-            for plan in self.plan.chain:
+            for plan in self._creatable:
                 self.policies[plan.dataset] = rng.choice(plan.policies)
                 try:
                     turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
                 except (PolicyChanged, PartitionsDisagree) as error:
                     self._note(f"{error!r:.120}")
                 except RequestRejected as error:
-                    if error.reason != "unknown-dataset" or plan.outer is None:
+                    if not self._differs_around(plan, error):
                         raise
                     self._note(f"{error!r:.120}")
             return
-        for plan in reversed(self.plan.chain):
+        for plan in reversed(self._creatable):
             try:
                 turnstile.withdraw_dataset(plan.dataset)
             except RequestRejected as error:
@@ -320,6 +346,13 @@ class Trainer:
                 self._note(f"{error!r:.120}")
             if rng.random() < 0.7:
                 return
+
+    def _differs_around(self, plan: Plan, error: RequestRejected) -> bool:
+        """Whether the dataset that this one is to be within is not what it was taken for."""
+        if plan.outer is None:
+            return False
+        is_other = any(each.contradicted for each in plan.outer.chain)
+        return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
     def _contradict(self, plan: Plan) -> None:
         """What somebody sent long ago arrives in one partition: there it is another policy now."""

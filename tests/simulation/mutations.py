@@ -22,6 +22,7 @@ from streams.ledger import (
     budgets,
     forgotten,
     ledger,
+    moving,
     principals,
     runs,
     state,
@@ -763,3 +764,41 @@ def steps_under_way_not_respected() -> Patches:
         return real(self, to_close=to_close, ahead=self._ahead)
 
     yield _set(run.Run, "_in_use", in_use)
+
+
+@mutation
+def arrivals_not_awaited() -> Patches:
+    """A dataset is charged in a new log before all is there of what was spent in the old one."""
+    yield _set(ledger, "check_arrived", lambda *_: None)
+
+
+@mutation
+def balances_not_added() -> Patches:
+    """Who comes from another log has spent nothing."""
+    real = moving.numbers_of
+
+    def numbers_of(*arguments: Any) -> dict[str, Any]:
+        numbers = real(*arguments)
+        return {name: np.full_like(values, name == "rungs") for name, values in numbers.items()}
+
+    yield _set(moving, "numbers_of", numbers_of)
+
+
+@mutation
+def moved_datasets_charged() -> Patches:
+    """The old log goes on with a dataset, and its runs, that a new one has taken."""
+    real = ledger.Ledger._close_dataset
+
+    def close_dataset(self: Any, place: Any, request: Any) -> Any:
+        moves = request.moves_to is not msgspec.UNSET
+        with _set(ledger.Ledger, "_end_run", lambda *_: None) if moves else ExitStack():
+            return real(self, place, request)
+
+    check = ledger.Ledger._check_open
+
+    def check_open(self: Any, dataset: str) -> None:
+        if (dataset,) not in self.moved:
+            check(self, dataset)
+
+    yield _set(ledger.Ledger, "_close_dataset", close_dataset)
+    yield _set(ledger.Ledger, "_check_open", check_open)

@@ -96,21 +96,33 @@ class Records:
 
 
 class World:
-    """The surroundings of one seed."""
+    """The surroundings of one seed.
 
-    def __init__(self, seed: int) -> None:
-        self.rng = Random(seed)
-        self.temper = Temper.draw(self.rng)
-        self.loop = VirtualLoop()
-        self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
-        self.loop.set_exception_handler(self._unexpected)
-        self.trace: list[tuple[float, str, str]] = []
+    Args:
+        seed: of all chance.
+        beside: another world of this seed, with which this one has all but log and Redis in common.
+    """
+
+    def __init__(self, seed: int, beside: World | None = None) -> None:
+        self.trace: list[tuple[float, str, str]]
+        self.failures: list[BaseException]
+        if beside is not None:
+            self.rng, self.temper, self.loop = beside.rng, beside.temper, beside.loop
+            self.trace, self.failures = beside.trace, beside.failures
+            partitions = Random(f"partitions beside {seed}").choice((1, 2, 3))
+            self.broker = MemoryBroker(partitions, b"topic beside it!")
+        else:
+            self.rng = Random(seed)
+            self.temper = Temper.draw(self.rng)
+            self.loop = VirtualLoop()
+            self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
+            self.loop.set_exception_handler(self._unexpected)
+            self.trace, self.failures = [], []
+            self.broker = MemoryBroker(self.temper.partitions)
         self.store = SharedStore(self.loop.time)
-        self.broker = MemoryBroker(self.temper.partitions)
         self.log = Records()
         self._fetching: list[asyncio.Future[None]] = []
         self.heard: list[Callable[[Channel, int], None]] = []  # told of all that is published
-        self.failures: list[BaseException] = []
         self.catastrophe: str | None = None
         self.floor = 0  # of the history: Redis goes back no further
         self.rewound: set[int] = set()  # partitions of which Redis was anything but kept

@@ -277,6 +277,27 @@ def test_who_was_forgotten_stays_so_in_every_partition_where_the_id_may_live() -
         assert np.flatnonzero(~decided.admitted).tolist() == gone
 
 
+@pytest.mark.parametrize("trims", [False, True], ids=["whole", "trimmed"])
+def test_who_is_forgotten_elsewhere_in_the_old_log_does_not_change_what_is_said(
+    trims: bool,
+) -> None:
+    old, client = new_service(2)
+    for dataset in ("d", "elsewhere"):
+        client.create_dataset(dataset, budget=1.0)
+        client.run(dataset, "r").charge(np.arange(9), np.ones(9), noise_stddev=4.0)
+    there = interrupted(3, THERE, 2)
+    with pytest.raises(DecisionTimeout):
+        move(old, there, old, there, "d")
+    client.forget(7, "elsewhere")
+    if trims:
+        for partition in range(2):
+            old.draw(partition)
+            old.trim("norms", partition, old.kept[partition].next)
+    there.left = 10**9
+    move(old, there, old, there, "d")
+    compare(old, there, "d")
+
+
 def test_without_the_key_of_their_names_nothing_is_taken() -> None:
     archived, client = new_service(2, erasure_keys="k" * 20)
     client.create_dataset("d", budget=1.0)

@@ -122,6 +122,21 @@ def test_of_two_steps_that_did_not_go_out_the_last_one_is_handed_back() -> None:
     assert service.open(released=2, charges_ahead=True).step == 3
 
 
+def test_who_writes_down_what_was_given_up_goes_on_after_the_next_such_end() -> None:
+    service, run = opened()
+    for _ in range(2):
+        ahead(run).decision()
+    run = service.open(released=-1, charges_ahead=True)
+    given_up = run.step - 1
+    for _ in range(2):
+        ahead(run).decision()
+    with pytest.raises(InvalidRequest, match="after steps 0 to 1 were decided"):
+        service.open(released=-1, charges_ahead=True)
+    run = service.open(released=given_up, charges_ahead=True)
+    assert (run.step, run.interrupted) == (2, True)
+    assert_charged(service, times=3)
+
+
 @pytest.mark.parametrize("reached", [{0}, {1, 2}], ids=str)
 def test_a_half_decided_step_after_one_that_did_not_go_out_is_handed_back(
     reached: set[int],
