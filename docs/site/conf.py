@@ -28,6 +28,7 @@ include_patterns = [
     "SECURITY.md",
     "README.md",
 ]
+exclude_patterns = [".*", "build", "dist", "out", "tests"]  # where no page is looked for
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from streams.local import LocalStack
+from streams.local import Child, LocalStack
 from tests.integration.preloaded import preloaded
-from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory
+from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -22,11 +24,27 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_starts(quick_brokers: None) -> Iterator[None]:
-    """Workers are forked: most of what their start takes are imports."""
+def forked(quick_brokers: None) -> Iterator[type[Child]]:
+    """Children that are forked; workers are: most of what their start takes are imports."""
     with preloaded() as forked, pytest.MonkeyPatch.context() as patch:
         patch.setattr("streams.local.workers.Child", forked)
-        yield
+        yield forked
+
+
+@pytest.fixture
+def life(forked: type[Child], tmp_path: Path) -> Life:
+    """Runs a program of ours to its end; its exit code, 128 plus the signal if one ended it."""
+
+    def live(*command: object) -> int:
+        words = [sys.executable, *map(str, command)]
+        child = forked("The program", words, log=tmp_path / "program.log")
+        code = child.wait(120.0)
+        child.kill()
+        print(*child.log_tail(), sep="\n")
+        assert code is not None, child.explain("has not ended")
+        return code
+
+    return live
 
 
 @pytest.fixture(scope="session")

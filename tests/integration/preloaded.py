@@ -1,14 +1,15 @@
-"""Workers that need not import what workers are made of: a process that has done so forks them.
+"""Programs that need not import what they are made of: a process that has done so forks them.
 
-Imports are most of what the start of a worker costs, and tests start hundreds. What is forked is
-all that a worker has else: a guard (`streams/local/guard.py`) in a session of its own, and under it
-the worker, with its own variables, descriptors, signals and process id. Only the exec is missing.
+Imports are most of what the start of a worker, an answerer or a trainer costs, and tests start
+hundreds. What is forked is all that a program has else: a guard (`streams/local/guard.py`) in a
+session of its own, and under it the program, with its own variables, descriptors, signals and
+process id. Only the exec is missing.
 
     test                         this module, as a process             guard, forked
       | connects, sends              |                                   |
       |   variables, descriptors,    | forks                             |
-      |   the words of a guard  ---> | --------------------------------> | forks the worker
-      |                              | <-------------------------------- | ends as the worker did
+      |   the words of a guard  ---> | --------------------------------> | forks the program
+      |                              | <-------------------------------- | ends as the program did
       | <--- its exit code           |
 """
 
@@ -37,8 +38,17 @@ from typing import Any, NoReturn
 from streams.local import guard
 from streams.local.children import Child
 
-WORKER = "from streams.cli.main import main"
+OURS = "\nfrom streams."
 """What the programs say that are forked; others are started as ever."""
+IMPORTED = (
+    "streams.answerer.app",
+    "streams.cli.main",
+    "streams.sdk.client",
+    "streams.trainers.loop",
+    "streams.trainers.steps",
+    "streams.worker.app",
+)
+"""What they need not import."""
 _MOST_DESCRIPTORS = 1024
 
 
@@ -107,7 +117,7 @@ def preloaded() -> Iterator[type[Child]]:
         assert process.stdout is not None
 
         class Forked(Child):
-            """A child that is forked if it is a worker."""
+            """A child that is forked if it is a program of ours."""
 
             def _start_guard(
                 self,
@@ -116,7 +126,7 @@ def preloaded() -> Iterator[type[Child]]:
                 environment: Mapping[str, str] | None,
                 hold: Sequence[int],
             ) -> Any:
-                if not _is_worker(words):
+                if not _is_ours(words):
                     return super()._start_guard(words, output, environment, hold)
                 if not process.stdout.closed:  # it says so when it is ready
                     with process.stdout as ready:
@@ -130,14 +140,14 @@ def preloaded() -> Iterator[type[Child]]:
             process.stdin.close()
 
 
-def _is_worker(words: Sequence[str]) -> bool:
-    """Whether a guard is to run Python on a program that is a worker, as text or in a file."""
+def _is_ours(words: Sequence[str]) -> bool:
+    """Whether a guard is to run Python on a program of ours, as text or in a file."""
     _, *command = words
     if len(command) < 2 or command[0] != sys.executable:
         return False
     program = Path(command[1])
     source = command[2] if command[1] == "-c" else program.read_text() if program.is_file() else ""
-    return WORKER in source
+    return OURS in source
 
 
 # --- the process that forks -----------------------------------------------------------------------
@@ -187,7 +197,7 @@ def _tell_ends(guards: dict[int, socket.socket]) -> None:
 def _be_guard(
     descriptors: Sequence[int], words: Sequence[str], environment: Mapping[str, str]
 ) -> NoReturn:
-    """In the forked process: what ``python guard.py`` does, but that it forks a worker."""
+    """In the forked process: what ``python guard.py`` does, but that it forks a program."""
     os.setsid()
     _reset_signals()
     for number, descriptor in enumerate(descriptors):
@@ -195,20 +205,25 @@ def _be_guard(
     os.closerange(len(descriptors), _MOST_DESCRIPTORS)
     os.environ.clear()
     os.environ.update(environment)
-    os.execvp = _be_worker
+    os.execvp = _be_program
     grace, *command = words
     _end(lambda: guard.main(float(grace), command))
 
 
-def _be_worker(_: str, command: Sequence[str]) -> NoReturn:
+def _be_program(_: str, command: Sequence[str]) -> NoReturn:
     """In the process that the guard forked: what ``python PROGRAM`` does, and no exec."""
     os.closerange(3, _MOST_DESCRIPTORS)
     _reset_signals()
-    if command[1] == "-c":
-        sys.argv = ["-c", *command[3:]]
-        _end(lambda: exec(command[2], {"__name__": "__main__"}))
-    sys.argv = list(command[1:])
-    _end(lambda: runpy.run_path(command[1], run_name="__main__"))
+
+    def run() -> None:
+        if command[1] == "-c":
+            sys.argv = ["-c", *command[3:]]
+            exec(command[2], {"__name__": "__main__"})
+        else:
+            sys.argv = list(command[1:])
+            runpy.run_path(command[1], run_name="__main__")
+
+    _end(run)
 
 
 def _reset_signals() -> None:
@@ -237,7 +252,7 @@ def _end(run: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for _name in ("streams.cli.main", "streams.worker.app"):
+    for _name in IMPORTED:
         import_module(_name)
     gc.collect()
     gc.freeze()

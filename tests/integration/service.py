@@ -236,5 +236,9 @@ class Service:
         return {p: kept for p, kept in found.items() if kept is not None}
 
 
+Life = Callable[..., int]
+"""Runs Python on these arguments; returns how it ended, `KILLED` for instance."""
+KILLED = 128 + signal.SIGKILL
+
 ServiceFactory = Callable[..., AbstractContextManager[Service]]
 """Starts ``workers`` workers under a new prefix, whose topics have ``partitions`` partitions."""

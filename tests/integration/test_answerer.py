@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,13 +19,14 @@ from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.answerer.questions import read_questions
+from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
 from streams.topics.clients import new_reader
 from streams.wire.packing import charge_digest
 from tests.integration import answerer
 from tests.integration.command import turnstile
-from tests.integration.service import Service, ServiceFactory, eventually
+from tests.integration.service import KILLED, Service, ServiceFactory, eventually
 
 DAYS = 8
 POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
@@ -100,12 +101,24 @@ def file(shared: Service, name: str, tmp_path: Path) -> Path:
     return path
 
 
-def start(service: Service, file: Path, *doom: str, health: str = "") -> subprocess.Popen[bytes]:
-    """An answerer, which is killed at a point of a step if it comes to it."""
-    environment = {**os.environ, "TURNSTILE_KAFKA": service.kafka, "TURNSTILE_HEALTH": health}
-    environment["TURNSTILE_PREFIX"] = service.prefix
-    command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> Iterator[Start]:
+    """Starts an answerer, which is killed at a point of a step if it comes to it."""
+    with ExitStack() as started:
+
+        def start(*doom: str, health: str = "") -> Child:
+            environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka}
+            environment |= {"TURNSTILE_PREFIX": shared.prefix, "TURNSTILE_HEALTH": health}
+            command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
+            log = tmp_path / "answerer.log"
+            child = forked("An answerer", command, log=log, environment=environment)
+            started.callback(child.kill)
+            return child
+
+        yield start
 
 
 def answers_of(service: Service, dataset: str) -> dict[int, list[bytes]]:
@@ -147,25 +160,14 @@ def assert_answered_once(service: Service, dataset: str, steps: int = STEPS) -> 
     assert all(len(digests) == 1 for digests in contents.values())
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
 def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_window_once(
-    shared: Service, name: str, file: Path
+    shared: Service, name: str, start: Start
 ) -> None:
     for point, step in POINTS.items():
-        process = start(shared, file, point, str(step))
-        try:
-            assert process.wait(timeout=120) == -signal.SIGKILL, point
-        finally:
-            stop(process)
-    last = start(shared, file)
-    try:
-        eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    finally:
-        stop(last)
+        assert start(point, str(step)).wait(120.0) == KILLED, point
+    last = start()
+    eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    last.kill()
     assert_answered_once(shared, name)
     shared.audit()
 
@@ -189,39 +191,32 @@ def assert_it_says_how_it_is(health: str) -> None:
 
 
 def test_a_second_answerer_takes_over_and_the_first_one_ends(
-    shared: Service, name: str, file: Path
+    shared: Service, name: str, start: Start
 ) -> None:
-    first = start(shared, file, "sleep", "4")  # with its decision in hand
-    try:
-        eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
-        health = f"127.0.0.1:{free_ports(1)[0]}"
-        second = start(shared, file, health=health)
-        try:
-            eventually(lambda: len(answers_of(shared, name)) == STEPS)
-            assert_it_says_how_it_is(health)
-            first.send_signal(signal.SIGCONT)
-            assert first.wait(timeout=120) == 1
-        finally:
-            stop(second)
-    finally:
-        stop(first)
+    first = start("sleep", "4")  # with its decision in hand
+    eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    second = start(health=health)
+    eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    assert_it_says_how_it_is(health)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(120.0) == 1
+    second.kill()
     assert_answered_once(shared, name)
     shared.audit()
 
 
 def test_a_file_gives_the_answers_of_the_topic(
-    shared: Service, name: str, file: Path, tmp_path: Path
+    shared: Service, name: str, file: Path, start: Start, tmp_path: Path
 ) -> None:
     """Charge by charge: the noise is another one."""
     rows = [event for _, event in events()]
     past = tmp_path / "events.jsonl"
     past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
-    live = start(shared, file)
-    try:
-        eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    finally:
-        stop(live)
+    live = start()
+    eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    live.kill()
     other = f"{name}-file"
     shared.client.create_dataset(other, budget=0.9, user_ids="integer")
     copy = tmp_path / "file.toml"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streams.demo.entry import run_demo
-from tests.integration.demos import few_samples
+from tests.integration.demos import few_steps
 from tests.integration.service import ServiceFactory
 
 
@@ -12,14 +12,16 @@ from tests.integration.service import ServiceFactory
 def report(start_service: ServiceFactory, tmp_path_factory):
     with start_service(workers=2, partitions=4) as service:
         out = tmp_path_factory.mktemp("plots")
-        yield run_demo("mnist", service.config, None, out, echo=lambda _: None), service
+        with few_steps():
+            done = run_demo("mnist", service.config, None, out, echo=lambda _: None)
+        yield done, service
 
 
 @pytest.fixture(scope="module")
 def sampled(report, tmp_path_factory):
     """The sampled training on the same service, with fewer steps."""
     out = tmp_path_factory.mktemp("sampled")
-    with few_samples():
+    with few_steps():
         return run_demo("dpsgd", report[1].config, None, out, echo=lambda _: None)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +22,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.run import Run
 from streams.wire.partitioner import partitions_of
-from tests.integration.service import Service, ServiceFactory
+from tests.integration.service import KILLED, Life, Service, ServiceFactory
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +116,17 @@ turnstile.create_dataset(name, budget=8.0)
 """
 
 
-def half_made(service: Service, name: str) -> None:
+def half_made(service: Service, name: str, life: Life) -> None:
     """A creator is killed after the first partition has answered."""
-    arguments = [service.kafka, service.prefix, name]
-    creator = subprocess.run([sys.executable, "-c", CREATOR, *arguments], timeout=120)
-    assert creator.returncode == -signal.SIGKILL
+    assert life("-c", CREATOR, service.kafka, service.prefix, name) == KILLED
     holders = [p for p, ledger in service.ledgers().items() if name in ledger.datasets]
     assert holders == partitions_of([name], service.partitions).tolist()
 
 
 def test_a_half_made_dataset_is_completed_by_anyone_with_its_policy(
-    shared: Service, name: str
+    shared: Service, name: str, life: Life
 ) -> None:
-    half_made(shared, name)
+    half_made(shared, name, life)
     with pytest.raises(PolicyChanged):
         shared.client.create_dataset(name, budget=1.0)
     with pytest.raises(PartitionsDisagree, match="half-made"):
@@ -142,8 +137,8 @@ def test_a_half_made_dataset_is_completed_by_anyone_with_its_policy(
     assert run.charge(list(range(30)), np.full(30, 4.0), noise_stddev=1.0).admitted.all()
 
 
-def test_a_half_made_dataset_is_withdrawn_by_anyone(shared: Service, name: str) -> None:
-    half_made(shared, name)
+def test_a_half_made_dataset_is_withdrawn_by_anyone(shared: Service, name: str, life: Life) -> None:
+    half_made(shared, name, life)
     shared.client.withdraw_dataset(name)
     assert shared.client.create_dataset(name, budget=1.0).budget == [2**44]
     run = shared.client.run(name, "r")
@@ -239,7 +234,6 @@ with Turnstile(kafka, prefix=prefix) as turnstile:
 
 
 def test_a_forked_process_does_not_charge_on_its_parent_s_connection(
-    shared: Service, name: str
+    shared: Service, name: str, life: Life
 ) -> None:
-    arguments = [shared.kafka, shared.prefix, name]
-    assert subprocess.run([sys.executable, "-c", FORKED, *arguments], timeout=120).returncode == 0
+    assert life("-c", FORKED, shared.kafka, shared.prefix, name) == 0

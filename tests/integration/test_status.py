@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
@@ -16,6 +17,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.cli.output import Exit
+from streams.local import Child
 from streams.local.ports import free_ports
 from streams.operations import status as operations
 from streams.operations.status import read_datasets, read_owners, read_partitions
@@ -50,26 +52,35 @@ def doctor(service: Service, *options: str) -> Done:
     return turnstile("doctor", *settings, *options)
 
 
-@contextmanager
-def unsupervised_worker(service: Service) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker that nobody starts again."""
-    environment = {
-        **os.environ,
-        "TURNSTILE_KAFKA": service.kafka,
-        "TURNSTILE_REDIS": service.redis,
-        "TURNSTILE_PREFIX": service.prefix,
-        "TURNSTILE_PARTITIONS": str(service.partitions),
-    }
-    with subprocess.Popen(
-        IMPATIENT_WORKER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+Unsupervised = Callable[[Service], AbstractContextManager[Child]]
+
+
+@pytest.fixture
+def unsupervised_worker(forked: type[Child], tmp_path: Path) -> Unsupervised:
+    """Starts a worker that nobody starts again."""
+
+    @contextmanager
+    def start(service: Service) -> Iterator[Child]:
+        environment = {
+            **os.environ,
+            "TURNSTILE_KAFKA": service.kafka,
+            "TURNSTILE_REDIS": service.redis,
+            "TURNSTILE_PREFIX": service.prefix,
+            "TURNSTILE_PARTITIONS": str(service.partitions),
+        }
+        log = tmp_path / "worker.log"
+        worker = forked("A worker", IMPATIENT_WORKER, log=log, environment=environment)
         try:
-            yield process
+            yield worker
         finally:
-            process.kill()
+            worker.kill()
+
+    return start
 
 
-def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceFactory) -> None:
+def test_a_service_without_any_worker_yet_is_not_healthy(
+    start_service: ServiceFactory, unsupervised_worker: Unsupervised
+) -> None:
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
         service.eventually_all("no worker has ever owned")
@@ -85,7 +96,7 @@ def test_a_service_without_any_worker_yet_is_not_healthy(start_service: ServiceF
 
 
 def test_a_service_whose_only_worker_was_killed_is_not_healthy(
-    start_service: ServiceFactory,
+    start_service: ServiceFactory, unsupervised_worker: Unsupervised
 ) -> None:
     with start_service(workers=0, partitions=2) as service:
         with unsupervised_worker(service) as worker:
@@ -186,18 +197,22 @@ def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
             "TURNSTILE_REDIS": with_password,
             "TURNSTILE_PREFIX": service.prefix,
         }
-        for arguments in (["worker"], ["status"], ["dataset", "list"]):
-            done = subprocess.run(
-                [sys.executable, "-m", "streams.cli", *arguments],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode not in (Exit.OK, 1)
-            assert "hunter2" not in done.stdout + done.stderr
-            assert "password" in done.stderr
+        for arguments in (["status"], ["dataset", "list"]):
+            done = turnstile(*arguments, environment=environment)
+            assert done.code not in (Exit.OK, 1)
+            assert "hunter2" not in done.out + done.said
+            assert "password" in done.said
+        done = subprocess.run(
+            [sys.executable, "-m", "streams.cli", "worker"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode not in (Exit.OK, 1)
+        assert "hunter2" not in done.stdout + done.stderr
+        assert "password" in done.stderr
 
 
 def test_a_worker_says_over_http_that_it_decides_and_how_much(

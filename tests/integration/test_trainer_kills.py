@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +14,7 @@ import pytest
 from streams.schemas import Charge, decode_request
 from streams.wire.packing import charge_digest
 from tests.integration import trainer
-from tests.integration.service import Service, ServiceFactory
+from tests.integration.service import KILLED, Life, Service, ServiceFactory
 
 KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
 
@@ -27,21 +25,16 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
         yield service
 
 
-def train(service: Service, name: str, checkpoint: Path, point: str, step: int) -> int:
-    """One life of the trainer; how it ended."""
-    arguments = [service.kafka, service.prefix, name, str(checkpoint), point, str(step)]
-    return subprocess.run([sys.executable, trainer.__file__, *arguments], timeout=120).returncode
-
-
 def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
-    shared: Service, name: str, tmp_path: Path
+    shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, budget=0.2)
     checkpoint = tmp_path / "checkpoint.json"
+    train = partial(life, trainer.__file__, shared.kafka, shared.prefix, name, checkpoint)
     trainer.write(checkpoint, {"released": -1, "model": 0.0, "history": []})
     for point, step in KILLS:
-        assert train(shared, name, checkpoint, point, step) == -signal.SIGKILL, (point, step)
-    assert train(shared, name, checkpoint, "", -1) == 0
+        assert train(point, step) == KILLED, (point, step)
+    assert train("", -1) == 0
 
     history = trainer.read(checkpoint)["history"]
     assert [released["step"] for released in history] == list(range(trainer.STEPS))

@@ -3,12 +3,10 @@ bit for bit, whoever dies; and nobody is charged for a step twice."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +19,9 @@ from streams.trainers import Checkpoint, IndividualDPClassifier
 from streams.wire.packing import roster_digest
 from tests.audit.stored import Rows, state_of
 from tests.integration import training
-from tests.integration.service import Service, ServiceFactory, eventually
+from tests.integration.service import KILLED, Life, Service, ServiceFactory, eventually
 from tests.integration.test_trainer_kills import assert_no_rejects
 from tests.integration.training import POLICY, STEPS, Training
-
-TOP = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +45,6 @@ def undisturbed(name: str, tmp_path: Path) -> tuple[np.ndarray, Rows]:
 def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
     ledgers = turnstile._connection.ledgers  # type: ignore[attr-defined]
     return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
-
-
-def live(service: Service, name: str, checkpoint: Path, point: str, step: int) -> int:
-    """One life of the training in a process of its own; how it ended."""
-    arguments = [service.kafka, service.prefix, name, str(checkpoint), point, str(step)]
-    command = [sys.executable, "-m", training.__name__, *arguments]
-    return subprocess.run(command, cwd=TOP, timeout=120).returncode
 
 
 def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
@@ -97,16 +86,17 @@ def went_to_the_end(life: Training) -> bytes | None:
 
 
 def test_a_trainer_that_dies_before_its_releases_trains_what_it_would_have_trained(
-    shared: Service, name: str, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
+    shared: Service, name: str, life: Life, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
     path = tmp_path / "real.npz"
+    live = partial(life, training.__file__, shared.kafka, shared.prefix, name, path)
     for step in (0, 7, 8, 25):
-        assert live(shared, name, path, "decided", step) == -signal.SIGKILL
+        assert live("decided", step) == KILLED
         assert Checkpoint(path).released() == step - 1
         run = shared.client.run(name, "training", released=step - 1)
         assert (run.step, run.interrupted) == (step, True)
-    assert live(shared, name, path, "", -1) == 0
+    assert live("", -1) == 0
     saved = Checkpoint(path).load((name, "training"))
     assert saved is not None
     assert saved.released == STEPS - 1
@@ -117,20 +107,21 @@ def test_a_trainer_that_dies_before_its_releases_trains_what_it_would_have_train
 
 
 def test_a_trainer_that_dies_at_any_point_is_charged_once_for_every_step(
-    shared: Service, name: str, tmp_path: Path
+    shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
     path = tmp_path / "real.npz"
+    live = partial(life, training.__file__, shared.kafka, shared.prefix, name, path)
     for point, step in (("half", 0), ("released", 3), ("half", 9), ("released", 20)):
-        assert live(shared, name, path, point, step) == -signal.SIGKILL, (point, step)
+        assert live(point, step) == KILLED, (point, step)
     seen: list[int] = []
-    life = Training(
+    last = Training(
         shared.client,
         name,
         Checkpoint(path),
         lambda point, step: seen.append(step) if point == "released" else None,
     )
-    life.go()
+    last.go()
     assert seen == list(range(21, STEPS))
     assert Checkpoint(path).released() == STEPS - 1
     assert_each_step_charged_once(shared, name)

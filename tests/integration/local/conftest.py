@@ -49,7 +49,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_java(monkeypatch)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack() -> Iterator[LocalStack]:
     running = LocalStack(workers=2, partitions=3, worker_command=WORKER)
     with pytest.MonkeyPatch.context() as patch:
