@@ -241,6 +241,13 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
         {name: policies[name,] for name in ledger.policies.within(dataset)}
         for ledger, policies in zip(ledgers, held, strict=True)
     ]
+    if all((dataset,) in ledger.moved for ledger in ledgers):
+        # What was being created meanwhile can neither be completed here nor withdrawn any more.
+        for name in set().union(*families):
+            is_unused = not any(len(ledger.datasets.get(name, ())) for ledger in ledgers)
+            if is_unused and not all(name in family for family in families):
+                for family in families:
+                    family.pop(name, None)
     for partition, family in enumerate(families):
         if family != families[0]:
             names = sorted(

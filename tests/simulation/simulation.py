@@ -288,6 +288,7 @@ class Simulation:
         """End all that runs."""
         loop = self.world.loop
         asyncio.events._set_running_loop(None)
+        loop.go_on()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task._log_destroy_pending = False

@@ -22,7 +22,7 @@ from streams.offline.report import ReportRefused, report
 from streams.offline.states import differences
 from streams.offline.verification import verify
 from streams.schemas import Balances, CloseDataset, Reason, decode_request, encode
-from streams.sdk.errors import DecisionTimeout, RequestRejected
+from streams.sdk.errors import DatasetIsClosed, DecisionTimeout, RequestRejected
 from streams.wire.partitioner import partitions_of
 from tests.audit.auditor import Auditor
 from tests.audit.comparison import compare as audit
@@ -207,6 +207,28 @@ def test_it_breaks_off_while_it_is_closed_and_goes_on() -> None:
         assert not any(there.topics.values())
         old.left = 10**9
         move(old, there, old, there, "d")
+
+
+def test_a_dataset_that_was_created_within_it_while_it_was_closed_does_not_hold_it_up() -> None:
+    old = interrupted(3, b"another old log!", 10**9)
+    client = Turnstile(connection=old)
+    client.create_dataset("d", budget=1.0)
+    client.run("d", "r").charge(np.arange(30), np.ones(30), noise_stddev=4.0)
+    there, after = new_service(2, THERE)
+    old.left = 1
+    with pytest.raises(DecisionTimeout):
+        move(old, there, old, there, "d")
+    old.left = 10**9
+    with pytest.raises(DatasetIsClosed):
+        client.create_dataset("inner", budget=0.5, within="d")
+    token = old.new_token()
+    closing = encode(CloseDataset(v=3, dataset="d", request=token, moves_to=THERE.hex()))
+    old.ask(token, dict.fromkeys(range(3), closing), old.deadline(None))
+    assert [("inner",) in ledger.policies for ledger in old.ledgers].count(True) == 2
+    move(old, there, old, there, "d")
+    compare(old, there, "d")
+    after.create_dataset("inner", budget=0.5, within="d")
+    after.run("inner", "r").charge([1], [1.0], noise_stddev=4.0)
 
 
 def test_it_goes_to_one_log_and_to_no_other() -> None:
