@@ -233,7 +233,10 @@ def digest_of(heads: Sequence[Head]) -> bytes:
 
 
 def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
-    """The policies of a dataset and of all within it, which all partitions hold alike."""
+    """The policies of a dataset and of all within it, which all partitions hold alike.
+
+    One that is half-made when the family is closed to move, and was never charged, stays behind.
+    """
     held = [dict(ledger.policies.items()) for ledger in ledgers]
     if not any((dataset,) in policies for policies in held):
         raise Unmovable(f"there is no dataset {dataset!r} in this log")
@@ -242,7 +245,7 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
         for ledger, policies in zip(ledgers, held, strict=True)
     ]
     if all((dataset,) in ledger.moved for ledger in ledgers):
-        # What was being created meanwhile can neither be completed here nor withdrawn any more.
+        # It can neither be completed here nor withdrawn any more.
         for name in set().union(*families):
             is_unused = not any(len(ledger.datasets.get(name, ())) for ledger in ledgers)
             if is_unused and not all(name in family for family in families):

@@ -28,6 +28,7 @@ from streams.ledger import (
     state,
     tracked,
 )
+from streams.offline import mover
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, rosters, run
 from streams.store import holding, image, memory_store, snapshot
@@ -802,3 +803,10 @@ def moved_datasets_charged() -> Patches:
 
     yield _set(ledger.Ledger, "_close_dataset", close_dataset)
     yield _set(ledger.Ledger, "_check_open", check_open)
+
+
+@mutation
+def keys_of_now_moved() -> Patches:
+    """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
+    real = mover.departure
+    yield _set(mover, "departure", lambda *arguments: real(*arguments[:4]))
