@@ -244,8 +244,9 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
         {name: policies[name,] for name in ledger.policies.within(dataset)}
         for ledger, policies in zip(ledgers, held, strict=True)
     ]
-    if all((dataset,) in ledger.moved for ledger in ledgers):
-        # It can neither be completed here nor withdrawn any more.
+    if any((dataset,) in ledger.moved for ledger in ledgers):
+        # Where it is closed it is neither created nor withdrawn; when it is closed everywhere, what
+        # all partitions hold is final.
         for name in set().union(*families):
             is_unused = not any(len(ledger.datasets.get(name, ())) for ledger in ledgers)
             if is_unused and not all(name in family for family in families):

@@ -70,7 +70,7 @@ class Simulation:
         """Whether somebody could move a dataset, who has no key and cannot know what was lost."""
         temper = self.world.temper
         is_whole = temper.trims_covered or not (temper.trim_every or temper.trimmed_reads)
-        others = self.catastrophe or self.signing or self.mover or temper.disputes
+        others = self.catastrophe or self.signing or temper.disputes
         return is_whole and not others
 
     def _have_all_sign(self, seed: int) -> None:
