@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from streams.offline.archive import Archive, Extent, States, Stored
 from streams.offline.findings import Check
 from streams.offline.results import Verified
 from streams.offline.verification import verify
-from streams.store.image import Image
-from streams.store.snapshot import Snapshot
-from streams.worker.memory_broker import last_image
 from tests.simulation.audit import Audit
+from tests.simulation.seen import Seen
 from tests.simulation.simulation import simulate
 from tests.simulation.told import Told
-from tests.simulation.world import World
 
 SEEDS = range(310, 318)
-
-
-class Seen(Archive, States):
-    """What the broker and the store of a simulation have."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.topic, self.partitions = world.broker.topic, world.broker.partitions
-
-    def extent(self, topic: str, partition: int) -> Extent:
-        found = self._world.broker.of(topic, partition)
-        return Extent(found.start, found.end)
-
-    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
-        records = self._world.broker.of(topic, partition).records
-        for offset in sorted(records):
-            if extent.start <= offset < extent.end:
-                yield Stored(offset, *records[offset], 0.0)
-
-    def image(self, partition: int) -> Image | None:
-        return last_image(self._world.broker, partition)
-
-    def load(self, partition: int) -> Snapshot | None:
-        loading = self._world.store.load(partition)
-        try:
-            loading.send(None)
-        except StopIteration as done:
-            snapshot: Snapshot | None = done.value
-            return snapshot
-        raise AssertionError("a store in memory waits for nothing")
 
 
 @pytest.mark.slow

@@ -1,0 +1,41 @@
+"""What there is of a simulated world to be read offline, by who verifies it or moves from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streams.offline.archive import Archive, Extent, States, Stored
+from streams.store.image import Image
+from streams.store.snapshot import Snapshot
+from streams.worker.memory_broker import last_image
+from tests.simulation.world import World
+
+
+class Seen(Archive, States):
+    """What the broker and the store of a simulation have."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.topic, self.partitions = world.broker.topic, world.broker.partitions
+
+    def extent(self, topic: str, partition: int) -> Extent:
+        found = self._world.broker.of(topic, partition)
+        return Extent(found.start, found.end)
+
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+        records = self._world.broker.of(topic, partition).records
+        for offset in sorted(records):
+            if extent.start <= offset < extent.end:
+                yield Stored(offset, *records[offset], 0.0)
+
+    def image(self, partition: int) -> Image | None:
+        return last_image(self._world.broker, partition)
+
+    def load(self, partition: int) -> Snapshot | None:
+        loading = self._world.store.load(partition)
+        try:
+            loading.send(None)
+        except StopIteration as done:
+            snapshot: Snapshot | None = done.value
+            return snapshot
+        raise AssertionError("a store in memory waits for nothing")
