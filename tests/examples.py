@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-PROFILES = {"check": 10, "full": 25, "thorough": 1000}
+PROFILES = {"check": 5, "full": 25, "thorough": 1000}
 """How many examples of a property there are in `make check`, `make test` and `make thorough`."""
 
 

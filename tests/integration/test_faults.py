@@ -25,7 +25,7 @@ from tests.chaos.lanes import (
 )
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
-ROUNDS = [2, 2, 2, 1, 1, 3]
+ROUNDS = [2, 2, 2, 2, 2, 3, 2]
 """How many workers are killed before all that is charged is decided again."""
 KILLS = sum(ROUNDS)
 SEED = "PIPELINE_SEED"

@@ -75,6 +75,7 @@ def test_renyi_curve_is_counts_times_costs_at_the_orders_of_the_accountant() -> 
     assert renyi_curve(report, [3, 4]).divergences.shape == (3,)
 
 
+@pytest.mark.slow
 def test_plots_have_a_line_for_each_user() -> None:
     matplotlib.use("agg")
     counts = np.array([[0, 100], [0, 5000]])

@@ -66,6 +66,7 @@ def test_what_has_no_order_is_refused(costs: np.ndarray, budgets: list[int]) -> 
         own_order(costs, budgets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("clip", [False, True])
 def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, clip: bool) -> None:

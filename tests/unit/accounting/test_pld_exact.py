@@ -140,6 +140,7 @@ def total_variation_up(ratio: float, rate: float, steps: int) -> float:
     return min(steps * one, 0.5 * math.sqrt(math.expm1(min(log_chi, 10.0))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "steps"),
     [

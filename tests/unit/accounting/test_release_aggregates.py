@@ -219,6 +219,7 @@ def test_rank_errors_are_those_of_the_rows_of_the_factor() -> None:
     assert release.count_standard_error == pytest.approx(1e-3 * np.linalg.norm(left[-1]))
 
 
+@pytest.mark.slow
 def test_quantiles_err_by_no_more_than_the_stated_standard_error() -> None:
     generator, runs = np.random.default_rng(7), 200
     values = (np.arange(20_000) + 0.5) / 20_000
@@ -237,6 +238,7 @@ def test_quantiles_err_by_no_more_than_the_stated_standard_error() -> None:
 # Both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("printed", "ends", "upper", "users", "claimed"),
     [

@@ -42,6 +42,7 @@ def normal_pvalue(draws: IntArray, stddev: float) -> float:
     return chi_square_pvalue(draws, edges, np.diff([0.0, *cumulative, 1.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stddev", [Fraction(3, 10), Fraction(1), Fraction(22, 7)])
 def test_rounded_normal_is_a_normal_deviate_rounded_to_integers(stddev: Fraction) -> None:
     noise = ExactNoise(np.random.default_rng(11))
@@ -77,6 +78,7 @@ def test_comparisons_that_one_bit_leaves_open_are_decided_by_more_bits(
     assert normal_pvalue(draws, 2.5) > FALSE_POSITIVES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scale", [Fraction(1, 3), Fraction(0.7), Fraction(1), Fraction(10, 3), Fraction(40)]
 )

@@ -580,6 +580,7 @@ def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, de
     assert_ordered(Bounds(*together))
 
 
+@pytest.mark.slow
 @examples(15)
 @given(histories, st.floats(1e-3, 20.0))
 def test_epsilon_at_the_upper_delta_is_consistent(counts: np.ndarray, epsilon: float) -> None:

@@ -209,6 +209,7 @@ def test_rates_near_one_and_near_zero_approach_the_limits(s: float, a: float) ->
             assert one(s, 1e-12, slow, direction) == pytest.approx(second_order, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_order_near_one_is_the_kullback_leibler_divergence(direction: Direction) -> None:
     def integrand(y: mpmath.mpf) -> mpmath.mpf:

@@ -262,6 +262,7 @@ def test_good_requests_are_applied_by_the_versions_that_have_them(judge, kind, e
     assert judge.refuses(sealed(kind, encoded(good(kind, v)))) == (v < SINCE.get(kind, 1))
 
 
+@pytest.mark.slow
 @VERSIONS
 @ENCODINGS
 @KINDS

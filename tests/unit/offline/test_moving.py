@@ -171,6 +171,7 @@ def interrupted(partitions: int, topic: bytes, left: int) -> Interrupted:
     return service
 
 
+@pytest.mark.slow
 def test_a_move_that_broke_off_anywhere_goes_on_and_comes_to_the_same(short_parts: None) -> None:
     whole, _ = moved(Life("nested", "integers", 5, 2).archived, 3)
     records = sum(len(whole.topics["norms", p]) for p in range(3))

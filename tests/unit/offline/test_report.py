@@ -73,6 +73,7 @@ def archived() -> Archived:
     return used()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["d", "inner", "faces"])
 def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
     archived: Archived, dataset: str
@@ -97,6 +98,7 @@ def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> 
             assert row["remaining"] == (share.left or [row["remaining"]])[share.tightest]
 
 
+@pytest.mark.slow
 def test_noise_of_any_scale_and_norms_of_their_own_are_counted_together() -> None:
     archived, turnstile = new_service()
     turnstile.create_dataset("e", budget=50.0)

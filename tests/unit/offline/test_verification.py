@@ -495,7 +495,13 @@ def test_the_tariff_of_the_step_before_is_no_excuse() -> None:
 # --- looking changes nothing ---
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("*-[01].msgpack")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if "closed" in path.stem else pytest.mark.slow)
+        for path in sorted(HERE.glob("*-[01].msgpack"))
+    ],
+)
 def test_a_state_that_is_looked_at_goes_on_as_if_nobody_had(path: Any) -> None:
     recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
     ledgers = [Ledger(recording.partition, recording.partitions) for _ in range(2)]

@@ -217,6 +217,7 @@ def test_error_bound_is_that_of_corollary_4_7_and_holds(delta: float, dimension:
     assert dimension * 2.0 * special.ndtr(-bound / answerer.noise_stddev) <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_of_answers_is_gaussian_with_the_charged_standard_deviation(seed: int) -> None:
     noise = np.random.default_rng(seed)

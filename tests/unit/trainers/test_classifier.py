@@ -37,6 +37,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "check"), CHECKS, ids=[check.func.__name__ for _, check in CHECKS]
 )

@@ -86,6 +86,7 @@ def test_ideographs_that_were_mended_later_keep_the_form_of_unicode_3_2(ideograp
     assert first_irregular([ideograph]) == ideograph
 
 
+@pytest.mark.slow
 def test_every_character_alone_is_judged_by_its_normal_form() -> None:
     for code in (*range(0xD800), *range(0xE000, 0x30000)):
         character = chr(code)
