@@ -810,3 +810,9 @@ def keys_of_now_moved() -> Patches:
     """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
     real = mover.departure
     yield _set(mover, "departure", lambda *arguments: real(*arguments[:4]))
+
+
+@mutation
+def levels_charged_twice() -> Patches:
+    """A step that is kept by its levels is charged again on a page that has it already."""
+    yield _set(accounts.Accounts, "_behind", lambda *_: None)

@@ -58,6 +58,7 @@ def test_nothing_is_wrong_whatever_happens(first: int) -> None:
         ("balances-not-added", 9),
         ("moved-datasets-charged", 9),
         ("keys-of-now-moved", 40030),
+        ("levels-charged-twice", 52),
     ],
 )
 def test_a_guarantee_that_is_taken_out_is_missed(name: str, first: int) -> None:
