@@ -50,7 +50,8 @@ class Checkpoint:
         self.path = Path(path)
 
     def released(self) -> int:
-        """The last step that was released; -1 if there is no file: for ``Turnstile.run``.
+        """The last step that was released, or given up; -1 if there is no file: for
+        ``Turnstile.run``.
 
         Raises:
             InvalidRequest: the file is no checkpoint.

@@ -146,6 +146,10 @@ class PrivateSteps:
                 f"step {self.step} comes next and step {saved.released} was released: open the run "
                 "again with released=checkpoint.released()"
             )
+        if saved is not None and saved.released < self.step - 1:
+            # Steps before this one were charged and are given up: from now on they are behind, also
+            # if this training dies before it has released anything.
+            checkpoint.save(self._name, self.step - 1, saved.arrays)
         return saved
 
     def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
