@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.rules.odometers import MAX_RUNGS
 from streams.ledger.policies import has_own_orders, measure_of
 from streams.schemas import (
     Balances,
@@ -41,7 +42,6 @@ from streams.schemas import (
 )
 
 _PURPOSE = b"dp-turnstile balances 1"
-_MOST_RUNGS = 2**62
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
@@ -184,8 +184,8 @@ def _complaint(
         return "spent is above the budget, or base is not from 0 to spent"
     if bool((spent - base > step).any()):
         return "more than an odometer step was spent since the odometer last restarted"
-    if bool(((rungs < 1) | (rungs > _MOST_RUNGS)).any()):
-        return f"rungs are not from 1 to {_MOST_RUNGS}"
+    if bool(((rungs < 1) | (rungs > MAX_RUNGS)).any()):
+        return f"rungs are not from 1 to {MAX_RUNGS}"
     if balances.forgotten:
         return None  # their odometers say nothing of the rest that was spent
     climbed = rungs[:, np.newaxis] if spent.ndim == 2 else rungs

@@ -13,6 +13,8 @@ from tests.audit.auditor_requests import NOT_GIVEN, User, is_normal
 from tests.audit.auditor_rosters import LARGEST_COST, Cost
 
 UNIT = 2**44
+MOST_RUNGS = 2**61
+"""An odometer counts no further: any budget is less."""
 
 
 @lru_cache(maxsize=1 << 18)
@@ -52,7 +54,8 @@ class Account:
             self.used = total
             return
         climb = max(-(-units // step) for units, step in zip(cost, steps, strict=True))
-        self.rungs += climb if any(self.used) else climb - 1
+        climbed = self.rungs + (climb if any(self.used) else climb - 1)
+        self.rungs = min(climbed, MOST_RUNGS)
         self.used = tuple(
             max(units - (climb - 1) * step, 0) for units, step in zip(cost, steps, strict=True)
         )

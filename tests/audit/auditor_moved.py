@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tests.audit.auditor_accounts import Account, Dataset
+from tests.audit.auditor_accounts import MOST_RUNGS, Account, Dataset
 from tests.audit.auditor_forgotten import public_key
 from tests.audit.auditor_requests import Rejection, User, numbers_of
 
@@ -93,7 +93,7 @@ def accounts_of(request: dict[str, Any], dataset: Dataset) -> dict[User, Account
         steps = dataset.at_orders(account, dataset.steps)
         if any(u > step for u, step in zip(used, steps, strict=True)):
             raise Rejection("invalid-balances")
-        if any(left < 0 for left in dataset.left(account)) or not 1 <= rungs[i] <= 2**62:
+        if any(left < 0 for left in dataset.left(account)) or not 1 <= rungs[i] <= MOST_RUNGS:
             raise Rejection("invalid-balances")
         climbed = [rungs[i] * step for step in steps]
         if not request["forgotten"] and any(p > c for p, c in zip(paid, climbed, strict=True)):

@@ -23,7 +23,7 @@ from streams.schemas import (
     encode,
 )
 from tests.unit.ledger.ledgers import answer_of
-from tests.unit.ledger.roster_logs import RosterLog
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
 
 STEP, BUDGET = 2**41, 2**44
 ORIGIN = Origin(topic="ab" * 16, partitions=3, heads=bytes(32))
@@ -80,6 +80,7 @@ def test_what_came_is_charged_on_and_its_odometer_is_told():
         (policy(), {"base": [STEP + 1]}),
         (policy(), {"base": [-1]}),
         (policy(), {"rungs": [0]}),
+        (policy(), {"rungs": [2**61 + 1]}),  # more than an odometer counts
         (policy(), {"spent": [BUDGET + 1], "base": [BUDGET], "rungs": [99]}),
         (policy(), {"forgotten": True}),  # with something left
         (OWN, {"order": b"\2", "bound": b"\1"}),
@@ -93,6 +94,25 @@ def test_what_nobody_can_have_spent_is_refused(of, fields):
     log.send(announced(of, part))
     assert reason_of(log, part) is Reason.INVALID_BALANCES
     assert not len(log.ledger.datasets["d"])
+    log.audit()
+
+
+@pytest.mark.parametrize("by_roster", [False, True])
+def test_an_odometer_that_counts_no_further_is_charged_on(by_roster):
+    log, part = RosterLog(), balances(rungs=[2**61])
+    log.send(announced(policy(), part))
+    assert reason_of(log, part) is None
+    log.open()
+    if by_roster:
+        log.enrol([7])
+    for step in range(6):
+        if by_roster:
+            levels = () if step else [LEVELS]
+            log.step(step, b"" if step else prices(), members=1, levels=levels)
+        else:
+            log.charge(step, [7], [1.0])
+    log.ledger.wake()
+    assert log.spent()[7] > 2 * STEP
     log.audit()
 
 
