@@ -157,7 +157,7 @@ class Seat:
         """Write what the charges, all of which fit, make of the balances.
 
         Returns:
-            Whose odometer rose, as indices, and the rungs of these before.
+            Whose odometer rose or restarted, as indices, and the rungs of these before.
         """
         balances, rows, close = self._balances, self._rows, self.close
         self._spent += self._charge
@@ -177,13 +177,14 @@ class Seat:
         used, risen = advance_units(
             total[over] - charge[over] - base[over], before, charge[over], each
         )
-        base[over] = total[over] - used
+        later = total[over] - used
+        # At the largest number of rungs it restarts and does not rise.
+        restarted = (risen != before) | _any_order(later != base[over])
+        base[over] = later
         rung_end = base + increment
-        balances.base[slots[over]], balances.rungs[slots[over]] = base[over], risen
+        balances.base[slots[over]], balances.rungs[slots[over]] = later, risen
         self._room[close] = np.minimum(rung_end, limit) - total
-        # At the largest number of rungs it does not rise any more.
-        climbed = risen != before
-        return close[over[climbed]], before[climbed]
+        return close[over[restarted]], before[restarted]
 
     def pay_nothing(self) -> None:
         """Look at what is left as after a step that was paid before."""

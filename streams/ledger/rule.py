@@ -54,7 +54,7 @@ class Settled(NamedTuple):
     spent: Numbers
     exhausted: NDArray[np.bool_]
     charged: NDArray[np.bool_]  # who spent something
-    raised: Numbers  # positions of those whose odometer rose, with what it is now
+    raised: Numbers  # positions of those whose odometer rose or restarted, with what it is now
     base: Numbers
     rungs: Numbers
     rungs_before: Numbers
@@ -157,9 +157,11 @@ class Rule:
                 bill.cost[close],
                 step if order is None else step[:, np.newaxis],
             )
-            climbed = positions(risen != before)
-            raised, rungs, before = close[climbed], risen[climbed], before[climbed]
-            base = spent[raised] - used[climbed]
+            later = spent[close] - used
+            # At the largest number of rungs the odometer restarts and does not rise.
+            restarted = positions((risen != before) | _any_order(later != base))
+            raised, rungs, before = close[restarted], risen[restarted], before[restarted]
+            base = later[restarted]
         return Settled(
             spent=spent,
             exhausted=exhausted,
