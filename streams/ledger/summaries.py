@@ -1,0 +1,85 @@
+"""What a partition holds, in numbers that are kept and not counted when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from streams.ledger.accounts import Accounts
+from streams.ledger.principals import BoundOperator, Principal, Principals
+from streams.ledger.rosters import Rosters
+from streams.ledger.runs import Runs, RunState, counted
+from streams.ledger.tracked import Tracked
+from streams.schemas import Policy
+
+MOST_RUNS = 500
+"""Of a summary, which is shown every few seconds."""
+
+
+class DatasetSummary(msgspec.Struct, frozen=True):
+    """One dataset in one partition."""
+
+    policy: Policy
+    users: int
+    exhausted: int  # users with nothing left
+    closed: bool = False
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run in one partition, in numbers."""
+
+    dataset: str
+    run: str
+    attempt: int
+    step: int  # the last one decided, -1 before the first
+    closed: bool
+    users: int | None = None  # in the last step, or members; None where that is not kept
+    halted: int | None = None  # of these
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a partition holds, in numbers that are kept and not counted when they are asked for."""
+
+    datasets: dict[str, DatasetSummary]
+    open_runs: int
+    closed_runs: int
+    operator: bytes = b""  # its public key, once one is bound
+    principals: dict[str, Principal] = {}
+    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
+
+
+def summary_of(
+    datasets: Mapping[str, Accounts],
+    closed: Tracked[int],
+    runs: Runs,
+    rosters: Rosters,
+    operator: BoundOperator,
+    principals: Principals,
+) -> Summary:
+    """Of these, which are the parts of a partition's state."""
+    known = sorted(runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+    return Summary(
+        {
+            name: DatasetSummary(
+                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in closed
+            )
+            for name, accounts in datasets.items()
+        },
+        len(runs) - runs.closed,
+        runs.closed,
+        operator[()].key if operator else b"",
+        {name: principal for (name,), principal in sorted(principals.items())},
+        [_run_summary(run, rosters) for _, run in known[:MOST_RUNS]],
+    )
+
+
+def _run_summary(run: RunState, rosters: Rosters) -> RunSummary:
+    address = run.dataset, run.run
+    if run.of_roster and address in rosters:
+        members = rosters.members[address]
+        counts: tuple[int, int] | None = len(members), len(members.halted)
+    else:
+        counts = counted(run)
+    users, halted = counts or (None, None)
+    return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)
