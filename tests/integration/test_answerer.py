@@ -1,4 +1,7 @@
-"""The answerer on a real broker and Redis: killed at any moment, each window is answered once."""
+"""The answerer on a real broker and Redis: killed at any moment, each window is answered once.
+
+All of these sign what they answer, and what nobody signed is not read.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import msgspec
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,12 +26,16 @@ from streams.answerer.questions import read_questions
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
-from streams.topics.clients import new_reader
+from streams.sdk.followers import Reading
+from streams.sdk.kafka_connection import read_signed
+from streams.topics.authentic import ANSWERERS
 from streams.wire.packing import charge_digest
+from streams.wire.signatures import new_keys
 from tests.integration import answerer
 from tests.integration.command import turnstile
 from tests.integration.service import KILLED, Service, ServiceFactory, eventually
 
+PRIVATE, PUBLIC = new_keys()
 DAYS = 8
 POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
 FILE = """
@@ -112,6 +120,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
         def start(*doom: str, health: str = "") -> Child:
             environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka}
             environment |= {"TURNSTILE_PREFIX": shared.prefix, "TURNSTILE_HEALTH": health}
+            environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_ANSWER_KEYS": PUBLIC}
             command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
             log = tmp_path / "answerer.log"
             child = forked("An answerer", command, log=log, environment=environment)
@@ -121,23 +130,24 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
         yield start
 
 
-def answers_of(service: Service, dataset: str) -> dict[int, list[bytes]]:
-    """What was published, by step."""
+def answers_of(service: Service, dataset: str, ring: str = PUBLIC) -> dict[int, list[bytes]]:
+    """What was published and signed, by step."""
     found = defaultdict(list)
-    place = TopicPartition(f"{service.prefix}answers", 0)
-    reader = new_reader(service.config)
-    try:
-        reader.assign([place])
-        reader.seek_to_beginning(place)
-        end = reader.end_offsets([place])[place]
-        while reader.position(place) < end:
-            for record in reader.poll(timeout_ms=200).get(place, []):
-                answer = msgspec.json.decode(record.value)
-                if answer["dataset"] == dataset:
-                    found[answer["step"]].append(record.value)
-    finally:
-        reader.close()
+    config = replace(service.config, answer_keys=ring)
+    reading = Reading("earliest", follow=False)
+    for record in read_signed(config, config.topic("answers"), ANSWERERS, reading):
+        answer = msgspec.json.decode(record.value)
+        if answer["dataset"] == dataset:
+            found[answer["step"]].append(record.value)
     return dict(found)
+
+
+def forge(service: Service, dataset: str, value: bytes, **fields: Any) -> None:
+    """Publish an answer as anybody could who reaches the broker."""
+    producer = KafkaProducer(bootstrap_servers=service.kafka, acks="all")
+    forged = msgspec.json.encode({**msgspec.json.decode(value), **fields})
+    producer.send(f"{service.prefix}answers", forged, f"{dataset}/r".encode()).get(30)
+    producer.close()
 
 
 def contents_of(service: Service, dataset: str) -> dict[tuple[int, int], set[bytes]]:
@@ -195,6 +205,10 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
 ) -> None:
     first = start("sleep", "4")  # with its decision in hand
     eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
+    # An answer beyond the last mark would end who believes it.
+    (last,) = answers_of(shared, name)[3]
+    forge(shared, name, last, step=STEPS + 1)
+    forge(shared, name, last, value=-1.0)
     health = f"127.0.0.1:{free_ports(1)[0]}"
     second = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
@@ -204,6 +218,13 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     second.kill()
     assert_answered_once(shared, name)
     shared.audit()
+    assert sorted(answers_of(shared, name, ring="")) == [*range(STEPS), STEPS + 1]
+    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    believing = turnstile("answers", "--dataset", name, environment=environment)
+    assert (believing.code, "has two different answers" in believing.said) == (70, True)
+    environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
+    read = turnstile("answers", "--dataset", name, "--json", environment=environment)
+    assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
 
 def test_a_file_gives_the_answers_of_the_topic(
@@ -214,6 +235,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     past = tmp_path / "events.jsonl"
     past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE}
     live = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     live.kill()
