@@ -105,8 +105,9 @@ class Config:
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
-    signing_key: str = _secret()  # with which a worker signs what it says; unsigned without
+    signing_key: str = _secret()  # with which a worker or an answerer signs; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
+    answer_keys: str = field(default="", metadata={"file": True})  # of answerers; the same
     principal: str = ""  # of a client: under this name its requests are signed
     request_key: str = _secret()  # with which it signs them
     operator_key: str = _secret()  # of the operator: who says whose keys count

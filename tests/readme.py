@@ -11,6 +11,7 @@ README = (TOP / "README.md").read_text(encoding="utf-8")
 COMMANDS = (TOP / "docs" / "commands.md").read_text(encoding="utf-8")
 DOCS = sorted((TOP / "docs").glob("**/*.md"))
 BLOCKS = {
+    "answering": "tests/unit/answerer",
     "using": "tests/integration, tests/unit/sdk, tests/unit/trainers",
     "library": "tests/unit/accounting",
     "dp-ftrl": "tests/unit/sdk",

@@ -29,7 +29,7 @@ from streams.answerer.marks import Superseded
 from streams.answerer.metrics import AnswererMetrics, Watched
 from streams.answerer.questions import Questions, UnusableQueries
 from streams.answerer.records import PrivateAnswer
-from streams.config import Config
+from streams.config import Config, ConfigurationError
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
 from streams.sdk.observing import measure
@@ -223,7 +223,7 @@ def create_app(config: Config, intake: Intake) -> TurnstileApp:
 def _end(why: str, error: BaseException | None = None) -> NoReturn:
     """End this process without any clean-up; what is written down goes on elsewhere."""
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
-    usage = isinstance(error, UnusableQueries | InvalidRequest)
+    usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
     logger.critical("the answerer ends: %s", why, exc_info=None if expected else error)
     logging.shutdown()

@@ -1,4 +1,9 @@
-"""The journal on Kafka: the topics `answers-state` and `answers`, of one partition each."""
+"""The journal on Kafka: the topics `answers-state` and `answers`, of one partition each.
+
+With a signing key answers are signed, and those that are not are passed over, as if they were not
+there: nobody else stops an answerer by what is written to `answers`. Marks are not signed: nobody
+but the answerer may write them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,11 @@ from streams.answerer.journal import JournalUnavailable
 from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.topics.answers import ANSWERS, ANSWERS_STATE
+from streams.topics.authentic import ANSWERERS, Inspector, Seal, inspector_of, seal_of
 from streams.topics.clients import new_producer, new_reader
 from streams.topics.security import explained
+from streams.topics.topics import Topics
+from streams.wire.signatures import Content, KeyRing
 
 _POLL_MS = 200
 _FETCH_WAIT_MS = 5  # a mark that was just written is there
@@ -31,6 +39,8 @@ class KafkaJournal:
 
     Raises:
         JournalUnavailable: no broker.
+        ConfigurationError: the key with which answers are signed, or the ring, is unusable.
+        TopicsUnavailable: which log the answers are about cannot be asked.
     """
 
     def __init__(self, config: Config, dataset: str, run: str) -> None:
@@ -40,6 +50,7 @@ class KafkaJournal:
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(Mark)
         self._written = 0  # the offset behind the last mark of this journal
+        self._seal, self._inspector = _signing(config)
         with self._reaching():
             self._reader = new_reader(config, fetch_max_wait_ms=_FETCH_WAIT_MS)
             self._reader.assign([self._marks])
@@ -55,7 +66,8 @@ class KafkaJournal:
         """The marks of the run since the last call."""
         with self._reaching():
             end = max(self._end(self._reader, self._marks), self._written)
-            return [self._decode(value) for value in self._read(self._reader, self._marks, end)]
+            marks = self._read(self._reader, self._marks, end)
+            return [self._decode(mark.value) for mark in marks]
 
     def end(self) -> int:
         """Where `answers` ends now."""
@@ -64,7 +76,12 @@ class KafkaJournal:
 
     def publish(self, answer: bytes) -> None:
         """Publish an answer."""
-        self._send(self._answers, answer)
+        headers: list[tuple[str, bytes]] = []
+        if self._seal is not None:
+            content = Content(self._key, answer)
+            topic, partition = self._answers.topic, self._answers.partition
+            (headers,) = self._seal.headers(topic, partition, [content])
+        self._send(self._answers, answer, headers)
 
     def published(self, behind: int) -> Sequence[bytes]:
         """The answers of the run from an offset on."""
@@ -74,7 +91,9 @@ class KafkaJournal:
                 reader.assign([self._answers])
                 begin = reader.beginning_offsets([self._answers])[self._answers]
                 reader.seek(self._answers, max(begin, behind))
-                return list(self._read(reader, self._answers, self._end(reader, self._answers)))
+                end = self._end(reader, self._answers)
+                answers = self._read(reader, self._answers, end)
+                return [answer.value for answer in answers if self._is_believed(answer)]
             finally:
                 reader.close()
 
@@ -83,20 +102,31 @@ class KafkaJournal:
         self._producer.close()
         self._reader.close()
 
-    def _send(self, place: TopicPartition, value: bytes) -> Any:
+    def _send(
+        self, place: TopicPartition, value: bytes, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> Any:
         with self._reaching():
             sent: Any = self._producer.send(
-                place.topic, value=value, key=self._key, partition=place.partition
+                place.topic,
+                value=value,
+                key=self._key,
+                partition=place.partition,
+                headers=list(headers),
             )
             return sent.get(timeout=self._config.timeout)
 
-    def _read(self, reader: Any, place: TopicPartition, end: int) -> Iterator[bytes]:
-        """The values of this run up to an offset, from where the reader is."""
+    def _is_believed(self, answer: Any) -> bool:
+        return self._inspector is None or self._inspector.admits(
+            answer.topic, answer.partition, (answer.key, answer.value), answer.headers
+        )
+
+    def _read(self, reader: Any, place: TopicPartition, end: int) -> Iterator[Any]:
+        """The records of this run up to an offset, from where the reader is."""
         while reader.position(place) < end:
             for records in reader.poll(timeout_ms=_POLL_MS).values():
                 for record in records:
                     if record.key == self._key and record.value:
-                        yield record.value
+                        yield record
 
     def _decode(self, value: bytes) -> Mark:
         try:
@@ -120,3 +150,16 @@ class KafkaJournal:
             raise JournalUnavailable(
                 f"the topics of answers at {self._config.kafka}: {explained(error)}"
             ) from error
+
+
+def _signing(config: Config) -> tuple[Seal | None, Inspector | None]:
+    """With what answers are signed, and who looks for that: at least at the own signatures."""
+    if not (config.signing_key or config.answer_keys):
+        return None, None
+    with Topics(config) as topics:
+        log = topics.look().topic
+    seal = seal_of(config, log, ANSWERERS)
+    inspector = inspector_of(config, log, ANSWERERS)
+    if seal is not None and inspector is None:
+        inspector = Inspector(KeyRing(seal.public), log, ANSWERERS)
+    return seal, inspector

@@ -1,5 +1,6 @@
 """What an answerer tells Prometheus, and whether it answers: for those who keep it running.
 
+    turnstile_answerer_ready                        1 when the run is its own, and it answers
     turnstile_answerer_answers_total                published
     turnstile_answerer_close_seconds                from a window that is due to its answer
     turnstile_answerer_passed_over_total{reason}    events that did not count
@@ -77,6 +78,9 @@ class AnswererMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """What is so now."""
         progress, desk = self._progress, self._progress.desk
+        yield GaugeMetricFamily(
+            "turnstile_answerer_ready", "The run is its own", value=progress.is_taken_over
+        )
         passed = CounterMetricFamily(
             "turnstile_answerer_passed_over", "Events that did not count", labels=("reason",)
         )

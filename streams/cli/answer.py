@@ -1,4 +1,4 @@
-"""`turnstile answer`: private answers to the queries of a file, as the windows of events close."""
+"""`turnstile answer`: private answers to the queries of a file, as windows close; `answers`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,31 @@ def answer(options: argparse.Namespace, config: Config) -> int:
         return Exit.OK
 
     def announce(answered: PrivateAnswer) -> None:
-        if options.json:
-            show(msgspec.to_builtins(answered), as_json=True)
-        else:
-            say(line_of(answered))
+        _show(answered, options.json)
 
     if options.input is not None:
         return _answer_file(options.input, questions, config, options, announce)
     from streams.answerer.app import run_answerer
 
     return run_answerer(config, questions, announce, options.log_level)
+
+
+def answers(options: argparse.Namespace, config: Config) -> int:
+    """What was answered, from the first answer on."""
+    from streams.answerer.reading import read_answers
+
+    for answered in read_answers(
+        config, dataset=options.dataset, run=options.run, follow=options.follow
+    ):
+        _show(answered, options.json)
+    return Exit.OK
+
+
+def _show(answered: PrivateAnswer, as_json: bool) -> None:
+    if as_json:
+        show(msgspec.to_builtins(answered), as_json=True)
+    else:
+        say(line_of(answered))
 
 
 def _answer_file(

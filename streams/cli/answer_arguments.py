@@ -1,17 +1,17 @@
-"""The arguments of `turnstile answer`."""
+"""The arguments of `turnstile answer` and `turnstile answers`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from streams.cli.options import CLIENT, Later, path_of, verb
+from streams.cli.options import CLIENT, Later, name_of, path_of, verb
 
 answer = Later("streams.cli.answer")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def add_answer(verbs: Any) -> None:
-    """Add the command."""
+    """Add the commands."""
     command = verb(
         verbs,
         "answer",
@@ -40,3 +40,14 @@ def add_answer(verbs: Any) -> None:
         default="WARNING",
         help="(default WARNING)",
     )
+    answers = verb(
+        verbs,
+        "answers",
+        answer.answers,
+        "the private answers that were published, each once",
+        CLIENT,
+        "With the setting answer_keys, those alone that an answerer signed: docs/security.md.",
+    )
+    answers.add_argument("--dataset", type=name_of)
+    answers.add_argument("--run", type=name_of)
+    answers.add_argument("--follow", action="store_true", help="wait for more")

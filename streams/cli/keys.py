@@ -17,6 +17,11 @@ _NAMES = {
         "trusted_keys",
         "can sign decisions: show it to the workers alone",
     ),
+    "answers": (
+        "signing_key",
+        "answer_keys",
+        "can sign private answers: show it to the answerer alone, and put it into no trusted_keys",
+    ),
     "requests": (
         "request_key",
         "public_key",

@@ -61,10 +61,10 @@ def add_security(verbs: Any) -> None:
     made.add_argument(
         "--for",
         dest="purpose",
-        choices=("decisions", "requests", "operator"),
+        choices=("decisions", "answers", "requests", "operator"),
         default="decisions",
-        help="who signs: workers their decisions, a client its requests, or the operator, who says "
-        "whose requests count (default decisions)",
+        help="who signs: workers their decisions, an answerer its answers, a client its requests, "
+        "or the operator, who says whose requests count (default decisions)",
     )
     made.add_argument(
         "--out",

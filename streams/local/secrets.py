@@ -15,6 +15,9 @@ from streams.local.certificates import write_private
 from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
+_OF_WORKERS, _OF_ANSWERERS = "signing.key", "answer-signing.key"
+_RINGS = {"trusted_keys_file": "trusted.keys", "answer_keys_file": "answer.keys"}
+
 
 class Secrets:
     """Who has which password, under ``directory``.
@@ -30,10 +33,11 @@ class Secrets:
         directory.chmod(0o700)
         self.directory = directory
         self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
-        private = self._kept("signing.key", lambda: new_keys()[0])
-        ring = directory / "trusted.keys"
-        if not ring.exists():  # keys may have been added
-            write_private(ring, f"{Signer(private).public}\n".encode())
+        for key, name in zip((_OF_WORKERS, _OF_ANSWERERS), _RINGS.values(), strict=True):
+            private = self._kept(key, lambda: new_keys()[0])
+            ring = directory / name
+            if not ring.exists():  # keys may have been added
+                write_private(ring, f"{Signer(private).public}\n".encode())
 
     def settings_of(self, role: str) -> Path:
         """The file of settings of a role, or of the admin."""
@@ -41,7 +45,7 @@ class Secrets:
 
     def write_settings(self, kafka: str, internal: str, redis: str, prefix: str) -> None:
         """Write the settings of every role, with the addresses that hold now."""
-        common = {"prefix": prefix, "kafka_ca": "ca.pem", "trusted_keys_file": "trusted.keys"}
+        common = {"prefix": prefix, "kafka_ca": "ca.pem", **_RINGS}
         for role, known in ROLES.items():
             settings = {
                 **common,
@@ -59,7 +63,9 @@ class Secrets:
                 if redis.startswith("rediss:"):
                     settings["redis_ca"] = "ca.pem"
             if known.decides:
-                settings["signing_key_file"] = "signing.key"
+                settings["signing_key_file"] = _OF_WORKERS
+            if known.consumes:
+                settings["signing_key_file"] = _OF_ANSWERERS
             self._write(role, settings)
         admin = {"kafka": internal, "kafka_security": "SSL", "kafka_certificate": "admin.pem"}
         self._write("admin", {**common, **admin})

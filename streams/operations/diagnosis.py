@@ -170,7 +170,7 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
                 "Look how it is written: docs/commands.md and docs/security.md name them all",
             )
         )
-    if config.signing_key and not config.trusted_keys:
+    if config.signing_key and not (config.trusted_keys or config.answer_keys):
         found.append(
             Finding(
                 "settings",

@@ -28,7 +28,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.followers import Followed, Reading
 from streams.topics.admittance import check_admittance
-from streams.topics.authentic import Inspector, inspector_of
+from streams.topics.authentic import WORKERS, Inspector, Signers, inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
 from streams.topics.security import NotAdmitted, explained, is_refusal
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
@@ -166,24 +166,38 @@ def believing(inspector: Inspector | None) -> Callable[[Any], bool]:
 def read_topic(
     config: Config, channel: Channel, reading: Reading, closed: threading.Event | None = None
 ) -> Iterator[Followed]:
-    """The records of a topic that are believed, until ``closed`` is set.
+    """The records of a topic of the workers that are believed, until ``closed`` is set.
 
     Raises:
         ServiceUnavailable: no broker, or the topic does not exist.
         Unusable: what it is read for was closed.
     """
-    name = config.topic(channel.value)
+    return read_signed(config, config.topic(channel.value), WORKERS, reading, closed)
+
+
+def read_signed(
+    config: Config,
+    name: str,
+    signers: Signers,
+    reading: Reading,
+    closed: threading.Event | None = None,
+) -> Iterator[Followed]:
+    """The records of a topic of this name that are believed: all, or what ``signers`` signed.
+
+    Raises:
+        ServiceUnavailable, Unusable: as ``read_topic``.
+    """
     with reaching_kafka(config), ExitStack() as opened:
         check_admittance(config)
         inspector = None
-        if config.trusted_keys:
-            inspector = inspector_of(config, _wait_for_topics(config).topic)
+        if getattr(config, signers.ring):
+            inspector = inspector_of(config, _wait_for_topics(config).topic, signers)
         consumer = new_reader(config)
         opened.callback(consumer.close)
         partitions = consumer.partitions_for_topic(name)
         if not partitions:
             raise ServiceUnavailable(
-                f"topic {name} does not exist; start a worker, which creates it"
+                f"topic {name} does not exist; start the first {signers.who}: it creates it"
             )
         places = [TopicPartition(name, partition) for partition in sorted(partitions)]
         consumer.assign(places)

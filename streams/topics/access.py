@@ -51,7 +51,7 @@ class Role:
     topics: Mapping[str, Sequence[str]]
     redis: RedisUse | None = None
     decides: bool = False  # belongs to the group of the workers, and fences who did before
-    consumes: bool = False  # reads events, in groups of its own
+    consumes: bool = False  # reads events, in groups of its own, and signs what it answers
 
 
 _SEE = ("Describe",)
@@ -66,7 +66,7 @@ _ASK = {
 ROLES: Mapping[str, Role] = {
     "trainer": Role("charges runs, hears its decisions, and creates datasets", _ASK),
     "answerer": Role(
-        "charges the queries that it answers, hears its decisions, and publishes its answers",
+        "charges the queries that it answers, hears its decisions, and signs its answers",
         {**_ASK, **dict.fromkeys(_OF_ANSWERERS, ("Describe", "DescribeConfigs", "Read", "Write"))},
         consumes=True,
     ),

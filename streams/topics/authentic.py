@@ -1,13 +1,17 @@
-"""What workers sign, and who looks at it: signatures as headers of the records of Kafka.
+"""What workers and answerers sign, and who looks at it: signatures as headers of Kafka's records.
 
 A record that no trusted key has signed is passed over, as if it were not there: it admits nobody,
 refuses nothing and ends nothing. Who waits for an answer goes on waiting for the true one.
+
+Who signs decisions and who signs private answers are in two rings, since a ring says whose word
+counts for all that is read with it: an answerer's key that was stolen must not sign decisions.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from streams.config import Config, ConfigurationError, lacking
 from streams.wire.signatures import (
@@ -28,8 +32,19 @@ logger = logging.getLogger("turnstile.signatures")
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+class Signers(NamedTuple):
+    """Whose signatures are looked for, and which setting has their public keys."""
+
+    who: str
+    ring: str
+
+
+WORKERS = Signers("worker", "trusted_keys")
+ANSWERERS = Signers("answerer", "answer_keys")
+
+
 class Seal:
-    """Signs what a worker publishes about a log.
+    """Signs what a worker or an answerer publishes about a log.
 
     Attributes:
         public: the key by which others know it.
@@ -57,11 +72,13 @@ class Inspector:
     Args:
         ring: whom to trust.
         log: the id of the topic norms.
+        signers: whose keys the ring has.
     """
 
-    def __init__(self, ring: KeyRing, log: bytes) -> None:
+    def __init__(self, ring: KeyRing, log: bytes, signers: Signers = WORKERS) -> None:
         self._ring = ring
         self._log = log
+        self._signers = signers
         self._refused = 0
         self._told = 1
         self._last = ""
@@ -91,9 +108,10 @@ class Inspector:
         if not self._refused:
             return ""
         return (
-            f"{self._refused} records were passed over, because trusted_keys vouches for none of "
-            f"them (the last one: {self._last}). Either somebody else than the workers writes to "
-            "these topics, or the workers sign with another key or with none"
+            f"{self._refused} records were passed over, because {self._signers.ring} vouches for "
+            f"none of them (the last one: {self._last}). Either somebody else than the "
+            f"{self._signers.who}s writes to these topics, or the {self._signers.who}s sign with "
+            "another key or with none"
         )
 
     def _refuse(self, where: str, problem: Unsigned) -> None:
@@ -103,8 +121,9 @@ class Inspector:
         if self._refused == self._told:
             self._told *= 10
             logger.warning(
-                "passed over a record of %s that no worker has signed: %s (%d so far)",
+                "passed over a record of %s that no %s has signed: %s (%d so far)",
                 where,
+                self._signers.who,
                 problem,
                 self._refused,
             )
@@ -120,18 +139,19 @@ def origin_header(content: Content) -> list[tuple[str, bytes]]:
     return [] if content.origin is None else [(ORIGIN, content.origin)]
 
 
-def seal_of(config: Config, log: bytes) -> Seal | None:
-    """With what a worker signs; None if it signs nothing.
+def seal_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Seal | None:
+    """With what a worker or an answerer signs; None if it signs nothing.
 
     Raises:
-        ConfigurationError: no usable key, or one by which those would not know the worker who
-            have its key ring.
+        ConfigurationError: no usable key, one by which those would not know who signs who have
+            its key ring, or one of an answerer that could sign decisions as well.
     """
+    who, name = signers
     if not config.signing_key:
-        if config.trusted_keys:
+        if getattr(config, name):
             raise ConfigurationError(
-                "trusted_keys is set and signing_key is not: whoever has this key ring would pass "
-                "over all that this worker says. Give the worker its private key"
+                f"{name} is set and signing_key is not: whoever has this key ring would pass "
+                f"over all that this {who} says. Give the {who} its private key"
             )
         return None
     try:
@@ -140,23 +160,31 @@ def seal_of(config: Config, log: bytes) -> Seal | None:
         raise ConfigurationError(f"signing_key: {error}") from None
     except ImportError as error:
         raise lacking("a key for signatures", "secure", error) from error
-    ring = _ring_of(config)
+    ring = _ring_of(config, signers)
     if ring is not None and signer.public not in ring:
         raise ConfigurationError(
-            f"signing_key belongs to {signer.public}, which trusted_keys does not have: whoever "
-            "has this key ring would pass over all that this worker says. Add it everywhere first"
+            f"signing_key belongs to {signer.public}, which {name} does not have: whoever "
+            f"has this key ring would pass over all that this {who} says. Add it everywhere first"
         )
+    if signers is not WORKERS:
+        workers = _ring_of(config, WORKERS)
+        if workers is not None and signer.public in workers:
+            raise ConfigurationError(
+                f"signing_key belongs to {signer.public}, which {WORKERS.ring} has: who has it "
+                f"can sign decisions. Give the {who} a key of its own, which {name} has and "
+                f"{WORKERS.ring} has not: `turnstile keys new --for answers`"
+            )
     return Seal(signer, log)
 
 
-def inspector_of(config: Config, log: bytes) -> Inspector | None:
+def inspector_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Inspector | None:
     """Who looks at signatures; None if there is no key ring, and everything is believed.
 
     Raises:
         ConfigurationError: a key ring that is none.
     """
-    ring = _ring_of(config)
-    return None if ring is None else Inspector(ring, log)
+    ring = _ring_of(config, signers)
+    return None if ring is None else Inspector(ring, log, signers)
 
 
 def operator_keys_of(config: Config) -> str:
@@ -173,12 +201,13 @@ def operator_keys_of(config: Config) -> str:
     return config.operator_keys
 
 
-def _ring_of(config: Config) -> KeyRing | None:
-    if not config.trusted_keys:
+def _ring_of(config: Config, signers: Signers) -> KeyRing | None:
+    keys = getattr(config, signers.ring)
+    if not keys:
         return None
     try:
-        return KeyRing(config.trusted_keys)
+        return KeyRing(keys)
     except InvalidKey as error:
-        raise ConfigurationError(f"trusted_keys: {error}") from None
+        raise ConfigurationError(f"{signers.ring}: {error}") from None
     except ImportError as error:
         raise lacking("a key for signatures", "secure", error) from error

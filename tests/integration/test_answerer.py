@@ -1,20 +1,26 @@
-"""The answerer on a real broker and Redis: killed at any moment, each window is answered once."""
+"""The answerer on a real broker and Redis: killed at any moment, each window is answered once.
+
+All of these sign what they answer, and what nobody signed is not read.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import msgspec
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,12 +28,16 @@ from streams.answerer.questions import read_questions
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
-from streams.topics.clients import new_reader
-from streams.wire.packing import charge_digest
+from streams.sdk.followers import Reading
+from streams.sdk.kafka_connection import read_signed
+from streams.topics.authentic import ANSWERERS
+from streams.wire.packing import charge_digest, unpack_norms, unpack_users
+from streams.wire.signatures import new_keys
 from tests.integration import answerer
 from tests.integration.command import turnstile
 from tests.integration.service import KILLED, Service, ServiceFactory, eventually
 
+PRIVATE, PUBLIC = new_keys()
 DAYS = 8
 POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
 FILE = """
@@ -112,6 +122,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
         def start(*doom: str, health: str = "") -> Child:
             environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka}
             environment |= {"TURNSTILE_PREFIX": shared.prefix, "TURNSTILE_HEALTH": health}
+            environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_ANSWER_KEYS": PUBLIC}
             command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
             log = tmp_path / "answerer.log"
             child = forked("An answerer", command, log=log, environment=environment)
@@ -121,23 +132,24 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
         yield start
 
 
-def answers_of(service: Service, dataset: str) -> dict[int, list[bytes]]:
-    """What was published, by step."""
+def answers_of(service: Service, dataset: str, ring: str = PUBLIC) -> dict[int, list[bytes]]:
+    """What was published and signed, by step."""
     found = defaultdict(list)
-    place = TopicPartition(f"{service.prefix}answers", 0)
-    reader = new_reader(service.config)
-    try:
-        reader.assign([place])
-        reader.seek_to_beginning(place)
-        end = reader.end_offsets([place])[place]
-        while reader.position(place) < end:
-            for record in reader.poll(timeout_ms=200).get(place, []):
-                answer = msgspec.json.decode(record.value)
-                if answer["dataset"] == dataset:
-                    found[answer["step"]].append(record.value)
-    finally:
-        reader.close()
+    config = replace(service.config, answer_keys=ring)
+    reading = Reading("earliest", follow=False)
+    for record in read_signed(config, config.topic("answers"), ANSWERERS, reading):
+        answer = msgspec.json.decode(record.value)
+        if answer["dataset"] == dataset:
+            found[answer["step"]].append(record.value)
     return dict(found)
+
+
+def forge(service: Service, dataset: str, published: bytes, **fields: Any) -> None:
+    """Publish an answer as anybody could who reaches the broker."""
+    producer = KafkaProducer(bootstrap_servers=service.kafka, acks="all")
+    forged = msgspec.json.encode({**msgspec.json.decode(published), **fields})
+    producer.send(f"{service.prefix}answers", forged, f"{dataset}/r".encode()).get(30)
+    producer.close()
 
 
 def contents_of(service: Service, dataset: str) -> dict[tuple[int, int], set[bytes]]:
@@ -195,6 +207,10 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
 ) -> None:
     first = start("sleep", "4")  # with its decision in hand
     eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
+    # An answer beyond the last mark would end who believes it.
+    (last,) = answers_of(shared, name)[3]
+    forge(shared, name, last, step=STEPS + 1)
+    forge(shared, name, last, value=-1.0)
     health = f"127.0.0.1:{free_ports(1)[0]}"
     second = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
@@ -204,6 +220,13 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     second.kill()
     assert_answered_once(shared, name)
     shared.audit()
+    assert sorted(answers_of(shared, name, ring="")) == [*range(STEPS), STEPS + 1]
+    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    believing = turnstile("answers", "--dataset", name, environment=environment)
+    assert (believing.code, "has two different answers" in believing.said) == (70, True)
+    environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
+    read = turnstile("answers", "--dataset", name, "--json", environment=environment)
+    assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
 
 def test_a_file_gives_the_answers_of_the_topic(
@@ -214,6 +237,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     past = tmp_path / "events.jsonl"
     past.write_bytes(b"\n".join(map(msgspec.json.encode, reversed(rows))))
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE}
     live = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     live.kill()
@@ -245,6 +269,81 @@ def charges_of(service: Service, dataset: str) -> dict[tuple[int, int], tuple[An
         if isinstance(request, Charge) and request.dataset == dataset and request.step < STEPS:
             found[partition, request.step] = (request.users, request.norms)
     return found
+
+
+BY_ARRIVAL = """
+dataset = "{name}"
+run = "by-arrival"
+[input]
+topic = "{topic}"
+user = "user"
+users = "integer"
+time = "at"
+time_unit = "ms"
+start = {start}
+lateness = "1m"
+idle = "1s"
+[[query]]
+name = "visits"
+kind = "count"
+window = "1h"
+each = 4.0
+noise = 10.0
+"""
+
+
+def test_by_the_clock_of_the_broker_an_event_counts_if_it_came_in_time_whatever_others_sent(
+    shared: Service, name: str, file: Path, start: Start
+) -> None:
+    topic = f"{shared.prefix}visits-{name}"
+    stamped = {"message.timestamp.type": "LogAppendTime"}
+    with closing(shared.admin()) as admin:
+        options = {"num_partitions": 2, "replication_factor": 1, "configs": stamped}
+        admin.create_topics({topic: options})
+    producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
+
+    def send(user: int, at: float, partition: int = 0) -> int:
+        """When it came, by the broker's clock."""
+        value = msgspec.json.encode({"user": user, "at": at})
+        arrived: int = producer.send(topic, value, partition=partition).get(30).timestamp
+        return arrived
+
+    now = time.time() * 1000
+    hour = 3_600_000.0
+    visits = [(user, now - hour / 2) for user in range(10) for _ in range(1 + user % 3)]
+    visits += [(50, now), (51, now + 48 * hour)]  # in the next window, and in no window at all
+    last = max(send(user, at, user % 2) for user, at in visits)
+    while send(99, now) < last + 200:  # the broker's clock goes on
+        pass
+    for user in (0, 1, 60, 61):
+        send(user, now - hour / 2)
+    producer.close()
+    # The window closes between those that came in time and those that are too late, an hour and a
+    # minute after it began. Partition 1 has nothing more to say, and holds nobody up.
+    began = datetime.fromtimestamp((last + 100 - hour - 60_000) / 1000, UTC)
+    file.write_text(BY_ARRIVAL.format(name=name, topic=topic, start=began.isoformat()))
+    assert start("drawn", "0").wait(120.0) == KILLED
+    second = start()
+    eventually(lambda: answers_of(shared, name))
+    second.kill()
+    assert_answered_once(shared, name, 1)
+    charged = {
+        int(user): float(norm)
+        for users, norms in charges_of(shared, name).values()
+        for user, norm in zip(unpack_users(users), unpack_norms(norms), strict=True)
+    }
+    assert charged == pytest.approx({user: 1.0 + user % 3 for user in range(10)})
+
+
+def test_events_with_the_time_of_whoever_sent_them_close_no_window_by_arrival(
+    file: Path, start: Start, tmp_path: Path
+) -> None:
+    file.write_text(file.read_text().replace('clock = "events"', 'clock = "arrival"'))
+    assert start().wait(120.0) == 2
+    assert (
+        "give the topic message.timestamp.type=LogAppendTime"
+        in (tmp_path / "answerer.log").read_text()
+    )
 
 
 def test_what_cannot_be_asked_is_refused_by_the_command(

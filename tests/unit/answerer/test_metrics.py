@@ -87,7 +87,8 @@ def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespa
 
 
 def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
-    measured = AnswererMetrics(Fake())
+    fake = Fake()
+    measured = AnswererMetrics(fake)
     measured.answers.inc()
     told = measured.exposition().decode()
     for line in (
@@ -99,3 +100,6 @@ def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
         "turnstile_answerer_clock_seconds 0.5",
     ):
         assert line in told
+    assert "turnstile_answerer_ready 1.0" in told
+    fake.is_taken_over = False
+    assert "turnstile_answerer_ready 0.0" in measured.exposition().decode()

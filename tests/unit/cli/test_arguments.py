@@ -42,6 +42,7 @@ COMMANDS = {
     "dataset withdraw": "NAME",
     "run close": "NAME",
     "run close d": "NAME",
+    "answers": "--dataset --run",
     "halts": "--dataset --run",
     "odometer": "--dataset --user --redis --delta",
     "rejects": "--dataset --reason",

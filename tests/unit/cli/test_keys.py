@@ -37,7 +37,11 @@ def test_without_a_file_both_are_printed_whatever_the_settings_are(
 
 @pytest.mark.parametrize(
     ("purpose", "private", "public"),
-    [("requests", "request_key", "public_key"), ("operator", "operator_key", "operator_keys")],
+    [
+        ("answers", "signing_key", "answer_keys"),
+        ("requests", "request_key", "public_key"),
+        ("operator", "operator_key", "operator_keys"),
+    ],
 )
 def test_keys_are_named_as_the_settings_that_they_are_for(capsys, purpose, private, public):
     assert main(["keys", "new", "--for", purpose, "--json"]) == 0

@@ -14,7 +14,7 @@ from streams.local.certificates import Authority
 from streams.local.secrets import Secrets
 from streams.local.secure_stack import SecureStack
 from streams.topics.access import ROLES
-from streams.topics.authentic import inspector_of, seal_of
+from streams.topics.authentic import ANSWERERS, inspector_of, seal_of
 
 
 def written(directory: Path, kafka: str = "127.0.0.1:1") -> Secrets:
@@ -44,10 +44,13 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
         assert config.prefix == "mine."
         assert inspector_of(config, b"log") is not None
         assert config.kafka_password == secrets.passwords.get(role, "")
-        assert bool(config.signing_key) is (role == "worker")
+        assert bool(config.signing_key) is (role in ("worker", "answerer"))
         looks = role in ROLES and ROLES[role].redis is not None
         assert (config.redis != Config.redis) is looks
     assert seal_of(configs["worker"], b"log") is not None
+    assert seal_of(configs["answerer"], b"log", ANSWERERS) is not None
+    assert inspector_of(configs["auditor"], b"log", ANSWERERS) is not None
+    assert configs["answerer"].signing_key != configs["worker"].signing_key
 
 
 def test_keys_that_were_added_to_the_ring_stay(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.topics.authentic import Inspector, header, inspector_of, seal_of
+from streams.topics.authentic import ANSWERERS, Inspector, header, inspector_of, seal_of
 from streams.wire.signatures import Content, KeyRing, new_keys
 
 PRIVATE, PUBLIC = new_keys()
@@ -73,3 +73,57 @@ def test_a_worker_that_nobody_would_believe_does_not_start(
         seal_of(config(**settings), LOG)
     assert PRIVATE not in str(caught.value)
     assert OTHER_PRIVATE not in str(caught.value)
+
+
+# --- answerers ------------------------------------------------------------------------------------
+
+
+def test_who_signs_answers_signs_no_decisions() -> None:
+    settings = config(signing_key=OTHER_PRIVATE, trusted_keys=PUBLIC, answer_keys=OTHER_PUBLIC)
+    seal = seal_of(settings, LOG, ANSWERERS)
+    assert seal is not None
+    for topic in ("t.answers", "t.halts"):
+        (signed,) = seal.headers(topic, 0, [Content(b"k", b"v")])
+        reader = inspector_of(settings, LOG, ANSWERERS)
+        trainer = inspector_of(settings, LOG)
+        assert reader is not None
+        assert trainer is not None
+        assert reader.admits(topic, 0, (b"k", b"v"), signed)
+        assert not reader.admits("t.odometer", 0, (b"k", b"v"), signed)
+        assert not trainer.admits(topic, 0, (b"k", b"v"), signed)
+        assert "the workers sign with another key" in trainer.why_silent()
+        assert "answer_keys vouches for none" in reader.why_silent()
+
+
+def test_an_answerer_signs_nothing_without_a_key_whomever_it_believes() -> None:
+    assert seal_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
+    assert inspector_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
+
+
+UNUSABLE_TO_ANSWER = {
+    "a ring without a key to sign": ({"answer_keys": PUBLIC}, "this answerer says"),
+    "a key that the ring has not": (
+        {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC},
+        "which answer_keys does not have",
+    ),
+    "the key of a worker": (
+        {"signing_key": PRIVATE, "trusted_keys": PUBLIC},
+        "can sign decisions. Give the answerer a key of its own",
+    ),
+    "the key of a worker that readers know": (
+        {"signing_key": PRIVATE, "trusted_keys": PUBLIC, "answer_keys": PUBLIC},
+        "can sign decisions. Give the answerer a key of its own",
+    ),
+    "no public key": ({"signing_key": PRIVATE, "answer_keys": PRIVATE}, "answer_keys: this is no"),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), UNUSABLE_TO_ANSWER.values(), ids=UNUSABLE_TO_ANSWER
+)
+def test_an_answerer_does_not_start_with_a_key_that_is_not_its_own(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        seal_of(config(**settings), LOG, ANSWERERS)
+    assert PRIVATE not in str(caught.value)
