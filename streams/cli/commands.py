@@ -42,7 +42,10 @@ def up(options: argparse.Namespace, config: Config) -> int:
         for role, path in roles.items():
             show({"role": role, "config": path}, False)
         if roles:
-            note(f"for example: turnstile status --config {roles['operator']}")
+            note(f"\nfor example: turnstile status --config {roles['operator']}")
+            note("who else may create and charge datasets, by a key of their own:")
+            note("  turnstile keys new --for requests --out alice.key")
+            note(f"  turnstile principal add alice PUBLIC_KEY --creates --config {roles['admin']}")
             return
         note("\nFor other commands, in another terminal:")
         for name in ("kafka", "redis"):
