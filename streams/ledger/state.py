@@ -74,6 +74,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     users: int
     exhausted: int  # users with nothing left
     closed: bool = False
+    moved_to: str = ""  # the id of the log that may take it, if one may
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -250,7 +251,11 @@ class State:
         """What is here, in a few numbers."""
         datasets = {
             name: DatasetSummary(
-                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in self.closed
+                accounts.policy,
+                len(accounts),
+                accounts.exhausted_users,
+                (name,) in self.closed,
+                self.moved.get((name,), ""),
             )
             for name, accounts in self.datasets.items()
         }
