@@ -157,9 +157,7 @@ class State:
 
     def summary(self) -> Summary:
         """What is here, in a few numbers."""
-        return summary_of(
-            self.datasets, self.closed, self.runs, self.rosters, self.operator, self.principals
-        )
+        return summary_of(self)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from streams.ledger.accounts import Accounts
-from streams.ledger.principals import BoundOperator, Principal, Principals
+from streams.ledger.principals import Principal
 from streams.ledger.rosters import Rosters
-from streams.ledger.runs import Runs, RunState, counted
-from streams.ledger.tracked import Tracked
+from streams.ledger.runs import RunState, counted
 from streams.schemas import Policy
+
+if TYPE_CHECKING:
+    from streams.ledger.state import State
 
 MOST_RUNS = 500
 """Of a summary, which is shown every few seconds."""
@@ -24,6 +25,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     users: int
     exhausted: int  # users with nothing left
     closed: bool = False
+    moved_to: str = ""  # the id of the log that may take it, if one may
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -49,28 +51,25 @@ class Summary(msgspec.Struct, frozen=True):
     runs: list[RunSummary] = []  # open ones first, by name, and at most so many
 
 
-def summary_of(
-    datasets: Mapping[str, Accounts],
-    closed: Tracked[int],
-    runs: Runs,
-    rosters: Rosters,
-    operator: BoundOperator,
-    principals: Principals,
-) -> Summary:
-    """Of these, which are the parts of a partition's state."""
-    known = sorted(runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+def summary_of(state: State) -> Summary:
+    """Of what a partition holds."""
+    runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
     return Summary(
         {
             name: DatasetSummary(
-                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in closed
+                accounts.policy,
+                len(accounts),
+                accounts.exhausted_users,
+                (name,) in state.closed,
+                state.moved.get((name,), ""),
             )
-            for name, accounts in datasets.items()
+            for name, accounts in state.datasets.items()
         },
-        len(runs) - runs.closed,
-        runs.closed,
-        operator[()].key if operator else b"",
-        {name: principal for (name,), principal in sorted(principals.items())},
-        [_run_summary(run, rosters) for _, run in known[:MOST_RUNS]],
+        len(state.runs) - state.runs.closed,
+        state.runs.closed,
+        state.operator[()].key if state.operator else b"",
+        {name: principal for (name,), principal in sorted(state.principals.items())},
+        [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
     )
 
 
