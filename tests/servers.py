@@ -62,7 +62,7 @@ def _archive_of_classes(kept: Path, scratch: Path) -> Path:
             broker.start()
             try:
                 os.kill(broker.pid, signal.SIGTERM)
-                eventually(lambda: not broker.running, 120.0)  # a stop would cut it off in writing
+                eventually(lambda: not broker.running)  # a stop would cut it off in writing
             finally:
                 broker.stop()
             draft.replace(archive)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SETTLES_WITHIN = 60.0
+HANGS_AFTER = 120.0
+"""Seconds after which nothing comes any more, however busy the machine is."""
 
 
-def eventually(condition: Callable[[], Any], within: float = SETTLES_WITHIN) -> Any:
+def eventually(condition: Callable[[], Any], within: float = HANGS_AFTER) -> Any:
     """Wait for something that other processes do; what the condition returned at last."""
     deadline = time.monotonic() + within
     asked, worked = time.monotonic(), time.thread_time()

@@ -36,6 +36,7 @@ from streams.sdk.memory_connection import MemoryConnection
 from streams.wire.signatures import public_text
 from tests.conformance.blocking import BlockingTurnstile
 from tests.keys import OPERATOR, private_key, public_key
+from tests.waiting import HANGS_AFTER
 
 PARTITIONS = 3
 
@@ -56,7 +57,7 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
         opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
     else:
         running = request.getfixturevalue("stack")
-        opened = Turnstile(running.kafka, prefix=running.prefix)
+        opened = Turnstile(running.kafka, prefix=running.prefix, timeout=HANGS_AFTER)
     with opened:
         yield opened
 
@@ -70,7 +71,7 @@ def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], A
             shared = request.getfixturevalue("stack")
             servers = {"kafka": shared.kafka, "redis": shared.redis, "prefix": "signed."}
             opened.enter_context(LocalStack(workers=1, partitions=PARTITIONS, **servers))
-            address = {"kafka": shared.kafka, "prefix": "signed."}
+            address = {"kafka": shared.kafka, "prefix": "signed.", "timeout": HANGS_AFTER}
 
         def client(name: str | None) -> Any:
             who = {} if name is None else {"principal": name, "request_key": private_key(name)}

@@ -15,6 +15,7 @@ import pytest
 from streams.local import Child, LocalStack
 from tests.integration.preloaded import preloaded
 from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory
+from tests.waiting import HANGS_AFTER
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -31,6 +32,14 @@ def forked(quick_brokers: None) -> Iterator[type[Child]]:
         yield forked
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Clients of tests, also in programs and commands, wait for what a busy machine does late."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNSTILE_TIMEOUT", str(HANGS_AFTER))
+        yield
+
+
 @pytest.fixture
 def life(forked: type[Child], tmp_path: Path) -> Life:
     """Runs a program of ours to its end; its exit code, 128 plus the signal if one ended it."""
@@ -38,7 +47,7 @@ def life(forked: type[Child], tmp_path: Path) -> Life:
     def live(*command: object) -> int:
         words = [sys.executable, *map(str, command)]
         child = forked("The program", words, log=tmp_path / "program.log")
-        code = child.wait(120.0)
+        code = child.wait(HANGS_AFTER)
         child.kill()
         print(*child.log_tail(), sep="\n")
         assert code is not None, child.explain("has not ended")

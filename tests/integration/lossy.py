@@ -42,7 +42,7 @@ class Lossy:
         self.service = service
         self.flag = flag
         service.client.create_dataset("d", budget=1.0)
-        self._run = service.client.run("d", "r", timeout=60.0)
+        self._run = service.client.run("d", "r")
 
     def charge(self, steps: int) -> None:
         for _ in range(steps):

@@ -29,7 +29,7 @@ from tests.audit.auditor_state import home
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.log import OUTPUTS, Log
 from tests.audit.stored import Rows, state_of
-from tests.waiting import eventually
+from tests.waiting import HANGS_AFTER, eventually
 
 IMPATIENT_WORKER = (sys.executable, str(Path(__file__).with_name("impatient_worker.py")))
 """The command of a worker that looks at the world more often than others."""
@@ -44,7 +44,11 @@ class Service:
         self.kafka, self.redis, self.prefix = stack.kafka, stack.redis, stack.prefix
         self.partitions = stack.partitions
         self.config = config or Config(
-            kafka=self.kafka, redis=self.redis, prefix=self.prefix, partitions=self.partitions
+            kafka=self.kafka,
+            redis=self.redis,
+            prefix=self.prefix,
+            partitions=self.partitions,
+            timeout=HANGS_AFTER,
         )
         self._open = ExitStack()
         self._log: Log | None = None
@@ -58,7 +62,7 @@ class Service:
     def close(self) -> None:
         self._open.close()
 
-    def turnstile(self, timeout: float = 30.0) -> Turnstile:
+    def turnstile(self, timeout: float = HANGS_AFTER) -> Turnstile:
         """A client that is closed with the service."""
         client = Turnstile(self.kafka, prefix=self.prefix, timeout=timeout)
         self._open.callback(client.close)
@@ -97,7 +101,7 @@ class Service:
             packed = msgspec.msgpack.encode(value) if isinstance(value, dict) else value
             key = b"tombstone" if value is None else None
             sent.append(self._producer.send(topic, value=packed, key=key, partition=partition))
-        return [one.get(timeout=60).offset for one in sent]
+        return [one.get(timeout=HANGS_AFTER).offset for one in sent]
 
     def settle(self) -> dict[int, Snapshot]:
         """Wait until all that was published is decided and answered; what Redis holds then.

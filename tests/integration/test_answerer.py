@@ -36,6 +36,7 @@ from streams.wire.signatures import new_keys
 from tests.integration import answerer
 from tests.integration.command import turnstile
 from tests.integration.service import KILLED, Service, ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
 
 PRIVATE, PUBLIC = new_keys()
 DAYS = 8
@@ -176,7 +177,7 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
     shared: Service, name: str, start: Start
 ) -> None:
     for point, step in POINTS.items():
-        assert start(point, str(step)).wait(120.0) == KILLED, point
+        assert start(point, str(step)).wait(HANGS_AFTER) == KILLED, point
     last = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     last.kill()
@@ -187,9 +188,9 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
 def assert_it_says_how_it_is(health: str) -> None:
     """It is ready and healthy, and has metrics, when it has answered."""
     for path in ("livez", "readyz", "healthz"):
-        with urlopen(f"http://{health}/{path}", timeout=10) as answer:
+        with urlopen(f"http://{health}/{path}", timeout=HANGS_AFTER) as answer:
             assert answer.status == 200, path
-    with urlopen(f"http://{health}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
         told = answer.read().decode()
     samples = {
         sample.name: sample.value
@@ -216,7 +217,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     assert_it_says_how_it_is(health)
     os.kill(first.pid, signal.SIGCONT)
-    assert first.wait(120.0) == 1
+    assert first.wait(HANGS_AFTER) == 1
     second.kill()
     assert_answered_once(shared, name)
     shared.audit()

@@ -15,6 +15,7 @@ from streams.local import LocalStack, LocalStackError
 from streams.local.cluster import KafkaCluster
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
+from tests.waiting import HANGS_AFTER
 
 BROKERS = 3
 
@@ -47,7 +48,7 @@ def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(stack: LocalSt
         wait_for_decisions(lanes)
     finally:
         for lane in lanes:
-            lane.stop(60.0)
+            lane.stop(HANGS_AFTER)
         service.close()
     with closing(Service(stack)) as audited:
         assert check_told(audited.audit(), lanes) > 2 * BROKERS * len(lanes)

@@ -23,6 +23,7 @@ from streams.local.ports import free_ports
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP
+from tests.waiting import HANGS_AFTER
 
 PASSWORD = "of these tests"
 USERS = [f"user-{name}" for name in ("eve", "adam", "lilith")]
@@ -39,7 +40,9 @@ class Page:
         self.cookie = ""
 
     def login(self) -> None:
-        connection = HTTPConnection(str(self.address.hostname), self.address.port, timeout=10)
+        connection = HTTPConnection(
+            str(self.address.hostname), self.address.port, timeout=HANGS_AFTER
+        )
         connection.request("POST", "/login", json.dumps({"password": PASSWORD}))
         answer = connection.getresponse()
         assert answer.status == 204
@@ -48,7 +51,9 @@ class Page:
 
     def said(self) -> str:
         """What is told first, as it comes."""
-        connection = HTTPConnection(str(self.address.hostname), self.address.port, timeout=10)
+        connection = HTTPConnection(
+            str(self.address.hostname), self.address.port, timeout=HANGS_AFTER
+        )
         connection.request("GET", "/events", headers={"Cookie": self.cookie})
         line = connection.getresponse().readline().decode()
         connection.close()
@@ -68,7 +73,7 @@ class Page:
 def watched(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2, own_redis=True) as service:
         service.client.create_dataset("people", budget=1.0)
-        run = service.client.run("people", "night-7", timeout=60.0)
+        run = service.client.run("people", "night-7")
         for _ in range(3):  # the third does not fit
             run.charge(USERS, [1.0, 1.0, 0.1], noise_stddev=1.0)
         service.publish(0, {"type": "charge", "v": 3, "users": USERS, "norms": [1.0]})
@@ -95,7 +100,7 @@ def page(watched: Service) -> Iterator[Page]:
             yield shown
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == Exit.OK
+            assert process.wait(HANGS_AFTER) == Exit.OK
 
 
 @contextmanager

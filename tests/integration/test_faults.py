@@ -24,6 +24,7 @@ from tests.chaos.lanes import (
     lanes_of_a_training,
 )
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
+from tests.waiting import HANGS_AFTER
 
 ROUNDS = [2, 2, 2, 2, 2, 3, 2]
 """How many workers are killed before all that is charged is decided again."""
@@ -116,7 +117,7 @@ def test_nothing_is_lost_or_charged_twice_when_everything_dies_under_load(
         unleash(chaos)
     finally:
         for lane in lanes:
-            lane.stop(60.0)
+            lane.stop(HANGS_AFTER)
     for lane in lanes:
         print(
             f"{lane.dataset}/{lane.name}: {lane.decided} steps decided, {lane.retried} retries, "

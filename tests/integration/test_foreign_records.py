@@ -38,7 +38,7 @@ def service(start_service: ServiceFactory) -> Iterator[Service]:
 
 
 def charge(service: Service, name: str, steps: int = 1) -> None:
-    run = service.client.run("d", name, timeout=60.0)
+    run = service.client.run("d", name)
     for _ in range(steps):
         run.charge(USERS, NORMS_OF_STEP, noise_stddev=1.0)
 

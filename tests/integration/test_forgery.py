@@ -36,6 +36,7 @@ from streams.wire.signatures import new_keys
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.ports import Origin
 from tests.integration.service import Service, ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
 
 USERS = list(range(12))
 
@@ -71,7 +72,7 @@ def write(shared: Service) -> Iterator[Callable[..., Any]]:
     ) -> None:
         name = service.config.topic(topic)
         record = {"value": value, "key": b"k", "partition": partition, **more}
-        producer.send(name, **record).get(timeout=30)
+        producer.send(name, **record).get(timeout=HANGS_AFTER)
 
     yield send
     producer.close()

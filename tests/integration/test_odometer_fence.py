@@ -25,6 +25,7 @@ from streams.worker.checkpoints import Checkpoints
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.ports import Origin
 from tests.integration.service import ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
 
 ORIGIN = Origin(b"topic of 16 byte", 0)
 
@@ -53,7 +54,7 @@ class Publishes:
 
     async def stop(self) -> None:
         self.running.cancel()
-        await asyncio.wait_for(self.checkpoints.stop(), 10)
+        await asyncio.wait_for(self.checkpoints.stop(), HANGS_AFTER)
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
         return origin == ORIGIN
@@ -113,7 +114,7 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
         await older.stop()
         await newer.stop()
         later = Publishes(config)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(HANGS_AFTER):
             # A segment is compacted once a later one has begun.
             while set(found := await asyncio.to_thread(offsets_written, config)) != {4}:
                 assert found[-1] == 4
@@ -152,7 +153,7 @@ def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_checkpoin
     users, norms = np.arange(10), np.full(10, 1.0)
     with start_service(partitions=1, worker_command=command) as service:
         service.client.create_dataset("d", budget=10.0, odometer_step=0.1)
-        run = service.client.run("d", "r", timeout=60.0)
+        run = service.client.run("d", "r")
         if began:
             run.charge(users, norms, noise_stddev=1.0)
             service.settle()
@@ -166,7 +167,7 @@ def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_checkpoin
             paused = int(told.read_text())
             try:
                 service.stack.start_worker()
-                charged.result(timeout=60)
+                charged.result(HANGS_AFTER)
                 assert read_owners(service.config, 1) != before
                 for _ in range(4):
                     run.charge(users, norms, noise_stddev=1.0)

@@ -21,6 +21,7 @@ from streams.portal.links import Claims, LinkKeys
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP
+from tests.waiting import HANGS_AFTER
 
 KEY = "of-these-tests-alone"
 USERS = ("eve-polastri", "adam-smith", "lilith-ash", "gone-for-good")
@@ -45,7 +46,7 @@ class Portal:
 
     def ask(self, token: str, path: str = "/own") -> tuple[int, bytes]:
         address = urlsplit(self.url)
-        connection = HTTPConnection(str(address.hostname), address.port, timeout=10)
+        connection = HTTPConnection(str(address.hostname), address.port, timeout=HANGS_AFTER)
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         said = answer.status, answer.read()
@@ -73,7 +74,7 @@ def charged(start_service: ServiceFactory) -> Iterator[Service]:
         client = service.client
         client.create_dataset("person", epsilon=1.0, delta=1e-5)
         client.create_dataset("shop", epsilon=0.5, delta=1e-5, within="person")
-        run = client.run("shop", "weekly", timeout=60.0)
+        run = client.run("shop", "weekly")
         for norms in ([0.5, 0.1, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1]):
             run.charge(list(USERS), norms, noise_stddev=4.0)
         client.forget(USERS[3])
@@ -106,7 +107,7 @@ def portal(charged: Service) -> Iterator[Portal]:
         finally:
             process.send_signal(signal.SIGTERM)
             said = process.stderr.read()
-            assert process.wait(30) == Exit.OK
+            assert process.wait(HANGS_AFTER) == Exit.OK
             assert not any(user in said for user in USERS)
 
 
@@ -201,7 +202,7 @@ def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
 def test_what_is_charged_now_is_shown_now(charged: Service, portal: Portal) -> None:
     (before,) = portal.own(USERS[2], "shop")["datasets"]
     assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))
-    run = charged.client.run("shop", "later", timeout=60.0)
+    run = charged.client.run("shop", "later")
     run.charge(list(USERS[2:3]), [0.3], noise_stddev=4.0)
 
     def rose() -> bool:

@@ -22,6 +22,7 @@ from tests.integration.redis_failover import (
     sentinel_failover,
 )
 from tests.integration.service import IMPATIENT_WORKER, Service
+from tests.waiting import HANGS_AFTER
 
 PARTITIONS = 3
 KINDS = {"cluster": cluster_failover, "sentinel": sentinel_failover}
@@ -61,7 +62,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
             wait_for_decisions(lanes)
         finally:
             for lane in lanes:
-                lane.stop(60.0)
+                lane.stop(HANGS_AFTER)
             service.close()
         with closing(Service(stack)) as audited:
             assert check_told(audited.audit(), lanes) > 3 * len(lanes)
@@ -104,7 +105,7 @@ def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_pat
     users, norms = np.arange(40), np.full(40, 0.5)
     with LocalStack(**shared, worker_command=IMPATIENT_WORKER) as old, closing(Service(old)) as was:
         was.client.create_dataset("d", budget=1.0)
-        run = was.client.run("d", "r", timeout=60.0)
+        run = was.client.run("d", "r")
         decided = [run.charge(users, norms, noise_stddev=2.0) for _ in range(4)]
         was.audit()
     cluster = RedisCluster(tmp_path, 3)
@@ -114,7 +115,7 @@ def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_pat
             LocalStack(**shared, redis=cluster.url, worker_command=IMPATIENT_WORKER) as new,
             closing(Service(new)) as now,
         ):
-            run = now.client.run("d", "r", timeout=60.0)
+            run = now.client.run("d", "r")
             assert run.step == len(decided)
             for _ in range(40):
                 decided.append(run.charge(users, norms, noise_stddev=2.0))

@@ -36,8 +36,8 @@ class Rollback:
         self._flag = flag
         self._client = redis.Redis.from_url(service.redis)
         service.client.create_dataset("d", budget=1.0)
-        self._run = service.client.run("d", "r", timeout=60.0)
-        self._apart = service.client.run("d", "apart", min_separation=4, timeout=60.0)
+        self._run = service.client.run("d", "r")
+        self._apart = service.client.run("d", "apart", min_separation=4)
         self._free_from = np.zeros(len(USERS), dtype=np.int64)  # step of that run, of each user
 
     def charge(self, steps: int) -> None:

@@ -19,6 +19,7 @@ from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
 from tests.audit.stored import state_of
 from tests.integration.service import Service, ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
 
 USERS = list(range(300))
 STEPS, KILLS = 48, 3
@@ -110,7 +111,7 @@ def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, p
         pid = service.stack.workers[victim].pid
         service.stack.kill_worker(victim)
         eventually(lambda victim=victim, pid=pid: service.stack.workers[victim].pid != pid)
-    training.join(120.0)
+    training.join(HANGS_AFTER)
     assert not training.is_alive()
     reference.steps(STEPS)
     assert real.told == reference.told

@@ -40,6 +40,7 @@ from streams.topics.topics import Topics
 from streams.wire.signatures import new_keys
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, eventually
+from tests.waiting import HANGS_AFTER
 
 PARTITIONS = 2
 USERS = list(range(12))
@@ -106,7 +107,9 @@ def attempt_to_write(config: Config, topic: str) -> str | None:
         bootstrap_servers=config.kafka, acks="all", enable_idempotence=False, **security(config)
     )
     try:
-        producer.send(config.topic(topic), value=b"\xc1", key=b"k", partition=0).get(timeout=20)
+        producer.send(config.topic(topic), value=b"\xc1", key=b"k", partition=0).get(
+            timeout=HANGS_AFTER
+        )
         return None
     except KafkaError as error:
         return type(error).__name__
@@ -497,7 +500,7 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
         for record in copied:  # everything that was ever said, once more, unsigned
             producer.send(
                 record.topic, value=record.value, key=record.key, partition=record.partition
-            ).get(timeout=20)
+            ).get(timeout=HANGS_AFTER)
         producer.close()
         with Turnstile(config=trainer) as client:
             halts = list(client.halts("d", follow=False))

@@ -24,6 +24,7 @@ from streams.operations.status import read_datasets, read_owners, read_partition
 from streams.topics.topics import ensure_topics
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
 
 USERS = np.arange(50)
 NORMS = np.full(50, 1.0)
@@ -37,7 +38,7 @@ def who_is_silent_is_soon_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def charge(service: Service, steps: int) -> None:
     service.client.create_dataset("d", budget=1.0)
-    run = service.client.run("d", "r", timeout=60.0)
+    run = service.client.run("d", "r")
     for _ in range(steps):
         run.charge(USERS, NORMS, noise_stddev=1.0)
 
@@ -207,7 +208,7 @@ def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANGS_AFTER,
             check=False,
         )
         assert done.returncode not in (Exit.OK, 1)
@@ -225,9 +226,9 @@ def test_a_worker_says_over_http_that_it_decides_and_how_much(
         service.publish(0, b"garbage")
         service.settle()
         for path in ("livez", "readyz", "healthz"):
-            with urlopen(f"http://{address}/{path}", timeout=10) as answer:
+            with urlopen(f"http://{address}/{path}", timeout=HANGS_AFTER) as answer:
                 assert answer.status == 200
-        with urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urlopen(f"http://{address}/metrics", timeout=HANGS_AFTER) as answer:
             text = answer.read().decode()
         samples = {
             (sample.name, sample.labels.get("partition")): sample.value

@@ -22,6 +22,7 @@ from tests.integration import training
 from tests.integration.service import KILLED, Life, Service, ServiceFactory, eventually
 from tests.integration.test_trainer_kills import assert_no_rejects
 from tests.integration.training import POLICY, STEPS, Training
+from tests.waiting import HANGS_AFTER
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,10 @@ def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
     def at(point: str, step: int) -> None:
         if (point, step) == ("decided", STEPS // 2):
             reached.set()
-            killed.wait(60.0)
+            killed.wait(HANGS_AFTER)
 
     def kill() -> None:
-        if reached.wait(60.0):
+        if reached.wait(HANGS_AFTER):
             pid = shared.stack.workers[0].pid
             shared.stack.kill_worker(0)
             killed.set()

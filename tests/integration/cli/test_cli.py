@@ -15,6 +15,7 @@ from streams.cli.main import main
 from tests.integration import command
 from tests.integration.demos import few_steps
 from tests.integration.service import eventually
+from tests.waiting import HANGS_AFTER
 
 COMMAND = [sys.executable, "-m", "streams.cli"]
 
@@ -52,7 +53,7 @@ def up():
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(HANGS_AFTER) == 0
     eventually(lambda: all(gone(int(pid)) for pid in children.stdout.split()))
 
 
@@ -102,7 +103,7 @@ def test_a_reader_that_goes_away_is_no_error(up):
         env={**os.environ, **up},
     ) as process:
         process.stdout.close()
-        assert process.wait(60) == 0
+        assert process.wait(HANGS_AFTER) == 0
         assert process.stderr.read() == ""
 
 
@@ -125,7 +126,7 @@ def test_what_was_refused_can_be_read(up):
     records = [b"\xff\xfe", json.dumps({**charge, "users": [1], "norms": [1.0]}).encode()]
     producer = KafkaProducer(bootstrap_servers=up["TURNSTILE_KAFKA"])
     for record in records:
-        producer.send("turnstile.norms", record, partition=0).get(timeout=30)
+        producer.send("turnstile.norms", record, partition=0).get(timeout=HANGS_AFTER)
     producer.close()
 
     def rejects(*options):

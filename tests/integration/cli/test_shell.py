@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import turnstile
+from tests.waiting import HANGS_AFTER
 
 COMPLETED = """
 turnstile sta                    | status
@@ -51,7 +52,7 @@ def test_a_worker_logs_as_json_where_it_is_asked_to() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANGS_AFTER,
     )
     assert (done.returncode, done.stdout) == (75, "")
     lines = [json.loads(line) for line in done.stderr.splitlines()]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service import eventually
+from tests.waiting import HANGS_AFTER
 
 UP = [sys.executable, "-m", "streams.cli", "up", "--free-ports", "--json", "--partitions", "1"]
-WITHIN = 60.0
 
 
 def of(folder: Path) -> list[int]:
@@ -43,7 +43,7 @@ def started(
         text=True,
     ) as process:
         # Whoever waits for what it never says waits no longer than this.
-        too_late = threading.Timer(2 * WITHIN, process.kill)
+        too_late = threading.Timer(HANGS_AFTER, process.kill)
         too_late.start()
         try:
             yield process
@@ -83,7 +83,7 @@ def test_a_signal_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> N
     with started(tmp_path) as process:
         MOMENTS[moment](process, tmp_path)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN) == 0
+        assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_a_second_signal_makes_it_faster_and_leaves_nothing(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         says(process, "stopping")
         process.send_signal(signal.SIGINT)
-        assert process.wait(WITHIN) == 0
+        assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
         os.close(terminal)
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             process.send_signal(number)
-        assert process.wait(WITHIN) == 0
+        assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_under_nohup_it_outlives_the_terminal_and_when_all_is_ready_leaves_nothi
         is_ready(process, tmp_path)
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN) == 0
+        assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
 
 
@@ -126,5 +126,5 @@ def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path, demo) as process:
         says(process, "Starting 2 workers")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN) == 130
+        assert process.wait(HANGS_AFTER) == 130
         nothing_is_left(tmp_path)

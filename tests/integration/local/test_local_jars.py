@@ -12,6 +12,7 @@ import pytest
 from streams.local import LocalStackError
 from streams.local.jars import cache_directory, kafka_classpath
 from streams.local.kafka_jars import kafka_jars
+from tests.waiting import HANGS_AFTER
 
 # The two smallest: what holds for them holds for all.
 SMALL = tuple(jar for jar in kafka_jars() if jar.artifact in ("jspecify", "slf4j-simple"))
@@ -91,7 +92,7 @@ def test_processes_that_need_the_download_at_once_share_it(tmp_path: Path) -> No
         )
         for _ in range(3)
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=HANGS_AFTER)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert sum(output.count("Downloading") for output in outputs) == 1
     assert all(output.endswith("2\n") for output in outputs)

@@ -17,6 +17,7 @@ from streams.local import server as server_module
 from streams.local.broker import registered_cluster
 from streams.local.ports import LOOPBACK, free_ports, is_free
 from tests.integration.local.conftest import is_gone
+from tests.waiting import HANGS_AFTER
 
 
 def create_topic(address: str, name: str) -> None:
@@ -28,7 +29,7 @@ def create_topic(address: str, name: str) -> None:
 def produce(address: str, topic: str, *values: bytes) -> None:
     producer = KafkaProducer(bootstrap_servers=address, max_request_size=16 << 20, acks="all")
     for value in values:
-        producer.send(topic, value, partition=0).get(timeout=60)
+        producer.send(topic, value, partition=0).get(timeout=HANGS_AFTER)
     producer.close()
 
 
@@ -38,7 +39,7 @@ def consume(address: str, topic: str, count: int) -> list[bytes]:
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
     values: list[bytes] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS_AFTER
     while len(values) < count and time.monotonic() < deadline:
         for records in consumer.poll(200).values():
             values += [record.value for record in records]
@@ -61,7 +62,7 @@ def test_a_group_member_gets_its_partitions(stack: LocalStack) -> None:
         bootstrap_servers=stack.kafka,
         group_id="group",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
+        consumer_timeout_ms=1000 * HANGS_AFTER,
     )
     assert next(iter(consumer)).value == b"value"
     consumer.close()
