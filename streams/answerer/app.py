@@ -1,9 +1,9 @@
-"""The answerer: a Faust app with one agent on a topic of events, in the real world.
+"""The answerer: a Faust app that reads a topic of events, in the real world.
 
 Every instance is a consumer group of its own and reads all partitions, since a window needs them
 all. Who answers is told by the marks (``marks``), not by Kafka's groups: a second instance takes
-over, and the first one ends at its next mark. Where events are read from comes from the marks, too;
-what Faust acknowledges counts for nothing.
+over, and the first one ends at its next mark. Where events are read from comes from the marks, too:
+nothing is acknowledged to Kafka.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXIT_REFUSED, EXIT_USAGE = 1, 2
 _LOG_APPEND_TIME = 1
 _TICK_SECONDS = 0.5
 _POLL_MS = 200
-_BUFFERED_RECORDS = 1024
+_FETCHED_RECORDS = 1024
 
 
 class Intake:
@@ -88,6 +88,10 @@ class Intake:
 
     def decides(self, partition: int) -> bool:
         """Whether events of a partition are wanted: of all."""
+        return True
+
+    def has_room(self, partition: int) -> bool:
+        """Whether another event can be taken: none waits, each is taken as it comes."""
         return True
 
     async def claim(self, partitions: Sequence[int]) -> Mapping[int, int]:
@@ -156,11 +160,8 @@ class Intake:
                 "message.timestamp.type=LogAppendTime, or, if its events are in the order of "
                 'their times, write clock = "events" under [input]'
             )
-        timestamp = record.timestamp
-        # Faust has seconds, kafka-python milliseconds.
-        arrived = round(timestamp * 1000) if isinstance(timestamp, float) else timestamp
         place = Place(record.partition, record.offset)
-        self._answering.desk.take(place, record.value, arrived)
+        self._answering.desk.take(place, record.value, record.timestamp)
 
     async def _close(self) -> None:
         desk, now = self._answering.desk, time.monotonic()
@@ -182,7 +183,7 @@ class Intake:
 def create_app(config: Config, intake: Intake) -> TurnstileApp:
     """The Faust app of an answerer."""
     topic = intake.topic
-    app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _BUFFERED_RECORDS)
+    app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
     app.end = _end
     intake.end_of = app.end_of
     owned: Any = intake
@@ -200,14 +201,11 @@ def create_app(config: Config, intake: Intake) -> TurnstileApp:
 
     app.connect, app.disconnect = connect, disconnect
 
-    @app.agent(app.topic(topic, key_type=bytes, value_type=bytes, allow_empty=True))
-    async def take(stream: Any) -> None:
+    async def take(record: Any) -> None:
         with _or_end():
-            async for event in stream.noack().events():
-                message = event.message
-                app.arrived(message.partition, len(message.value or b""))
-                await intake.arrive(message)
-                event.ack()
+            await intake.arrive(record)
+
+    app.take = take
 
     @app.task(on_leader=False)
     async def keep_time() -> None:

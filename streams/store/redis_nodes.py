@@ -46,6 +46,10 @@ class Nodes(ABC):
         """The server that has a key."""
         return self._serving(await self.found(), key).client
 
+    async def ask(self, key: str, *command: Any) -> Any:
+        """What the server that has a key answers; see ``Node.ask``."""
+        return await self._serving(await self.found(), key).ask(*command)
+
     async def found(self) -> Sequence[Node]:
         """All of them, as they were found when that was asked first."""
         if self._found is None:
@@ -86,6 +90,8 @@ class Node:
         )
         self._pool.connection_class = _once(self._pool.connection_class)
         self.client = Server(connection_pool=self._pool)
+        self._asked: list[tuple[Sequence[Any], asyncio.Future[Any]]] = []
+        self._rounds: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Open all connections. After this, none is ever opened again."""
@@ -97,6 +103,37 @@ class Node:
         finally:
             for connection in opened:
                 await pool.release(connection)
+
+    async def ask(self, *command: Any) -> Any:
+        """What the server answers.
+
+        All that is asked in one turn of the event loop goes in one round trip: each of the
+        partitions that a charge goes to has a write of its own. None depends on another.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.append((command, answer))
+        if len(self._asked) == 1:
+            round_trip = asyncio.create_task(self._round_trip())
+            self._rounds.add(round_trip)
+            round_trip.add_done_callback(self._rounds.discard)
+        return await answer
+
+    async def _round_trip(self) -> None:
+        asked, self._asked = self._asked, []
+        try:
+            pipeline = self.client.pipeline(transaction=False)
+            for command, _ in asked:
+                pipeline.execute_command(*command)
+            told = await pipeline.execute(raise_on_error=False)
+        except Exception as error:
+            told = [error] * len(asked)
+        for (_, answer), one in zip(asked, told, strict=True):
+            if answer.done():
+                continue  # who asked was cancelled
+            if isinstance(one, Exception):
+                answer.set_exception(one)
+            else:
+                answer.set_result(one)
 
     async def close(self) -> None:
         """Close the connections."""

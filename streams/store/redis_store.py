@@ -9,8 +9,11 @@ by then.
 
 from __future__ import annotations
 
+import hashlib
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +23,7 @@ from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
     NoPermissionError,
+    NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -74,7 +78,6 @@ class RedisStore(Store):
                 f"{self.address!r} is no address of a Redis: write redis://host:port/0"
             ) from None
         self._prefix = prefix
-        self._scripts: dict[str, Any] = {}
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -289,14 +292,13 @@ class RedisStore(Store):
     ) -> Any:
         """Run one of the scripts."""
         named = [self._key(partition, key) for key in keys]
-
-        def asked(server: Server) -> Awaitable[Any]:
-            if name not in self._scripts:
-                self._scripts[name] = server.register_script(_source(name))
-            called: Awaitable[Any] = self._scripts[name](named, arguments, client=server)
-            return called
-
-        return await self._ask(partition, asked)
+        source, digest = _script(name)
+        call = len(named), *named, *arguments
+        with self._reaching(partition):
+            try:
+                return await self._nodes.ask(named[0], "EVALSHA", digest, *call)
+            except NoScriptError:  # this server sees it for the first time
+                return await self._nodes.ask(named[0], "EVAL", source, *call)
 
     async def _at_once(self, partition: int, *commands: tuple[Any, ...]) -> Any:
         """What they answer, as of one moment. The second word of each is the name of a key."""
@@ -312,8 +314,13 @@ class RedisStore(Store):
 
     async def _ask(self, partition: int, asked: Callable[[Server], Any]) -> Any:
         """What the server that has a partition answers."""
-        try:
+        with self._reaching(partition):
             return await asked(await self._nodes.of(self._key(partition, "meta")))
+
+    @contextmanager
+    def _reaching(self, partition: int) -> Iterator[None]:
+        try:
+            yield
         except (RedisError, OSError) as error:
             raise self._unavailable(f"partition {partition}", error) from error
 
@@ -361,10 +368,13 @@ async def _memory_settings(server: Server) -> tuple[str | None, str | None] | No
         return None
 
 
-def _source(name: str) -> str:
+@cache
+def _script(name: str) -> tuple[str, str]:
+    """The text of one of the scripts, and by what Redis knows it."""
     scripts = resources.files("streams.store").joinpath("lua")
     guard = "" if name == "claim" else scripts.joinpath("guard.lua").read_text()
-    return guard + scripts.joinpath(f"{name}.lua").read_text()
+    source = guard + scripts.joinpath(f"{name}.lua").read_text()
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The worker: a Faust app with one agent on the topic `norms`, in the real world.
+"""The worker: a Faust app that reads the topic `norms`, in the real world.
 
-The agent hands each record to the partition it came from and acknowledges nothing by itself: a
-record is done when its batch is in Redis. All that is unexpected ends the worker.
+Each record goes to the partition it came from, and is done when its batch is in Redis: nothing is
+acknowledged to Kafka. All that is unexpected ends the worker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("turnstile.worker")
 
-_BUFFERED_RECORDS = 256
+_FETCHED_RECORDS = 256
 _SESSION_SECONDS = 6.0
 
 
 class _Record:
-    """A Faust event as a record of the log."""
+    """A record of aiokafka as one of the log."""
 
-    __slots__ = ("_event", "_metrics", "_traces", "leader_epoch", "offset", "value")
+    __slots__ = ("_fetched", "_metrics", "_traces", "leader_epoch", "offset", "value")
 
-    def __init__(self, event: Any, metrics: Metrics, traces: DecisionTraces | None) -> None:
-        self._event, self._metrics, self._traces = event, metrics, traces
-        self.offset: int = event.message.offset
-        self.value: bytes | None = event.message.value
-        self.leader_epoch: int = event.message.checksum  # see ``kafka.batches``
+    def __init__(self, fetched: Any, metrics: Metrics, traces: DecisionTraces | None) -> None:
+        self._fetched, self._metrics, self._traces = fetched, metrics, traces
+        self.offset: int = fetched.offset
+        self.value: bytes | None = fetched.value
+        self.leader_epoch: int = fetched.checksum  # see ``kafka.batches``
 
     def done(self) -> None:
-        self._event.ack()
-        message = self._event.message
-        self._metrics.applied(message.partition, message.timestamp, time.time())
+        fetched = self._fetched
+        written = None if fetched.timestamp is None else fetched.timestamp / 1000
+        self._metrics.applied(fetched.partition, written, time.time())
         if self._traces is not None:
-            self._traces.kept(message.partition, message.offset)
+            self._traces.kept(fetched.partition, fetched.offset)
 
 
 def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
@@ -131,7 +131,7 @@ def _faust_app(config: Config) -> TurnstileApp:
         config,
         f"{config.prefix}worker",
         config.topic(NORMS),
-        _BUFFERED_RECORDS,
+        _FETCHED_RECORDS,
         consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
         broker_session_timeout=_SESSION_SECONDS,
         broker_heartbeat_interval=_SESSION_SECONDS / 3,
@@ -167,29 +167,18 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 
-    @app.agent(app.topic(app.norms_topic, key_type=bytes, value_type=bytes, allow_empty=True))
-    async def decide(stream: Any) -> None:
-        # Faust would start the agent again, without the record that it had in hand.
-        with _or_end(app, "the stream"):
-            async for event in stream.noack().events():
-                message = event.message
-                if message.generation_id == app.consumer_generation_id:
-                    app.arrived(message.partition, len(message.value or b""))
-                    if traces is not None:
-                        traces.arrived(message.partition, message.offset, _listed(message.headers))
-                    await owned.arrive(message.partition, _Record(event, metrics, traces))
+    async def take(fetched: Any) -> None:
+        with _or_end(app, "taking records"):
+            if traces is not None:
+                traces.arrived(fetched.partition, fetched.offset, fetched.headers)
+            await owned.arrive(fetched.partition, _Record(fetched, metrics, traces))
+
+    app.take = take
 
     @app.on_partitions_revoked.connect
     async def suspend(*_: Any, **__: Any) -> None:
         with _or_end(app, "suspending the partitions"):
             await owned.suspend()
-
-
-def _listed(headers: Any) -> Iterable[tuple[str, bytes | None]]:
-    """Headers as Kafka has them, which Faust may give as a mapping."""
-    listed: Iterable[tuple[str, bytes | None]]
-    listed = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return listed
 
 
 @contextmanager

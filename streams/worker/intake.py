@@ -36,6 +36,11 @@ class Intake:
         return len(self._arrived)
 
     @property
+    def has_room(self) -> bool:
+        """Whether a record that arrives is queued at once."""
+        return self._bytes < ARRIVED_BYTES
+
+    @property
     def gap(self) -> int | None:
         """The offset of the record that waits first, if it is beyond the next one."""
         first = self.first
@@ -51,7 +56,7 @@ class Intake:
     async def arrive(self, record: LogRecord) -> None:
         """Queue a record, as soon as there is room."""
         fetch = self._fetch
-        while self._bytes >= ARRIVED_BYTES and fetch == self._fetch:
+        while not self.has_room and fetch == self._fetch:
             self._room.clear()
             await self._room.wait()
         if self._closed or fetch != self._fetch:
@@ -66,7 +71,8 @@ class Intake:
             return True
         self._wake.clear()
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):  # ``wait_for`` would make a task of it
+                await self._wake.wait()
         except TimeoutError:
             return False
         return True

@@ -124,6 +124,10 @@ class Partitions:
         owned = self._owned.get(partition)
         return owned is not None and owned.processor.state is not State.STOPPED
 
+    def has_room(self, partition: int) -> bool:
+        """Whether more records of a partition that is decided can wait."""
+        return self._owned[partition].processor.intake.has_room
+
     def views(self) -> list[PartitionView]:
         """Every partition that was given to this worker, as it is now."""
         held = [

@@ -16,14 +16,14 @@ from streams.worker.kafka.connection import credentials
 from streams.worker.kafka.transport import NoTables, TurnstileApp
 
 
-def new_app(config: Config, name: str, topic: str, buffered: int, **settings: Any) -> TurnstileApp:
+def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
     """An app that reads a topic.
 
     Args:
         config: where Kafka is.
         name: its consumer group.
         topic: what it reads.
-        buffered: how many records Faust keeps between the fetch and the agent.
+        at_once: how many records are taken at most of what was fetched.
         settings: more of Faust's.
 
     Raises:
@@ -42,8 +42,7 @@ def new_app(config: Config, name: str, topic: str, buffered: int, **settings: An
         key_serializer="raw",
         value_serializer="raw",
         consumer_auto_offset_reset="none",  # an offset that the log does not have is no start
-        broker_max_poll_records=buffered,
-        stream_buffer_maxsize=buffered,
+        broker_max_poll_records=at_once,
         **settings,
     )
     app.norms_topic = topic

@@ -3,11 +3,13 @@
 Faust seeks to the consumer group's committed offsets after every rebalance. Here the offset comes
 from Redis, together with the ownership of the partition: ``seek_to_committed`` claims.
 
-Faust buffers so many records of a partition, however large they are: ``_getmany`` fetches nothing
-more of a partition while too much of it is on its way to the processor.
+Faust takes each record by itself through tasks, a queue, a stream and an agent: of the partitions
+that a charge goes to, the first was decided, and its decision on its way, before the next arrived.
+``_getmany`` hands all that a fetch brought to the app at once, and leaves nothing to Faust. It
+fetches nothing more of a partition that has no room.
 
-Faust also sleeps for a second whenever the buffers of all its partitions are full, which with few
-partitions is the normal state under load: ``_wait_next_records`` waits for milliseconds instead.
+Faust also sleeps for a second whenever it has no partition to ask for: ``_wait_next_records`` waits
+for milliseconds instead.
 
 Whatever cannot be fetched ends the worker, above all an offset that the log does not have: the
 claim that follows finds out why.
@@ -15,8 +17,9 @@ claim that follows finds out why.
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain
 from typing import Any, cast
 
 import faust
@@ -32,8 +35,6 @@ _PAUSE = 0.005  # seconds
 _FETCH_WAIT_MS = 100
 """That a broker without new records keeps a fetch, and with it all that is asked after it: a claim
 asks where the log begins and ends. With Faust's 1.5 seconds, failing over took that much longer."""
-_UNDER_WAY_BYTES = 32 * 1024 * 1024
-"""Of a partition, between the fetch and the processor; a fetch brings more on top of it."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -46,13 +47,17 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
         return consumer
 
+    async def getmany(self, active_partitions: Any, timeout: float) -> Any:
+        """What was fetched, asked of the loop of this thread without Faust's queue of calls."""
+        consumer = self._ensure_consumer()
+        fetch = self._fetch_records(
+            consumer, active_partitions, timeout=timeout, max_records=consumer._max_poll_records
+        )
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(fetch, self.thread_loop))
+
 
 class ClaimingConsumer(driver.Consumer):
     """A consumer whose position comes from the owner's claim."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._under_way: Counter[int] = Counter()  # bytes by partition
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -64,7 +69,6 @@ class ClaimingConsumer(driver.Consumer):
             while True:
                 assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
                 positions = await app.owned.claim([tp.partition for tp in assigned])
-                self._under_way.clear()  # whatever was, is fetched again
                 seeks = {
                     tp: positions[tp.partition] for tp in assigned if tp.partition in positions
                 }
@@ -78,10 +82,6 @@ class ClaimingConsumer(driver.Consumer):
             # Faust would log it and go on from wherever the consumer is.
             app.end(f"cannot claim the assigned partitions: {error}", error)
 
-    def arrived(self, partition: int, size: int) -> None:
-        """Say that a record has left Faust's buffers."""
-        self._under_way[partition] = max(0, self._under_way[partition] - size)
-
     def end_of(self, partition: int) -> int | None:
         """Where the log of a partition ended when it was last fetched from."""
         app = cast(TurnstileApp, self.app)
@@ -93,25 +93,29 @@ class ClaimingConsumer(driver.Consumer):
 
     async def _wait_next_records(self, timeout: float) -> Any:
         if self.flow_active and not self._get_active_partitions():
-            await self.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE)
             return {}, self._get_active_partitions()
         return await super()._wait_next_records(timeout)
 
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         app = cast(TurnstileApp, self.app)
-        wanted = {
-            tp
-            for tp in active_partitions
-            if app.owned.decides(tp.partition) and self._under_way[tp.partition] < _UNDER_WAY_BYTES
-        }
+        decided = {tp for tp in active_partitions if app.owned.decides(tp.partition)}
+        wanted = {tp for tp in decided if app.owned.has_room(tp.partition)}
         if not wanted:
-            await self.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE)
             return {}
+        fetched = await self._fetched(wanted, timeout if wanted == decided else _PAUSE)
+        generation = app.consumer_generation_id
+        for record in chain.from_iterable(fetched.values()):
+            if generation != app.consumer_generation_id:
+                break  # while there was no room, a rebalance came: the rest is fetched again
+            await app.take(record)
+        return {}
+
+    async def _fetched(self, wanted: set[TP], timeout: float) -> Any:
+        app = cast(TurnstileApp, self.app)
         try:
-            fetched = await super()._getmany(wanted, timeout)
-            for tp, records in fetched.items():
-                self._under_way[tp.partition] += sum(len(r.value or b"") for r in records)
-            return fetched
+            return await super()._getmany(wanted, timeout)
         except self.consumer_stopped_errors:
             raise
         except NoOffsetForPartitionError:
@@ -134,30 +138,32 @@ class ClaimingTransport(driver.Transport):
 
 
 class TurnstileApp(faust.App):
-    """A Faust app that knows how to claim partitions."""
+    """A Faust app that knows how to claim partitions, and reads one topic.
+
+    Attributes:
+        take: what becomes of a record of the topic, as aiokafka has it; it may wait for room.
+    """
 
     norms_topic: str
     owned: Partitions
     end: End
     connect: Hook
     disconnect: Hook
+    take: Callable[[Any], Awaitable[None]]
 
     async def on_start(self) -> None:
-        """Connect to what the app needs before anything is consumed."""
+        """Connect to what the app needs before anything is consumed, and ask for the topic."""
         try:
             await self.connect()
         except Exception as error:
             self.end(f"cannot start: {error}", error)
+        self.topics.add(self.topic(self.norms_topic, acks=False))
         await super().on_start()
 
     async def on_stop(self) -> None:
         """Give the connections back."""
         await super().on_stop()
         await self.disconnect()
-
-    def arrived(self, partition: int, size: int) -> None:
-        """Say that a record has left Faust's buffers."""
-        cast(ClaimingConsumer, self.consumer).arrived(partition, size)
 
     def end_of(self, partition: int) -> int | None:
         """Where the log of a partition ends, as far as is known."""

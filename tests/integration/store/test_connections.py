@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from streams.local import RedisServer
-from streams.store.port import StoreUnavailable
+from streams.store.port import StoreUnavailable, Verdict
 from streams.store.redis_nodes import CONNECTIONS
 from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, P, commit
@@ -56,6 +56,40 @@ def test_all_connections_are_there_before_the_first_claim(tmp_path):
             opened = client.info("stats")["total_connections_received"]
             await asyncio.gather(*(store.owner(partition) for partition in range(5 * CONNECTIONS)))
             assert client.info("stats")["total_connections_received"] == opened
+
+    with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        asyncio.run(scenario(server, client))
+
+
+def test_what_is_written_at_once_goes_in_one_round_trip_with_a_verdict_for_each(tmp_path):
+    """A charge goes to all partitions; one that is not owned here takes nobody along."""
+
+    async def scenario(server, client):
+        async with RedisStore(server.url, "t.") as store:
+            await store.connect()
+            claimed = [await Owner(store, "a", partition).claim() for partition in range(3)]
+            other = await Owner(store, "b", 1).claim()
+            assert await commit(claimed[0], 0, 1) is Verdict.OK  # Redis knows the script now
+            asked = client.info("stats")["total_reads_processed"]
+            verdicts = await asyncio.gather(
+                commit(claimed[0], 1, 2), commit(claimed[1], 0, 1), commit(claimed[2], 0, 1)
+            )
+            assert client.info("stats")["total_reads_processed"] == asked + 2  # with this INFO
+            assert verdicts == [Verdict.OK, Verdict.FENCED, Verdict.OK]
+            assert await commit(other, 0, 1) is Verdict.OK
+
+    with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        asyncio.run(scenario(server, client))
+
+
+def test_a_redis_that_forgot_its_scripts_is_told_them_again(tmp_path):
+    async def scenario(server, client):
+        async with RedisStore(server.url, "t.") as store:
+            await store.connect()
+            holding = await Owner(store, "a").claim()
+            for first in range(2):
+                client.script_flush()
+                assert await commit(holding, first, first + 1) is Verdict.OK
 
     with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
         asyncio.run(scenario(server, client))

@@ -1,4 +1,4 @@
-"""Claims and rebalances, as the consumer sees them."""
+"""Claims, rebalances and fetches, as the consumer sees them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import pytest
 from aiokafka.errors import IllegalStateError
+from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from streams.worker.kafka.transport import ClaimingConsumer
@@ -17,7 +19,6 @@ class Consumer(ClaimingConsumer):
 
     def __init__(self) -> None:
         self.app = SimpleNamespace(norms_topic="norms", owned=self, end=self._end)
-        self._under_way = {0: 1}
         self.assigned = {TP("norms", 0), TP("norms", 1), TP("others", 0)}
         self.claimed: list[list[int]] = []
         self.sought: dict[TP, int] = {}
@@ -45,4 +46,78 @@ def test_a_partition_that_is_gone_before_it_is_sought_ends_nothing() -> None:
     assert asyncio.run(consumer.seek_to_committed()) == {TP("norms", 0): 10}
     assert consumer.sought == {TP("norms", 0): 10}
     assert consumer.claimed == [[0, 1], [0]]
-    assert not consumer._under_way
+
+
+class Fetching(Consumer):
+    """One to which every fetch brings two records of each partition that is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.app.consumer_generation_id = 1
+        self.app.take = self.take
+        self.stopped: set[int] = set()
+        self.full: set[int] = set()
+        self.taken: list[str] = []
+        self.waited: list[float] = []
+        self.rebalance_after = ""
+
+    def decides(self, partition: int) -> bool:
+        return partition not in self.stopped
+
+    def has_room(self, partition: int) -> bool:
+        return partition not in self.full
+
+    async def take(self, record: str) -> None:
+        self.taken.append(record)
+        if record == self.rebalance_after:
+            self.app.consumer_generation_id += 1
+
+    async def fetch(self, seconds: float = 1.0) -> list[str]:
+        self.taken.clear()
+        left = await self._getmany({TP("norms", number) for number in range(3)}, seconds)
+        assert left == {}  # for Faust, which would take them once more
+        return self.taken
+
+
+@pytest.fixture
+def fetching(monkeypatch: pytest.MonkeyPatch) -> Fetching:
+    async def fetched(self: Fetching, wanted: set[TP], timeout: float) -> dict[TP, list[str]]:
+        self.waited.append(timeout)
+        return {tp: [f"{tp.partition}/{offset}" for offset in range(2)] for tp in sorted(wanted)}
+
+    monkeypatch.setattr(driver.Consumer, "_getmany", fetched)
+    return Fetching()
+
+
+def test_all_that_a_fetch_brings_is_taken_in_its_order(fetching: Fetching) -> None:
+    assert asyncio.run(fetching.fetch()) == ["0/0", "0/1", "1/0", "1/1", "2/0", "2/1"]
+
+
+def test_nothing_is_fetched_where_nothing_is_decided_or_there_is_no_room(
+    fetching: Fetching,
+) -> None:
+    fetching.stopped, fetching.full = {0}, {1}
+    assert asyncio.run(fetching.fetch()) == ["2/0", "2/1"]
+    fetching.full = {1, 2}
+    assert asyncio.run(fetching.fetch()) == []
+
+
+def test_who_has_no_room_is_asked_again_soon_however_quiet_the_others_are(
+    fetching: Fetching,
+) -> None:
+    asyncio.run(fetching.fetch(1.0))
+    fetching.stopped = {0}
+    asyncio.run(fetching.fetch(1.0))
+    fetching.full = {1}
+    asyncio.run(fetching.fetch(1.0))
+    at_rest, without_one, with_one_full = fetching.waited
+    assert at_rest == without_one == 1.0
+    assert with_one_full < 0.1
+
+
+def test_what_is_left_of_a_fetch_after_a_rebalance_is_not_taken(fetching: Fetching) -> None:
+    fetching.rebalance_after = "0/1"
+    assert asyncio.run(fetching.fetch()) == ["0/0", "0/1"]
+    assert len(asyncio.run(fetching.fetch())) == 2
+    fetching.rebalance_after = ""
+    assert len(asyncio.run(fetching.fetch())) == 6
