@@ -1,7 +1,10 @@
 """How what a partition costs grows: with users, runs, datasets and partitions.
 
     python -m tests.benchmarks.scale                # in this process, by processor time
+    python -m tests.benchmarks.scale --only users --users 10000000
     python -m tests.benchmarks.scale --service      # a real broker, Redis and workers, by the clock
+    python -m tests.benchmarks.scale --service --partitions 128 256 --workers 1 2 4
+    python -m tests.benchmarks.scale --service --partitions 16 --enrolled 10000000
 
 In this process there is no broker and no Redis: what is told is what a worker computes, in seconds
 of its processor, so that other work on the machine does not count. The layout is that of users over
@@ -18,21 +21,28 @@ from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
+import redis
 from rich.console import Console
 from rich.table import Table
 
 from streams import Turnstile
+from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.offline.moves import Landing, departure
 from streams.offline.receipts import Head
+from streams.operations.status import read_owners
 from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.partitioner import partitions_of
+from tests.benchmarks.servers import resident_bytes, wait_until
 
 _A_RECORD = 4096
 _UNIT = 2**44
 _TOPIC = bytes(range(16))
 _FEW_USERS, _STEPS = 20, 30
+_ENROLLED_AT_ONCE = 65_536
+_CLAIMED_WITHIN = 600.0  # seconds
+_PARTS = ("users", "runs", "datasets", "moving", "layout")
 
 
 def main() -> None:
@@ -42,20 +52,29 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 100, 1000])
     parser.add_argument("--datasets", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--layout", type=int, default=10**7, help="users that are laid out")
+    parser.add_argument("--only", choices=_PARTS, help="of what is measured in this process")
     parser.add_argument("--service", action="store_true")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--enrolled", type=int, default=_FEW_USERS, help="users of the service")
     options = parser.parse_args()
     console = Console(width=110)
     if options.service:
-        rows = [_service(p, w) for p in options.partitions for w in options.workers]
+        shapes = [(p, w) for p in options.partitions for w in options.workers]
+        rows = (_service(*shape, options.enrolled) for shape in shapes)
         console.print(_table("A step of 20 users", _SERVICE, rows))
         return
-    console.print(_table("Users of a partition", _USERS, map(_users, options.users)))
-    console.print(_table("Runs of a partition", _RUNS, map(_runs, options.runs)))
-    console.print(_table("Datasets of a partition", _DATASETS, map(_datasets, options.datasets)))
-    console.print(_table("Moving", _MOVE, [_move(n) for n in options.users]))
-    console.print(_table("Layout", _LAYOUT, _layout(options.layout)))
+    tables = {
+        "users": lambda: _table("Users of a partition", _USERS, map(_users, options.users)),
+        "runs": lambda: _table("Runs of a partition", _RUNS, map(_runs, options.runs)),
+        "datasets": lambda: _table(
+            "Datasets of a partition", _DATASETS, map(_datasets, options.datasets)
+        ),
+        "moving": lambda: _table("Moving", _MOVE, map(_move, options.users)),
+        "layout": lambda: _table("Layout", _LAYOUT, _layout(options.layout)),
+    }
+    for part in [options.only] if options.only else _PARTS:
+        console.print(tables[part]())
 
 
 _USERS = (
@@ -174,11 +193,24 @@ def _layout(count: int) -> Iterator[Sequence[object]]:
             )
 
 
-_SERVICE = ("partitions", "workers", "p50 ms", "p90 ms", "decisions/s")
+_SERVICE = (
+    "partitions",
+    "workers",
+    "users",
+    "p50 ms",
+    "p90 ms",
+    "decisions/s",
+    "claimed s",
+    "MB/worker",
+    "Redis MB",
+)
 
 
-def _service(partitions: int, workers: int) -> Sequence[object]:
-    """Steps of 20 users, one after the other, over all partitions of a real service."""
+def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
+    """Steps of 20 users, one after the other, over all partitions of a real service.
+
+    Before them everybody is charged once; behind them all workers are killed, and claim again.
+    """
     users = np.arange(_FEW_USERS)
     with (
         LocalStack(workers=workers, partitions=partitions) as stack,
@@ -186,6 +218,9 @@ def _service(partitions: int, workers: int) -> Sequence[object]:
     ):
         client.create_dataset("d", budget=1e5)
         run = client.run("d", "r")
+        for first in range(0, enrolled, _ENROLLED_AT_ONCE):
+            some = np.arange(first, min(first + _ENROLLED_AT_ONCE, enrolled))
+            run.charge(some, np.ones(len(some)), noise_stddev=100.0)
         for _ in range(3):
             run.charge(users, np.ones(_FEW_USERS), noise_stddev=100.0)
         took = []
@@ -193,9 +228,38 @@ def _service(partitions: int, workers: int) -> Sequence[object]:
             began = time.perf_counter()
             run.charge(users, np.ones(_FEW_USERS), noise_stddev=100.0)
             took.append((time.perf_counter() - began) * 1e3)
+        resident = [resident_bytes(worker.pid) for worker in stack.workers if worker.pid]
+        with redis.Redis.from_url(stack.redis) as server:
+            kept = server.info("memory")["used_memory"]
+        claimed = _seconds_to_claim(stack)
     p90 = sorted(took)[int(0.9 * len(took))]
     rate = partitions * len(took) / (sum(took) / 1e3)
-    return partitions, workers, f"{median(took):.1f}", f"{p90:.1f}", f"{rate:,.0f}"
+    return (
+        partitions,
+        workers,
+        f"{enrolled:,}",
+        f"{median(took):.1f}",
+        f"{p90:.1f}",
+        f"{rate:,.0f}",
+        f"{claimed:.1f}",
+        f"{median(resident) / 1e6:.0f}",
+        f"{kept / 1e6:.1f}",
+    )
+
+
+def _seconds_to_claim(stack: LocalStack) -> float:
+    """From the death of all workers until others own every partition, their start included."""
+    config = Config(kafka=stack.kafka, redis=stack.redis, prefix=stack.prefix)
+    before, began = read_owners(config, stack.partitions), time.perf_counter()
+    for worker in stack.workers:
+        worker.kill()
+
+    def is_claimed() -> bool:
+        owners = read_owners(config, stack.partitions)
+        return all(now != old for now, old in zip(owners, before, strict=True))
+
+    wait_until(is_claimed, _CLAIMED_WITHIN, stack.check)
+    return time.perf_counter() - began
 
 
 def _ledger() -> Ledger:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,15 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from streams.config import Config
+from streams.cli.main import main
+from streams.config import environment_names
+from streams.topics.answers import ANSWER_SETTINGS, ANSWER_TOPICS
 from streams.topics.topics import SETTINGS
 from tests.readme import TOP
 
 FOLDER = TOP / "deploy" / "kubernetes"
 KUSTOMIZED = "kustomization.yaml"
+OVERLAYS = ("overlays/example", "overlays/secure")
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed, which builds overlays"
 )
@@ -59,7 +61,7 @@ def _with_selector(manifest: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.process
 @needs_kubectl
-@pytest.mark.parametrize("folder", ["base", "overlays/example", "strimzi"])
+@pytest.mark.parametrize("folder", ["base", *OVERLAYS, "strimzi"])
 def test_kustomize_builds(folder: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER / folder)],
@@ -77,13 +79,26 @@ def test_kustomize_builds(folder: str) -> None:
 
 
 def test_settings_are_those_that_a_worker_reads() -> None:
-    known = {f"TURNSTILE_{setting.name.upper()}" for setting in fields(Config)}
-    for folder in ("base", "overlays/example"):
+    known = environment_names()
+    for folder in ("base", *OVERLAYS):
         config = yaml.safe_load((FOLDER / folder / KUSTOMIZED).read_text())
         (generated,) = config["configMapGenerator"]
         named = {literal.partition("=")[0] for literal in generated["literals"]}
         assert named <= known
     assert {variable["name"] for variable in WORKER["env"]} <= known
+
+
+def test_files_that_settings_name_are_mounted() -> None:
+    folder = FOLDER / "overlays" / "secure"
+    config = yaml.safe_load((folder / KUSTOMIZED).read_text())
+    literals = config["configMapGenerator"][0]["literals"]
+    patch = yaml.safe_load((folder / "secrets.yaml").read_text())["spec"]["template"]["spec"]
+    (container,) = patch["containers"]
+    assert container["name"] == WORKER["name"]
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    named = {literal.partition("=")[2] for literal in literals if "=/" in literal}
+    assert {path.rpartition("/")[0] for path in named} == mounted.keys()
+    assert {volume["name"] for volume in patch["volumes"]} == set(mounted.values())
 
 
 def test_a_redis_with_its_password_comes_from_a_secret() -> None:
@@ -122,10 +137,23 @@ def test_a_worker_has_no_rights_and_writes_nowhere() -> None:
     assert f"USER {user}" in dockerfile
 
 
-def test_topics_have_the_settings_that_workers_compare() -> None:
-    found = {topic["metadata"]["name"]: topic["spec"] for topic in manifests(FOLDER / "strimzi")}
-    assert found.keys() == {f"turnstile.{name}" for name in SETTINGS}
-    for name, settings in SETTINGS.items():
+def test_topics_have_the_settings_that_workers_and_answerers_compare() -> None:
+    found = {
+        topic["metadata"]["name"]: topic["spec"]
+        for topic in manifests(FOLDER / "strimzi")
+        if topic["kind"] == "KafkaTopic"
+    }
+    wanted = {name: (settings, 64) for name, settings in SETTINGS.items()}
+    wanted |= dict.fromkeys(ANSWER_TOPICS, (ANSWER_SETTINGS, 1))
+    assert found.keys() == {f"turnstile.{name}" for name in wanted}
+    for name, (settings, partitions) in wanted.items():
         spec = found[f"turnstile.{name}"]
         assert spec["config"] == {**settings, "min.insync.replicas": "2"}
-        assert (spec["partitions"], spec["replicas"]) == (64, 3)
+        assert (spec["partitions"], spec["replicas"]) == (partitions, 3)
+
+
+def test_users_have_the_rights_of_their_roles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acl", "--format", "strimzi"]) == 0
+    printed = capsys.readouterr().out.replace("cluster: CLUSTER", "cluster: kafka")
+    users = (user for user in manifests(FOLDER / "strimzi") if user["kind"] == "KafkaUser")
+    assert list(users) == list(yaml.safe_load_all(printed))

@@ -1,0 +1,157 @@
+"""What docs/operations.md tells operators to do, done while trainers go on: nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from streams.local import KafkaBroker, LocalStack, RedisServer
+from streams.local.broker import new_cluster_id
+from streams.local.ports import LOOPBACK, free_ports
+from tests.chaos.lanes import Lane, check_told, lanes_of_a_training, wait_for_decisions
+from tests.integration.redis_failover import client_of, meta_of, version
+from tests.integration.service import IMPATIENT_WORKER, Service
+from tests.waiting import eventually
+
+PARTITIONS = 2
+REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers
+
+
+@contextmanager
+def training(service: Service) -> Iterator[list[Lane[Any]]]:
+    """Trainers of every kind, which ask again until they are answered."""
+    config = replace(service.config, timeout=8.0)
+    lanes = lanes_of_a_training(config, random.randrange(10**9), 0.1)
+    for lane in lanes:
+        lane.start()
+    try:
+        wait_for_decisions(lanes)
+        yield lanes
+    finally:
+        stop(lanes)
+
+
+def stop(lanes: list[Lane[Any]]) -> None:
+    for lane in lanes:
+        lane.stop(60.0)
+
+
+def audit(service: Service, lanes: list[Lane[Any]]) -> None:
+    """All of it is as the auditor has it, and as the trainers were told."""
+    wait_for_decisions(lanes)
+    stop(lanes)
+    assert check_told(service.audit(), lanes) > 6 * len(lanes)
+
+
+def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
+    servers: LocalStack, tmp_path: Path
+) -> None:
+    """It is told to follow nobody before the workers stop, which is too early."""
+    shared: dict[str, Any] = {
+        "kafka": servers.kafka,
+        "prefix": f"move-{random.randrange(10**9)}.",
+        "partitions": PARTITIONS,
+        "worker_command": IMPATIENT_WORKER,
+    }
+    key = meta_of(shared["prefix"], 0)
+    with (
+        RedisServer(tmp_path / "1") as old,
+        RedisServer(tmp_path / "2") as new,
+        LocalStack(**shared, redis=old.url) as before,
+        closing(Service(before)) as service,
+        training(service) as lanes,
+    ):
+        with client_of(new) as client:
+            client.replicaof(LOOPBACK, old.port)
+            eventually(lambda: client.info("replication")["master_link_status"] == "up")
+            client.replicaof("NO", "ONE")
+        wait_for_decisions(lanes)
+        for worker in before.workers:
+            worker.stop()
+        assert version(new, key) < version(old, key)
+        with (
+            LocalStack(**shared, redis=new.url) as after,
+            closing(Service(after)) as moved,
+        ):
+            audit(moved, lanes)
+
+
+def broker(directory: Path, number: int, cluster: str, controller: int) -> KafkaBroker:
+    """The first one has the controller; others only keep copies."""
+    (port,) = free_ports(1)
+    listeners = f"PLAINTEXT://{LOOPBACK}:{port}"
+    settings = {"node.id": str(number), "controller.quorum.voters": f"1@{LOOPBACK}:{controller}"}
+    if number == 1:
+        listeners += f",CONTROLLER://{LOOPBACK}:{controller}"
+    else:
+        settings["process.roles"] = "broker"
+    return KafkaBroker(
+        directory / str(number),
+        port=port,
+        heap="256m",
+        cluster=cluster,
+        settings={**settings, "listeners": listeners},
+    )
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
+    """One that runs, and two that may join it."""
+    cluster, (controller,) = new_cluster_id(), free_ports(1)
+    known = [broker(tmp_path, number, cluster, controller) for number in (1, 2, 3)]
+    try:
+        known[0].start()
+        yield known
+    finally:
+        for each in known:
+            each.kill()
+
+
+def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
+    brokers: list[KafkaBroker], servers: LocalStack
+) -> None:
+    first, second, third = brokers
+    with (
+        LocalStack(
+            kafka=first.address,
+            redis=servers.redis,
+            prefix=f"brokers-{random.randrange(10**9)}.",
+            partitions=PARTITIONS,
+            worker_command=IMPATIENT_WORKER,
+        ) as stack,
+        closing(Service(stack)) as service,
+        closing(KafkaAdminClient(bootstrap_servers=first.address)) as admin,
+        training(service) as lanes,
+    ):
+        for joining in (second, third):
+            joining.start()
+        topics = {topic["name"]: topic["partitions"] for topic in admin.describe_topics()}
+        everywhere = {
+            TopicPartition(name, partition["partition_index"]): list(REPLICAS)
+            for name, partitions in topics.items()
+            for partition in partitions
+        }
+        refused = admin.alter_partition_reassignments(everywhere)
+        assert not any(refused.values())
+        eventually(lambda: set(copies(admin)) == {len(REPLICAS)})
+        two = {"min.insync.replicas": "2"}
+        kinds = [ConfigResource(ConfigResourceType.TOPIC, name, two) for name in topics]
+        admin.alter_configs(kinds)
+        admin.elect_leaders(0)  # preferred ones: the second broker leads everything now
+        wait_for_decisions(lanes)
+        second.kill()
+        audit(service, lanes)
+
+
+def copies(admin: KafkaAdminClient) -> list[int]:
+    """Of each partition of each topic, those in sync."""
+    found = admin.describe_topics()
+    return [len(partition["isr_nodes"]) for topic in found for partition in topic["partitions"]]
