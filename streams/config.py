@@ -99,7 +99,7 @@ class Config:
     health: str = (
         ""  # host:port on which a worker or answerer answers /healthz, /metrics and the like
     )
-    log_format: str = LOG_FORMATS[0]  # of a worker's log: one of LOG_FORMATS
+    log_format: str = LOG_FORMATS[0]  # of the log of a worker or answerer
     traces: str = ""  # "otel": spans by the API of OpenTelemetry, where it is installed
     dashboard_password: str = _secret()  # for what the dashboard shows of people
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs

@@ -35,8 +35,9 @@ def buyers(events: pd.DataFrame, answers: pd.DataFrame) -> None:
         f"mean error {noise * mean_of * longer:.1f}"
     )
     late = off[off.index >= pd.Timestamp("1998-01-01", tz="UTC")]
-    standard_error = noise / math.sqrt(len(late))
-    print(f"  in 1998 {late.mean():+.1f} a day on average, standard error {standard_error:.1f}")
+    if len(late):
+        error = noise / math.sqrt(len(late))
+        print(f"  in 1998 {late.mean():+.1f} a day on average, standard error {error:.1f}")
 
 
 def spending(events: pd.DataFrame, answers: pd.DataFrame) -> None:

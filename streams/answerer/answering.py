@@ -29,7 +29,7 @@ from streams.answerer.marks import History, Mark, Superseded
 from streams.answerer.pricing import WorstCase, noises
 from streams.answerer.questions import Questions, UnusableQueries
 from streams.answerer.records import PrivateAnswer, answer_of
-from streams.queries.answerer import QueryAnswerer
+from streams.queries.answerer import ChargedUsers, QueryAnswerer
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 
@@ -55,6 +55,8 @@ class Answering:
 
     Attributes:
         desk: what is known of the input.
+        last_charge: who was charged for the last window, and what was decided: sensitive. None
+            before the first.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Answering:
         self._journal = journal
         self._announce = announce
         self._noise = noise
+        self.last_charge: ChargedUsers | None = None
         self._history = History()
         self._owner = uuid4().hex
         self._said: dict[Unreadable, int] = {}
@@ -169,6 +172,7 @@ class Answering:
         answered = asked.answered(
             np.atleast_1d(release.value), release.noise_stddev, self.questions.confidence
         )
+        self.last_charge = answerer.last_charge
         desk.close(window)
         left = self._worst_case.left(desk.calendar.numbers, window.query)
         answer = answer_of(self.questions, window, release, answered, left)

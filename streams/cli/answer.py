@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from streams.answerer.questions import Questions, read_questions
+from streams.cli.logs import log_as_json
 from streams.cli.output import Exit, note, plain, say, show
 from streams.config import Config
 
@@ -32,6 +33,8 @@ def answer(options: argparse.Namespace, config: Config) -> int:
         return _answer_file(options.input, questions, config, options, announce)
     from streams.answerer.app import run_answerer
 
+    if config.log_format == "json":
+        log_as_json(options.log_level, sys.stderr)  # the first to say how it is logged
     return run_answerer(config, questions, announce, options.log_level)
 
 

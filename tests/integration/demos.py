@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from streams.demo import entry
+from streams.demo.purchases import simulated_purchases
 
 
 @contextmanager
 def few_steps() -> Iterator[None]:
-    """Trainings of 36 steps instead of 90, sampled ones of 12 instead of 200.
+    """Trainings of 36 steps instead of 90, sampled ones of 12 instead of 200, 30 days of queries
+    instead of 546, of customers who count on two of them.
 
     tests/unit/demo holds what comes of all of them.
     """
@@ -21,4 +24,6 @@ def few_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry, "DIGITS", replace(entry.DIGITS, worst_case_steps=12, steps=36))
         patch.setattr(entry, "SAMPLED_DIGITS", sampled)
+        patch.setattr(entry, "simulated_purchases", partial(simulated_purchases, 3000, 30))
+        patch.setattr(entry, "CDNOW", replace(entry.CDNOW, norm_budget=2))
         yield

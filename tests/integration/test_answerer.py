@@ -124,6 +124,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
             environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka}
             environment |= {"TURNSTILE_PREFIX": shared.prefix, "TURNSTILE_HEALTH": health}
             environment |= {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_ANSWER_KEYS": PUBLIC}
+            environment["TURNSTILE_LOG_FORMAT"] = "json"
             command = [sys.executable, answerer.__file__, *doom, "answer", str(file)]
             log = tmp_path / "answerer.log"
             child = forked("An answerer", command, log=log, environment=environment)

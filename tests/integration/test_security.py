@@ -450,6 +450,32 @@ def test_a_portal_needs_nothing_but_the_odometer_and_halts(used: SecureStack) ->
     assert "`turnstile acl` shows the rights of each role" in refused.said
 
 
+def test_an_answerer_signs_what_an_auditor_reads(used: SecureStack, tmp_path: Path) -> None:
+    with Turnstile(config=used.config_of("trainer")) as client:
+        client.create_dataset("asked", budget=0.9, user_ids="integer")
+    file, events = tmp_path / "queries.toml", tmp_path / "events.csv"
+    file.write_text(
+        'dataset = "asked"\nrun = "r"\n[input]\nuser = "u"\nusers = "integer"\ntime = "t"\n'
+        'start = 2026-01-01\nclock = "events"\n'
+        '[[query]]\nname = "q"\nkind = "distinct"\nwindow = "1d"\nnoise = 2.0\n'
+    )
+    events.write_text("u,t\n1,2026-01-01\n2,2026-01-01\n1,2026-01-02\n")
+    words = ("answer", str(file), "--input", str(events), "--config")
+    assert turnstile(*words, str(used.roles["answerer"])).code == 0
+    shown = turnstile("answers", "--json", "--config", str(used.roles["auditor"]))
+    assert (shown.code, [line["step"] for line in shown.lines]) == (0, [0, 1])
+    another = {"TURNSTILE_ANSWER_KEYS": new_keys()[1]}
+    read = turnstile(
+        "answers", "--config", str(used.roles["answerer"]), environment=another
+    )  # with a ring that has not the key
+    assert (read.code, read.out) == (0, "")
+    workers = {"TURNSTILE_SIGNING_KEY": used.config_of("worker").signing_key}
+    refused = turnstile(*words, str(used.roles["answerer"]), environment=workers)
+    assert refused.code == 2
+    assert "which answer_keys does not have" in refused.said
+    assert turnstile("answers", "--config", str(used.roles["trainer"])).code == 69
+
+
 def test_rights_are_given_by_the_admin_to_whom_it_names(used: SecureStack) -> None:
     config = str(used.roles["admin"])
     given = turnstile(

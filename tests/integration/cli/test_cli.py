@@ -207,14 +207,17 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     with few_steps():
         code, summaries, said = turnstile("demo", *where, "--seeds", "2", "--json")
     assert code == 0, said
-    training, *sampled, skipped = summaries
+    training, *sampled, monitored = summaries
     assert (training["data"], training["seeds"]) == ("digits", 2)
     assert {"accuracy", "accuracy_equal_steps"} <= set(training)
     assert training["standard_errors"]["accuracy"] > 0
     plots = [plot for summary in summaries for plot in summary.get("plots", [])]
-    assert sorted(plots) == [str(path) for path in sorted(out.iterdir())]
+    assert sorted(plots) == [str(path) for path in sorted(out.glob("*.png"))]
     assert sampled
-    assert skipped["data"] == "cdnow"
+    assert (monitored["data"], monitored["steps"]) == ("a simulated shop", 30)
+    assert monitored["halt_events_received"] == monitored["halted"] > 0
+    asked = ("answer", str(out / "cdnow-queries.toml"), "--check", "--json")
+    assert turnstile(*asked)[1][0]["query"] == "buyers"
 
 
 def test_a_worker_logs_one_json_object_a_line(servers):

@@ -12,12 +12,22 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from streams import Turnstile
+from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.questions import read_questions
 from streams.demo.entry import _find, check_demo, run_demo
 from streams.demo.errors import DemoError, demo_extra
 from streams.demo.images import load_digits
-from streams.demo.monitoring import MonitoringResult, Settings, monitor_daily
+from streams.demo.monitoring import (
+    RUN,
+    MonitoringResult,
+    Settings,
+    monitor_daily,
+    write_events,
+    write_queries,
+)
 from streams.demo.plots import plot_monitoring, plot_training
-from streams.demo.purchases import Purchases
+from streams.demo.purchases import Purchases, simulated_purchases
 from streams.demo.table import (
     Seen,
     over_seeds,
@@ -40,13 +50,31 @@ def purchases() -> Purchases:
     buyers = [np.flatnonzero(random.random(200) < 0.02) for _ in range(DAYS)]
     buyers[10] = np.empty(0, dtype=np.int64)
     buyers = [np.union1d(day, [0]) for day in buyers]
-    return Purchases(date(1997, 1, 1), buyers, len(np.unique(np.concatenate(buyers))))
+    return Purchases("a shop", date(1997, 1, 1), buyers, len(np.unique(np.concatenate(buyers))))
+
+
+def monitor(purchases: Purchases, folder: Path, seed: int = 1) -> MonitoringResult:
+    """What the answerer makes of purchases, on a service in memory."""
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=SETTINGS.rho, user_ids="integer")
+        questions = write_queries("d", purchases, SETTINGS, folder / "queries.toml")
+        assert read_questions(folder / "queries.toml") == questions
+        write_events(purchases, folder / "events.csv")
+        return monitor_daily(
+            lambda released: turnstile.run("d", RUN, released=released),
+            MemoryJournal(Pages(), "d", RUN),
+            questions,
+            folder / "events.csv",
+            purchases,
+            SETTINGS,
+            seed=seed,
+            progress=lambda done, total: None,
+        )
 
 
 @pytest.fixture(scope="module")
-def monitored(purchases: Purchases) -> MonitoringResult:
-    run = in_memory_run(SETTINGS.rho)[1]
-    return monitor_daily(run, purchases, SETTINGS, seed=1, progress=lambda done, total: None)
+def monitored(purchases: Purchases, tmp_path_factory: pytest.TempPathFactory) -> MonitoringResult:
+    return monitor(purchases, tmp_path_factory.mktemp("shop"))
 
 
 def test_every_day_is_answered_where_the_worst_case_stops_after_the_norm_budget(
@@ -82,17 +110,13 @@ def test_missing_buyers_are_reported(monitored: MonitoringResult) -> None:
     assert monitored.mean_error > 0
 
 
-def test_the_bias_is_named_for_every_year(purchases: Purchases) -> None:
+def test_the_bias_is_named_for_every_year(
+    monitored: MonitoringResult, purchases: Purchases
+) -> None:
     buyers, admitted = np.full(DAYS, 4), np.full(DAYS, 3)
     admitted[:31] = 4
     of_two_years = replace(
-        monitor_daily(
-            in_memory_run(SETTINGS.rho)[1],
-            purchases,
-            SETTINGS,
-            seed=1,
-            progress=lambda done, total: None,
-        ),
+        monitored,
         purchases=replace(purchases, first_day=date(1997, 12, 1)),
         buyers=buyers,
         admitted=admitted,
@@ -105,8 +129,32 @@ def test_the_worst_case_of_equal_days_needs_the_root_of_their_number_in_noise(
 ) -> None:
     ratio = monitored.noise_stddev_equal_days / monitored.noise_stddev
     assert ratio == pytest.approx((DAYS / SETTINGS.norm_budget) ** 0.5)
-    normal = np.random.default_rng(0).normal(0, monitored.noise_stddev_equal_days, 100_000)
-    assert monitored.mean_error_equal_days == pytest.approx(np.abs(normal).mean(), rel=0.01)
+    assert (len(monitored.same_noise), len(monitored.equal_days)) == (SETTINGS.norm_budget, DAYS)
+    # The mean of a normal without its sign, from so many days; 5 standard errors.
+    expected = monitored.noise_stddev_equal_days * (2.0 / np.pi) ** 0.5
+    assert abs(monitored.mean_error_equal_days / expected - 1.0) < 5 * 0.76 / DAYS**0.5
+
+
+def test_another_seed_is_other_noise_and_the_same_charges(
+    monitored: MonitoringResult, purchases: Purchases, tmp_path: Path
+) -> None:
+    again, other = (monitor(purchases, tmp_path, seed) for seed in (1, 2))
+    np.testing.assert_array_equal(again.answers, monitored.answers)
+    np.testing.assert_array_equal(again.equal_days, monitored.equal_days)
+    assert not np.any(other.answers == monitored.answers)
+    np.testing.assert_array_equal(other.admitted, monitored.admitted)
+
+
+def test_the_simulated_shop_is_like_the_one_that_its_model_was_fitted_to() -> None:
+    """CDNOW: 123.8 buyers a day, 51 % of whom on one day only, 0.8 % on more than 20."""
+    shop, again = simulated_purchases(), simulated_purchases()
+    assert [day.tolist() for day in shop.buyers[:9]] == [day.tolist() for day in again.buyers[:9]]
+    assert (shop.customers, len(shop.buyers)) == (23_570, 546)
+    days = np.bincount(np.concatenate(shop.buyers), minlength=shop.customers)
+    assert days.sum() / 546 == pytest.approx(123.8, rel=0.1)
+    assert np.mean(days == 1) == pytest.approx(0.51, abs=0.03)
+    assert np.mean(days > 20) == pytest.approx(0.008, abs=0.003)
+    assert days.min() == 1
 
 
 @pytest.mark.slow
@@ -125,7 +173,7 @@ def test_plots_and_table_of_both_demos_are_made(
         for seed in (1, 2)
     ]
     plots = plot_training(trainings, tmp_path / "new") + plot_monitoring(
-        monitored, tmp_path / "new"
+        [monitored, monitored], tmp_path / "new"
     )
     assert len({path.name for path in plots}) == 4
     for path in plots:

@@ -1,0 +1,73 @@
+"""The example of CDNOW, from the purchase log to its errors, as docs/answering.md has it run."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams import Turnstile
+from streams.answerer.answering import Answering
+from streams.answerer.files import EventFile, answer_file
+from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.questions import read_questions
+from streams.demo.purchases import simulated_purchases
+from tests.readme import TOP
+
+HERE = TOP / "examples" / "answering"
+DAYS = 113  # four windows of four weeks, and who came first in each of six fortnights
+
+
+def run(script: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
+    monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+    runpy.run_path(str(HERE / script), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    shop = simulated_purchases(2_000, DAYS)
+    log, events, answers = (tmp_path / name for name in ("log.txt", "events.csv", "answers.jsonl"))
+    lines = [
+        f" {buyer:05d} {shop.first_day + timedelta(day):%Y%m%d}  1   20.00"
+        for day, buyers in enumerate(shop.buyers)
+        for buyer in buyers.tolist()
+    ]
+    log.write_text("\n".join(["header", *lines]))
+    run("cdnow.py", monkeypatch, log)
+    events.write_text(capsys.readouterr().out)
+
+    questions = read_questions(HERE / "queries.toml").for_a_file()
+    published: list[bytes] = []
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset(questions.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
+        file = EventFile(events, questions)
+        answering = Answering(
+            questions,
+            file.source,
+            lambda released: turnstile.run(questions.dataset, questions.run, released=released),
+            MemoryJournal(Pages(), questions.dataset, questions.run),
+            lambda answer: published.append(msgspec.json.encode(answer)),
+            text=file.text,
+            noise=np.random.default_rng(5),
+        )
+        answer_file(answering, file)
+    assert len(published) == DAYS + 4 + 4
+    answers.write_bytes(b"\n".join(published))
+
+    run("errors.py", monkeypatch, events, answers)
+    told = capsys.readouterr().out
+    days, off = re.search(r"individual accounting: (\d+) days, mean error ([\d.]+)", told).groups()  # type: ignore[union-attr]
+    assert int(days) == DAYS
+    # Noise of 13.5, whose mean without its sign is 10.8; few have run out by then.
+    assert float(off) == pytest.approx(10.8, rel=0.2)
+    assert "worst case, the same noise: 20 days, mean error 10.8" in told
+    assert "against bounded sums" in told
