@@ -8,7 +8,8 @@
    partition, is what the log says: nothing of it changes any more.
 4. Every new partition is told of each dataset how many parts come and their digest; the outermost
    dataset first. It creates the dataset, or says how much of it is in.
-5. The parts that are not in are sent, in their order; those of the outermost dataset first.
+5. The parts that are not in are sent, in their order; those of the outermost dataset first. Where
+   somebody else is faster, it goes on behind what is in by then.
 6. The new log is applied up to its end: it has to hold what the old one says.
 
 Whoever breaks off begins again at 1 with the same words. Before 2 nothing was done. After it the
@@ -18,7 +19,7 @@ opened in all partitions, and no partition opens one before all parts of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET, structs
@@ -34,12 +35,14 @@ from streams.schemas import (
     CloseDataset,
     DatasetReceived,
     Policy,
+    Reason,
     Rejection,
     Sender,
     decode_signed,
     encode,
 )
 from streams.sdk.connection import Connection
+from streams.sdk.errors import RequestRejected
 from streams.topics.topics import NORMS
 from streams.wire.partitioner import partitions_of
 from streams.wire.requests import RequestSigner
@@ -328,11 +331,41 @@ def _close(service: Connection, dataset: str, to: str) -> None:
 
 
 def announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int, int]:
-    """Tell all new partitions what comes; how many parts each of them has."""
+    """Tell all new partitions what comes; how many parts each of them has.
+
+    Raises:
+        Unmovable: what one of them has is something else.
+    """
+    return _told(service, moved, policy, range(service.partitions))
+
+
+def send(service: Connection, moved: Moved, policy: Policy, partition: int, received: int) -> None:
+    """Send the parts that a new partition does not have."""
+    for part in moved.landing.parts(policy, partition):
+        moved.parts += 1
+        if part.part < received:
+            continue
+        token = service.new_token()
+        request = structs.replace(part, request=token)
+        try:
+            service.ask(token, {partition: encode(request)}, service.deadline(None))
+        except RequestRejected as rejection:
+            if rejection.reason is not Reason.STEP_OUT_OF_ORDER:
+                raise
+            # Somebody else moves the same, or a request of before was late: it has more by now.
+            received = _told(service, moved, policy, [partition])[partition]
+            if received <= part.part:
+                raise
+        else:
+            moved.sent += 1
+
+
+def _told(
+    service: Connection, moved: Moved, policy: Policy, partitions: Iterable[int]
+) -> Mapping[int, int]:
     token = service.new_token()
     announced = {
-        partition: moved.landing.announcement(policy, partition, token)
-        for partition in range(service.partitions)
+        partition: moved.landing.announcement(policy, partition, token) for partition in partitions
     }
     requests = {partition: encode(request) for partition, (request, _) in announced.items()}
     answers = service.ask(token, requests, service.deadline(None))
@@ -346,18 +379,7 @@ def announce(service: Connection, moved: Moved, policy: Policy) -> Mapping[int, 
                 "of the new log are not those of the old one: begin again with another prefix"
             )
         received[partition] = answer.received
-        moved.parts += len(digests) - 1
     return received
-
-
-def send(service: Connection, moved: Moved, policy: Policy, partition: int, received: int) -> None:
-    """Send the parts that a new partition does not have."""
-    for part in moved.landing.parts(policy, partition):
-        if part.part >= received:
-            token = service.new_token()
-            request = structs.replace(part, request=token)
-            service.ask(token, {partition: encode(request)}, service.deadline(None))
-            moved.sent += 1
 
 
 def _head_of(ledger: Ledger, offset: int) -> Head:

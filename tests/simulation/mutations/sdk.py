@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -117,3 +118,9 @@ def keys_of_now_moved() -> Patches:
     """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
     real = mover.departure
     yield replaced(mover, "departure", lambda *arguments: real(*arguments[:4]))
+
+
+@mutation
+def slower_movers_give_up() -> Patches:
+    """Who moves a dataset that somebody else moves, too, is refused, and ends."""
+    yield replaced(mover, "Reason", SimpleNamespace(STEP_OUT_OF_ORDER=None))

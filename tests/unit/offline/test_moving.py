@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -261,6 +262,30 @@ def test_two_who_move_it_at_once_do_not_share_it() -> None:
     )
     refused = [r.reason for r in replies.values() if isinstance(r, RequestRejected)]
     assert refused == [Reason.DATASET_MOVING] * 2
+
+
+class Raced(Archived):
+    """A service in which somebody else moves the same, just before the first part gets there."""
+
+    rival: Callable[[], Any] | None = None
+
+    def _publish(self, waiting: Any) -> None:
+        requests = [decode_request(request) for request in waiting.requests.values()]
+        rival = self.rival
+        if rival is not None and any(isinstance(request, Balances) for request in requests):
+            self.rival = None
+            rival()
+        super()._publish(waiting)
+
+
+def test_whoever_was_faster_the_slower_one_goes_on_behind_it(short_parts: None) -> None:
+    life, there = Life("nested", "integers", 5, 2), Raced(3, THERE)
+    faster = []
+    there.rival = lambda: faster.append(move(life.archived, there, life.archived, there, "d"))
+    slower = move(life.archived, there, life.archived, there, "d")
+    assert slower.sent == 0
+    assert faster[0].sent == slower.parts == faster[0].parts
+    compare(life.archived, there, "d")
 
 
 def test_nothing_is_charged_opened_or_forgotten_here_any_more_and_the_rest_goes_on() -> None:
