@@ -304,20 +304,24 @@ def _believing(told: Any) -> ssl.SSLContext:
 
     It would believe those beside the one that is named, and so whoever has a public certificate.
     """
+
+    def option(name: str) -> Any:
+        return getattr(told, name, None)  # older clients know fewer of them
+
     context = ssl.create_default_context(
-        cafile=told.ca_certs, capath=told.ca_path, cadata=told.ca_data
+        cafile=told.ca_certs, capath=option("ca_path"), cadata=told.ca_data
     )
     context.check_hostname = told.check_hostname
     context.verify_mode = told.cert_reqs
     if told.certfile or told.keyfile:
         # A password, though empty: else the terminal would be asked for one.
-        context.load_cert_chain(told.certfile, told.keyfile, told.password or "")
+        context.load_cert_chain(told.certfile, told.keyfile, option("password") or "")
     if told.min_version is not None:
         context.minimum_version = told.min_version
     if told.ciphers is not None:
         context.set_ciphers(told.ciphers)
-    for flag in getattr(told, "include_verify_flags", None) or ():  # of newer clients
+    for flag in option("include_verify_flags") or ():
         context.verify_flags |= flag
-    for flag in getattr(told, "exclude_verify_flags", None) or ():
+    for flag in option("exclude_verify_flags") or ():
         context.verify_flags &= ~flag
     return context

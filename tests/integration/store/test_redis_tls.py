@@ -27,7 +27,7 @@ PARTITIONS = range(6)
 ELSEWHERE = "127.0.0.2"  # a name that no certificate has
 UNKNOWN = "CERTIFICATE_VERIFY_FAILED"
 MISNAMED = "IP address mismatch"
-UNTRUSTED = "CERTIFICATE_REQUIRED|UNKNOWN_CA|Connection (reset|closed)"
+UNTRUSTED = "CERTIFICATE_REQUIRED|UNKNOWN_CA|(?i:connection (reset|closed|lost)|broken pipe)"
 
 
 class Certificates:
