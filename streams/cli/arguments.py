@@ -105,7 +105,8 @@ def _add_local(verbs: Any) -> None:
     up.add_argument(
         "--secure",
         action="store_true",
-        help="with TLS, logins, rights and signed decisions; prints the settings of each role",
+        help="with TLS, logins, rights, signed decisions and an operator; prints the settings "
+        "of each role",
     )
     up.add_argument(
         "--brokers",

@@ -15,12 +15,19 @@ from msgspec import UnsetType, to_builtins
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
+from streams.cli.moved import state_of, where_it_moved
 from streams.cli.output import Exit, note, say, show, show_table
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_of, epsilon_of, spent_epsilon
-from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
+from streams.operations.status import (
+    DatasetStatus,
+    datasets_of,
+    prefixes_of,
+    read_datasets,
+    read_glances,
+)
 from streams.schemas import OdometerCheckpoint, Policy, User
 from streams.sdk.client import Turnstile
 from streams.sdk.pseudonyms import Pseudonyms
@@ -42,7 +49,10 @@ def up(options: argparse.Namespace, config: Config) -> int:
         for role, path in roles.items():
             show({"role": role, "config": path}, False)
         if roles:
-            note(f"for example: turnstile status --config {roles['operator']}")
+            note(f"\nfor example: turnstile status --config {roles['operator']}")
+            note("who else may create and charge datasets, by a key of their own:")
+            note("  turnstile keys new --for requests --out alice.key")
+            note(f"  turnstile principal add alice PUBLIC_KEY --creates --config {roles['admin']}")
             return
         note("\nFor other commands, in another terminal:")
         for name in ("kafka", "redis"):
@@ -173,18 +183,24 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     if options.name not in datasets:
         note(f"turnstile: there is no dataset {options.name!r}")
         return Exit.REFUSED
-    show(_dataset(datasets[options.name], options.delta), options.json)
+    dataset = datasets[options.name]
+    prefixes = prefixes_of(config, [dataset])
+    show(_dataset(dataset, options.delta, prefixes), options.json)
+    if dataset.moved_to:
+        note(f"turnstile: {where_it_moved(dataset, prefixes)}")
     return Exit.OK
 
 
 def dataset_list(options: argparse.Namespace, config: Config) -> int:
     """All datasets."""
     found = [dataset for _, dataset in sorted(read_datasets(config).items())]
+    prefixes = prefixes_of(config, found)
     if options.json:
         for dataset in found:
-            show(_dataset(dataset, options.delta), True)
+            show(_dataset(dataset, options.delta, prefixes), True)
     elif found:
-        show_table(_LISTED, [_row(dataset, options.delta) for dataset in found], _LISTED_WORDS)
+        rows = [_row(dataset, options.delta, prefixes) for dataset in found]
+        show_table(_LISTED, rows, _LISTED_WORDS)
     else:
         note("turnstile: there are no datasets: `turnstile dataset create` makes one")
     return Exit.OK
@@ -197,7 +213,7 @@ _LISTED = (
 _LISTED_WORDS = ("dataset", "measure", "budget", "state", "within")
 
 
-def _row(dataset: DatasetStatus, delta: float) -> list[object]:
+def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> list[object]:
     policy = dataset.policy
     return [
         policy.dataset,
@@ -207,7 +223,7 @@ def _row(dataset: DatasetStatus, delta: float) -> list[object]:
         delta,
         dataset.users,
         dataset.exhausted,
-        "closed" if dataset.closed else "open",
+        state_of(dataset, prefixes),
         policy.within or None,
     ]
 
@@ -258,7 +274,7 @@ def ids(text: str, config: Config) -> dict[User, User]:
     return meant
 
 
-def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
+def _dataset(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> dict[str, Any]:
     return {
         **_policy(dataset.policy),
         "epsilon": epsilon_of(dataset.policy, delta),
@@ -266,6 +282,8 @@ def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
         "users": dataset.users,
         "exhausted": dataset.exhausted,
         "closed": dataset.closed,
+        "moved_to": dataset.moved_to or None,
+        "moved_to_prefix": prefixes.get(dataset.moved_to),
     }
 
 

@@ -84,6 +84,9 @@ def local_stack(
             stack.start_worker()
         if workers:
             _wait_for_owners(stack, here, before, workers)
+            stack.settle()
+        elif secure:
+            note("No operator is bound as long as no worker decides: start this once with one")
         yield stack
 
 

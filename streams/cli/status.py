@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 
+from streams.cli.moved import state_of
 from streams.cli.output import Exit, plain, say, show, show_table
 from streams.config import Config
 from streams.operations.guarantees import budget_of, epsilon_of
-from streams.operations.status import DatasetStatus, PartitionStatus, read_overview
+from streams.operations.status import (
+    DatasetStatus,
+    PartitionStatus,
+    prefixes_of,
+    read_overview,
+)
 
 _PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "decides")
-_DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users")
+_DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users", "state")
+_WORDS = {"dataset", "measure", "budget", "state"}
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
@@ -27,8 +35,10 @@ def status(options: argparse.Namespace, config: Config) -> int:
             say(f"\npartition {partition.partition}: {plain(partition.problem)}")
         if seen.datasets:
             say("")
-            rows = [_dataset(found, options.delta) for _, found in sorted(seen.datasets.items())]
-            show_table(_DATASETS, rows, {"dataset", "measure", "budget"})
+            prefixes = prefixes_of(config, seen.datasets.values())
+            found = [dataset for _, dataset in sorted(seen.datasets.items())]
+            rows = [_dataset(each, options.delta, prefixes) for each in found]
+            show_table(_DATASETS, rows, _WORDS)
     return Exit.UNAVAILABLE if wrong else Exit.OK
 
 
@@ -45,7 +55,7 @@ def _row(partition: PartitionStatus) -> list[object]:
     ]
 
 
-def _dataset(found: DatasetStatus, delta: float) -> list[object]:
+def _dataset(found: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> list[object]:
     policy = found.policy
-    epsilon = epsilon_of(policy, delta)
-    return [policy.dataset, policy.measure, budget_of(policy), epsilon, delta, found.users]
+    guaranteed = [budget_of(policy), epsilon_of(policy, delta), delta]
+    return [policy.dataset, policy.measure, *guaranteed, found.users, state_of(found, prefixes)]

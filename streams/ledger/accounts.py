@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,12 +19,10 @@ from accounting import Mechanism, own_order
 from accounting.rules import terms
 from accounting.rules.accounts import Account
 from accounting.rules.seats import Tables
+from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import (
     PAGE_ROWS,
-    PER_ORDER,
-    Column,
-    Columns,
     Numbers,
     RowChanges,
     Rows,
@@ -33,68 +30,18 @@ from streams.ledger.columns import (
     slots_of,
 )
 from streams.ledger.index import UNKNOWN, UserIndex
-from streams.ledger.limits import ids_written
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
-from streams.schemas import Policy, User, Users
+from streams.schemas import Policy, User
 from streams.wire.packing import pack_users, select_users, unpack_users
 
 _Number = TypeVar("_Number", bound=np.generic)
-_CHANGES_BYTES = 512
-"""Of what surrounds the arrays of a change."""
 _BY_LEVEL = "spent+"
 """Instead of a column: the levels at which rows are charged. Earlier releases do not read it."""
 _SMALL_TARIFF = 1024
 """Bytes of one that comes with a step kept by its levels however few the users are."""
 _SEEN = "charged~"
 """In a page beside the columns: how many steps it has seen that are kept by their levels."""
-
-
-class Balances(Columns):
-    """The numbers of every user. A new one is one line here; ``columns`` does the rest."""
-
-    spent: Annotated[Numbers, PER_ORDER]  # units charged so far: never above the budget
-    base: Annotated[Numbers, PER_ORDER]  # units that were spent when the odometer last restarted
-    rungs: Annotated[Numbers, Column(initial=1)]  # how many odometer steps the bound has climbed
-
-
-class OwnBalances(Balances):
-    """The same, of users who are bound to an order of their own."""
-
-    order: Annotated[OrderIndex, Column(dtype="|u1")]  # which one
-    bound: Annotated[OrderIndex, Column(dtype="|u1")]  # 1 from the first charge on that costs
-
-
-class Page(msgspec.Struct, frozen=True, array_like=True):
-    """The users and balances in consecutive slots of one dataset, as they are stored."""
-
-    users: Users
-    columns: dict[str, bytes]
-
-
-class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
-    """What one charge changed: new values, which may be set twice, or levels (``Accounts``)."""
-
-    dataset: str
-    new_users: Users  # they take the next slots
-    first_new_slot: int
-    rows: list[RowChanges]
-    charged: int = 0  # how many steps were kept by their levels until then, this one included
-    # What a step costs that is kept by its levels; empty: the same as that before it in the batch.
-    tariff: bytes = b""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        rows = sum(changes.size for changes in self.rows)
-        return ids_written(self.new_users) + len(self.tariff) + rows + _CHANGES_BYTES
-
-
-class ByLevel(NamedTuple):
-    """What users were charged by one step, all of them for it alone."""
-
-    tariff: bytes  # int64, (levels + 1,) or (levels + 1, orders)
-    levels: bytes  # that were granted
 
 
 class Sought(NamedTuple):

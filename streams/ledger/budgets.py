@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput
-from streams.ledger.accounts import Accounts, AccountsChanges, Plan, Raised, Sought
+from streams.ledger.accounts import Accounts, Plan, Raised, Sought
+from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
 from streams.ledger.forgotten import which_forgotten

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from streams.ledger.accounts import AccountsChanges
 from streams.ledger.arrivals import (
     Arrival,
     begun,
@@ -195,10 +194,8 @@ def receive(
     return _received(place, request, policy.dataset, arrival)
 
 
-def take_balances(
-    state: State, place: Place, request: Balances, budgets: Budgets
-) -> tuple[AccountsChanges, list[Output]]:
-    """Take in the next part of what users have spent; what changed, and what is published.
+def take_balances(state: State, place: Place, request: Balances, budgets: Budgets) -> list[Output]:
+    """Take in the next part of what users have spent; what is published.
 
     Args:
         state: of the partition.
@@ -235,6 +232,7 @@ def take_balances(
         check_homes(users, state.partition, state.partitions)
     first = len(accounts)
     changes, raised = accounts.receive(users, numbers)
+    state.note(changes)
     state.arrivals[address] = arrival
     _note_arrived(state, request.dataset)
     answer = answer_to(request, encode(_received(place, request, request.dataset, arrival)))
@@ -242,8 +240,8 @@ def take_balances(
         names = users if isinstance(users, list) else users.tolist()
         for slot, name in enumerate(names, first):
             state.forgotten[request.dataset, str(slot)] = name
-        return changes, [answer]
-    return changes, [
+        return [answer]
+    return [
         answer,
         *(checkpoint_of(request, request.dataset, one, place) for one in raised),
     ]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from accounting.rules.outcomes import StepOutcome
 from streams.ledger.accounts import Raised
 from streams.ledger.budgets import Budgets, Charged
-from streams.ledger.rosters import Members, Terms
+from streams.ledger.members import Members, Terms
 from streams.ledger.runs import RunState
 from streams.schemas import (
     MAX_REQUEST_BYTES,

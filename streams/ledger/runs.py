@@ -150,18 +150,6 @@ def stored_decision(
     return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
 
 
-class RunSummary(msgspec.Struct, frozen=True):
-    """A run in one partition, in numbers."""
-
-    dataset: str
-    run: str
-    attempt: int
-    step: int  # the last one decided, -1 before the first
-    closed: bool
-    users: int | None = None  # in the last step, or members; None where that is not kept
-    halted: int | None = None  # of these
-
-
 def counted(run: RunState) -> tuple[int, int] | None:
     """Users of the last step of an open run, and how many of them were halted, if it says so."""
     if not run.decision:

@@ -18,29 +18,27 @@ Thing))``: it is then written, compacted and put back as the others are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
-from streams.ledger.accounts import Accounts, AccountsChanges, Page
 from streams.ledger.apart import Participants, Separations
 from streams.ledger.arrivals import Arrival
-from streams.ledger.budgets import Budgets, KnownAs
+from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
+from streams.ledger.families import Policies
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
 from streams.ledger.impasse import Impasse
-from streams.ledger.principals import BoundOperator, Operators, Principal, Principals
-from streams.ledger.rosters import MemberChanges, Rosters
-from streams.ledger.runs import Runs, RunState, RunSummary, counted
+from streams.ledger.members import MemberChanges
+from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
+from streams.ledger.rosters import Rosters
+from streams.ledger.runs import Runs
+from streams.ledger.summaries import Summary, summary_of
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Forget, Policy, encode
+from streams.schemas import encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
-MOST_RUNS = 500
-"""Of a summary, which is shown every few seconds."""
 
 
 class LayoutMismatch(Impasse):
@@ -67,26 +65,6 @@ class Changes(msgspec.Struct, frozen=True, array_like=True):
     members: list[MemberChanges] = []  # the same
 
 
-class DatasetSummary(msgspec.Struct, frozen=True):
-    """One dataset in one partition."""
-
-    policy: Policy
-    users: int
-    exhausted: int  # users with nothing left
-    closed: bool = False
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """What a partition holds, in numbers that are kept and not counted when they are asked for."""
-
-    datasets: dict[str, DatasetSummary]
-    open_runs: int
-    closed_runs: int
-    operator: bytes = b""  # its public key, once one is bound
-    principals: dict[str, Principal] = {}
-    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
-
-
 class Kept(Protocol):
     """What a store keeps of a partition: pages of state, then the changes since, in order."""
 
@@ -111,88 +89,11 @@ class Layout(Tracked[int]):
             raise LayoutMismatch(after, self._partitions)
 
 
-class Policies(Tracked[Policy]):
-    """The policies of all datasets; to each belong the accounts that are charged under it.
-
-    Attributes:
-        accounts: name of the dataset -> accounts.
-        known_as: by which names users are kept who were forgotten.
-        moved: those that another log may take, where users are forgotten now.
-    """
-
-    def __init__(self, partition: int) -> None:
-        super().__init__("policy", Policy)
-        self.accounts: dict[str, Accounts] = {}
-        self.known_as: KnownAs
-        self.moved: Mapping[Address, str]
-        self._partition = partition
-
-    def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
-        (name,) = address
-        if after is None:
-            del self.accounts[name]
-        elif after != before:
-            # In place of another policy only when what a dataset was, before it was withdrawn
-            # and created anew, is put back: who was charged since comes back with later changes.
-            self.accounts[name] = Accounts(after, self._partition)
-
-    def budgets(self, name: str) -> Budgets:
-        """Of a dataset and those it is within, the nearest first.
-
-        Raises:
-            KeyError: there is no such dataset.
-        """
-        found = [self.accounts[name]]
-        while (within := found[-1].policy.within) is not UNSET:
-            found.append(self.accounts[within])
-        return Budgets(found, self.known_as)
-
-    def policies_of(self, name: str) -> list[Policy]:
-        """Those of a dataset and those it is within, the nearest first; none if there is none."""
-        found = []
-        while (policy := self.get((name,))) is not None:
-            found.append(policy)
-            if policy.within is UNSET:
-                break
-            name = policy.within
-        return found
-
-    def outermost_of(self, request: Forget) -> list[str]:
-        """The datasets, within no others, in which somebody is to be forgotten."""
-        if request.dataset is not UNSET:
-            return [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
-        return [
-            name
-            for (name,), policy in sorted(self.items())
-            if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
-            if (name,) not in self.moved
-        ]
-
-    def family(self, outermost: str) -> list[Accounts]:
-        """All accounts that share this outermost budget, by name."""
-        return [
-            accounts
-            for name, accounts in sorted(self.accounts.items())
-            if self.budgets(name).outermost.policy.dataset == outermost
-        ]
-
-    def within(self, name: str) -> list[str]:
-        """A dataset and all that are within it, by name."""
-        return [
-            inner
-            for inner in sorted(self.accounts)
-            if name in {accounts.policy.dataset for accounts in self.budgets(inner).accounts}
-        ]
-
-    def has_within(self, name: str) -> bool:
-        """Whether another dataset is within this one."""
-        return any(policy.within == name for policy in self.values())
-
-
 class State:
     """The datasets and runs of one partition.
 
     Attributes:
+        topic: the 16 bytes of the topic's id in Kafka.
         partition: which one.
         partitions: P of the topic.
         policies: (dataset,) -> policy.
@@ -208,11 +109,18 @@ class State:
         forgotten: (dataset, slot) -> such a name.
         operator: () -> the operator whose word counts, once there is one.
         principals: (name,) -> by which key it is known, and what it may.
+        gate: looks at who asks for what.
     """
 
     def __init__(
-        self, partition: int, partitions: int, keys: ErasureKeys, operators: Operators
+        self,
+        topic: bytes,
+        partition: int,
+        partitions: int,
+        keys: ErasureKeys,
+        operators: Operators,
     ) -> None:
+        self.topic = topic
         self.partition = partition
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
@@ -231,6 +139,7 @@ class State:
         self.policies.known_as, self.policies.moved = self.forgotten.known_as, self.moved
         self.operator = self._keep(BoundOperator(operators))
         self.principals: Principals = self._keep(Tracked("principal", Principal))
+        self.gate = Gate((topic, partition), self.operator, self.principals, self.policies)
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
@@ -248,30 +157,7 @@ class State:
 
     def summary(self) -> Summary:
         """What is here, in a few numbers."""
-        datasets = {
-            name: DatasetSummary(
-                accounts.policy, len(accounts), accounts.exhausted_users, (name,) in self.closed
-            )
-            for name, accounts in self.datasets.items()
-        }
-        known = sorted(self.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
-        return Summary(
-            datasets,
-            len(self.runs) - self.runs.closed,
-            self.runs.closed,
-            self.operator[()].key if self.operator else b"",
-            {name: principal for (name,), principal in sorted(self.principals.items())},
-            [self._run_summary(*entry) for entry in known[:MOST_RUNS]],
-        )
-
-    def _run_summary(self, address: Address, run: RunState) -> RunSummary:
-        if run.of_roster and address in self.rosters:
-            members = self.rosters.members[address]
-            counts: tuple[int, int] | None = len(members), len(members.halted)
-        else:
-            counts = counted(run)
-        users, halted = counts or (None, None)
-        return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)
+        return summary_of(self)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""
@@ -389,13 +275,8 @@ class State:
             return encode(self.rosters.members[address].take_page(number))
         return self._kind_of(name).take_page(name)
 
-    def _kind_of(self, name: str) -> Tracked[Any]:
-        kind = name.partition(":")[0]
-        if kind not in self._kinds:
-            raise UnknownState(f"entries of the kind {kind!r}")
-        return self._kinds[kind]
-
-    def _note(self, accounts: AccountsChanges) -> None:
+    def note(self, accounts: AccountsChanges) -> None:
+        """Have the next batch say what changed of accounts."""
         if accounts.tariff:
             if self._tariffs.get(accounts.dataset) == accounts.tariff:
                 accounts = msgspec.structs.replace(accounts, tariff=b"")
@@ -404,11 +285,18 @@ class State:
         self._accounts.append(accounts)
         self._put_out += accounts.size
 
-    def _note_members(self, address: Address, rows: RowChanges) -> None:
+    def note_members(self, address: Address, rows: RowChanges) -> None:
+        """Have it say what changed of the members of a roster."""
         if rows.rows:
             count = len(self.rosters.members[address])
             self._members.append(MemberChanges(address, count, rows))
             self._put_out += rows.size
+
+    def _kind_of(self, name: str) -> Tracked[Any]:
+        kind = name.partition(":")[0]
+        if kind not in self._kinds:
+            raise UnknownState(f"entries of the kind {kind!r}")
+        return self._kinds[kind]
 
 
 def _place(name: str) -> tuple[Address, int]:

@@ -57,6 +57,7 @@ class RedisCluster:
         directory: Path | str,
         count: int,
         *,
+        announced: Sequence[int] = (),
         binary: Path | None = None,
         hold: Sequence[int] = (),
     ) -> None:
@@ -67,6 +68,8 @@ class RedisCluster:
                 again.
             count: how many: three masters, and the others are their replicas in turn. With 6, one
                 may be lost.
+            announced: the ports at which clients are told to find them, in their order, if
+                something stands before them; else their own.
             binary: the ``redis-server`` to run, as ``RedisServer`` has it.
             hold: descriptors that stay open until they have ended.
         """
@@ -77,15 +80,16 @@ class RedisCluster:
             )
         self._root = Path(directory).absolute()
         ports = _free_pairs(count)
+        self._announced = tuple(announced) or ports
         self.nodes = [
             RedisServer(
                 self._root / f"redis-{number}",
                 port=port,
-                settings=_SETTINGS,
+                settings={**_SETTINGS, "cluster-announce-port": str(shown)},
                 binary=binary,
                 hold=hold,
             )
-            for number, port in enumerate(ports, 1)
+            for number, (port, shown) in enumerate(zip(ports, self._announced, strict=True), 1)
         ]
         self._ports = ports
 
@@ -151,8 +155,8 @@ class RedisCluster:
                 file.write_text(_first_view(me, ids))
         ids = [_own_id(file) for file in files]
         places = {
-            name: f"{LOOPBACK}:{port}@{port + _BUS}"
-            for name, port in zip(ids, self._ports, strict=True)
+            name: f"{LOOPBACK}:{shown}@{port + _BUS}"
+            for name, port, shown in zip(ids, self._ports, self._announced, strict=True)
         }
         for file in files:
             file.write_text(_NODE.sub(lambda node: _placed(node, places), file.read_text()))

@@ -15,8 +15,13 @@ from streams.local.certificates import write_private
 from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
-_OF_WORKERS, _OF_ANSWERERS = "signing.key", "answer-signing.key"
-_RINGS = {"trusted_keys_file": "trusted.keys", "answer_keys_file": "answer.keys"}
+_RINGS = {  # private key -> ring of public keys: of workers, of answerers, of operators
+    "signing.key": "trusted.keys",
+    "answer-signing.key": "answer.keys",
+    "operator.key": "operator.keys",
+}
+PRINCIPALS: Mapping[str, bool] = {"trainer": True, "answerer": False}
+"""The roles that sign their requests, each under its own name; whether it creates datasets."""
 
 
 class Secrets:
@@ -25,6 +30,7 @@ class Secrets:
     Attributes:
         directory: where everything is.
         passwords: of each role, the same on Kafka and on Redis.
+        request_keys: of each role that signs its requests, the public key.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,11 +39,12 @@ class Secrets:
         directory.chmod(0o700)
         self.directory = directory
         self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
-        for key, name in zip((_OF_WORKERS, _OF_ANSWERERS), _RINGS.values(), strict=True):
-            private = self._kept(key, lambda: new_keys()[0])
-            ring = directory / name
-            if not ring.exists():  # keys may have been added
-                write_private(ring, f"{Signer(private).public}\n".encode())
+        for private, ring in _RINGS.items():
+            public = self._public(private)
+            if not (directory / ring).exists():  # keys may have been added
+                write_private(directory / ring, f"{public}\n".encode())
+        self.request_keys = {role: self._public(f"{role}.key") for role in PRINCIPALS}
+        self._bound = directory / "operator.bound"
 
     def settings_of(self, role: str) -> Path:
         """The file of settings of a role, or of the admin."""
@@ -45,7 +52,12 @@ class Secrets:
 
     def write_settings(self, kafka: str, internal: str, redis: str, prefix: str) -> None:
         """Write the settings of every role, with the addresses that hold now."""
-        common = {"prefix": prefix, "kafka_ca": "ca.pem", **_RINGS}
+        common = {
+            "prefix": prefix,
+            "kafka_ca": "ca.pem",
+            "trusted_keys_file": "trusted.keys",
+            "answer_keys_file": "answer.keys",
+        }
         for role, known in ROLES.items():
             settings = {
                 **common,
@@ -63,16 +75,32 @@ class Secrets:
                 if redis.startswith("rediss:"):
                     settings["redis_ca"] = "ca.pem"
             if known.decides:
-                settings["signing_key_file"] = _OF_WORKERS
+                settings["signing_key_file"] = "signing.key"
             if known.consumes:
-                settings["signing_key_file"] = _OF_ANSWERERS
+                settings["signing_key_file"] = "answer-signing.key"
+            if known.redis in ("audit", "decide"):  # who applies the log
+                settings["operator_keys_file"] = "operator.keys"
+            if role in PRINCIPALS:
+                settings |= {"principal": role, "request_key_file": f"{role}.key"}
             self._write(role, settings)
         admin = {"kafka": internal, "kafka_security": "SSL", "kafka_certificate": "admin.pem"}
-        self._write("admin", {**common, **admin})
+        self._write("admin", {**common, **admin, "operator_key_file": "operator.key"})
+
+    def is_bound(self, log: str) -> bool:
+        """Whether the operator was bound in this log, by its id."""
+        return self._bound.exists() and self._bound.read_text(encoding="utf-8").strip() == log
+
+    def note_bound(self, log: str) -> None:
+        """Keep that it was: what an operator changes afterwards stays."""
+        write_private(self._bound, f"{log}\n".encode())
 
     def config_of(self, role: str) -> Config:
         """The settings of a role, whatever the environment says."""
         return Config.load(self.settings_of(role), {})
+
+    def _public(self, private: str) -> str:
+        """The public key of a private one, which is made if it is not there."""
+        return Signer(self._kept(private, lambda: new_keys()[0])).public
 
     def _kept(self, name: str, make: Callable[[], str]) -> str:
         path = self.directory / name

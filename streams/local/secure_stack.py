@@ -2,7 +2,7 @@
 
 What it brings up is what an operator sets up elsewhere: TLS with an authority of its own, a user of
 Kafka and of Redis for each role, the rights that ``turnstile acl`` prints, topics made beforehand,
-and workers that sign.
+workers that sign, and an operator that says whose requests count.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from streams.local.cluster import count_of_brokers
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.redis_cluster import count_of_redis_nodes
-from streams.local.secrets import Secrets
+from streams.local.secrets import PRINCIPALS, Secrets
 from streams.local.secure_broker import SecureBroker
 from streams.local.secure_redis import SecureRedis
 from streams.local.stack import LocalStack
+from streams.operations.errors import Unavailable
+from streams.operations.status import topics_of
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import TurnstileError
 from streams.store.rights import rights
 from streams.topics.access import ROLES, rules_of
 from streams.topics.answers import ensure_answer_topics
@@ -78,6 +82,33 @@ class SecureStack(LocalStack):
     def config_of(self, role: str) -> Config:
         """The settings of a role."""
         return self.secrets.config_of(role)
+
+    def settle(self) -> None:
+        """Bind the operator and register those who sign, once for each log.
+
+        The key is the admin's. Workers are told of it before they start, so that they stop if
+        somebody else was faster.
+
+        Raises:
+            LocalStackError: not all partitions agreed.
+        """
+        admin = self.config_of("admin")
+        try:
+            log = topics_of(admin).topic.hex()
+            if self.secrets.is_bound(log):
+                return
+            self._say("Binding the operator, and registering who signs")
+            with Turnstile(config=admin) as operator:
+                for name, creates in PRINCIPALS.items():
+                    public = self.secrets.request_keys[name]
+                    operator.add_principal(name, public, creates=creates)
+        except (TurnstileError, Unavailable) as error:
+            raise LocalStackError(
+                f"The operator could not be bound: {error}. If another one was bound in this log "
+                f"before, add its public key to {self.secrets.directory / 'operator.keys'}, and "
+                f"its private key in the place of operator.key there"
+            ) from error
+        self.secrets.note_bound(log)
 
     def _start_servers(self, directory: DataDirectory) -> None:
         if (kept := count_of_brokers(directory.path)) > 1:

@@ -203,6 +203,9 @@ class LocalStack:
             raise
         return worker
 
+    def settle(self) -> None:
+        """Do what is left to do once workers decide: nothing here."""
+
     def stop_worker(self, index: int) -> None:
         """End a worker in order; it is not started again."""
         self._workers[index].stop()

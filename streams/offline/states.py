@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streams.ledger.accounts import Accounts
 from streams.ledger.columns import PAGE_ROWS
 from streams.ledger.ledger import Ledger
-from streams.ledger.rosters import Members
+from streams.ledger.members import Members
 
 Numbers = Mapping[str, NDArray[np.integer]]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from streams.config import Config
-from streams.ledger.runs import RunSummary
+from streams.ledger.summaries import RunSummary
 from streams.operations.errors import Unavailable
 from streams.operations.status import look_at, read_glances
 from streams.store.port import Glance

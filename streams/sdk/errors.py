@@ -135,7 +135,10 @@ ADVICE: dict[Reason, str] = {
         "operator registers its public key with `turnstile principal add`"
     ),
     Reason.SUPERSEDED: "say it again, unless the later word is the one that holds",
-    Reason.DATASET_CLOSED: "use another dataset of these users, within one whose budget goes on",
+    Reason.DATASET_CLOSED: (
+        "if it moved, charge it there, by the prefix that `turnstile dataset show` names; else use "
+        "another dataset of these users, within one whose budget goes on"
+    ),
     Reason.DATASET_MOVING: (
         "wait until `turnstile move` is done, or run it again; it goes on where it broke off"
     ),

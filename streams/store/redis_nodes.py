@@ -10,17 +10,18 @@ whoever writes ends, and a new claim reads what there is and compares it with th
 from __future__ import annotations
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis.asyncio
+from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import ClusterDownError, ReadOnlyError, RedisError
+from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, RedisError
 from redis.exceptions import ConnectionError as LostConnection
 
 from streams.redis_address import Kind, RedisAddress
@@ -120,23 +121,18 @@ class SentinelNode(Nodes):
     def __init__(self, address: RedisAddress, settings: Settings, login: Settings) -> None:
         super().__init__()
         self._address, self._settings = address, settings
-        encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
+        # What the address says of encryption is meant for them as well; its login is of Redis.
+        told = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
         self._asked = {
             **_TIMEOUTS,
             "retry": Retry(NoBackoff(), 0),
-            "ssl": address.encrypted,
-            **encryption,
+            "connection_class": _once(SSLConnection if address.encrypted else Connection),
+            **{name: value for name, value in told.items() if name.startswith("ssl_")},
             **login,
         }
 
     async def _find(self) -> Sequence[Node]:
-        of: Any = Sentinel  # its types say nothing
-        sentinels = of(list(self._address.nodes), sentinel_kwargs=self._asked)
-        try:
-            host, port = await sentinels.discover_master(self._address.service)
-        finally:
-            for sentinel in sentinels.sentinels:
-                await sentinel.aclose()
+        host, port = await self._master()
         node = Node(self._address.url_of(host, port), self._settings)
         client: Any = node.client
         role = await client.execute_command("ROLE")
@@ -144,6 +140,26 @@ class SentinelNode(Nodes):
             await node.close()
             raise ReadOnlyError(f"{host}:{port} is no master: Sentinels knew less than it does")
         return [node]
+
+    async def _master(self) -> tuple[str, int]:
+        """Whom the first Sentinel names that knows one."""
+        service, problems = self._address.service, []
+        for host, port in self._address.nodes:
+            pool: Any = ConnectionPool(host=host, port=port, **self._asked)  # no types
+            sentinel: Any = Server(connection_pool=pool)
+            try:
+                known = (await sentinel.sentinel_masters()).get(service)
+            except AuthenticationError as error:
+                problems.append(f"{host}:{port}: {error} (see redis_sentinel_username)")
+            except (RedisError, OSError) as error:
+                problems.append(f"{host}:{port}: {error}")
+            else:
+                if known and known["is_master"] and not (known["is_sdown"] or known["is_odown"]):
+                    return str(known["ip"]), int(known["port"])
+                problems.append(f"{host}:{port} knows no master of {service!r} that is there")
+            finally:
+                await pool.disconnect()
+        raise LostConnection(f"no Sentinel names a master: {'; '.join(problems)}")
 
 
 class ClusterNodes(Nodes):
@@ -230,7 +246,7 @@ def _host(announced: bytes | str | None) -> str:
 
 
 def _once(base: Any) -> Any:
-    """A kind of connection that opens its socket once."""
+    """A kind of connection that opens its socket once, and believes whom it is told to."""
 
     class Once(base):  # type: ignore[misc]
         opened = False
@@ -238,7 +254,33 @@ def _once(base: Any) -> Any:
         async def _connect(self) -> None:
             if self.opened:
                 raise LostConnection("the connection was lost")
+            if told := getattr(self, "ssl_context", None):
+                told.context = told.context or _believing(told)
             await super()._connect()
             self.opened = True
 
     return Once
+
+
+def _believing(told: Any) -> ssl.SSLContext:
+    """What redis-py would make of its options, but for the authorities of the system.
+
+    It would believe those beside the one that is named, and so whoever has a public certificate.
+    """
+    context = ssl.create_default_context(
+        cafile=told.ca_certs, capath=told.ca_path, cadata=told.ca_data
+    )
+    context.check_hostname = told.check_hostname
+    context.verify_mode = told.cert_reqs
+    if told.certfile or told.keyfile:
+        # A password, though empty: else the terminal would be asked for one.
+        context.load_cert_chain(told.certfile, told.keyfile, told.password or "")
+    if told.min_version is not None:
+        context.minimum_version = told.min_version
+    if told.ciphers is not None:
+        context.set_ciphers(told.ciphers)
+    for flag in getattr(told, "include_verify_flags", None) or ():  # of newer clients
+        context.verify_flags |= flag
+    for flag in getattr(told, "exclude_verify_flags", None) or ():
+        context.verify_flags &= ~flag
+    return context

@@ -17,7 +17,13 @@ from uuid import UUID
 
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
@@ -143,6 +149,24 @@ class Topics:
                 for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
             ]
             return [(found[0][place].offset, found[1][place].offset) for place in places]
+
+        with self._lock:
+            return self._ask(ask)
+
+    def prefix_of(self, log: bytes) -> str | None:
+        """The prefix of the topics of another log, by its id; None if it cannot be seen here.
+
+        Raises:
+            TopicsUnavailable: Kafka does not answer.
+        """
+
+        def ask(admin: KafkaAdminClient) -> str | None:
+            try:
+                (found,) = admin.describe_topics([UUID(bytes=log)])
+            except (UnknownTopicIdError, TopicAuthorizationFailedError):
+                return None
+            name = str(found["name"] or "")
+            return name.removesuffix(NORMS) if name.endswith(NORMS) else None
 
         with self._lock:
             return self._ask(ask)

@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 
+from streams.ledger.access import budgets_of
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import User, numbers_of
 from tests.audit.auditor_rosters import Roster, prices_in
@@ -15,7 +16,7 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 def state_of(ledger: Ledger, name: str) -> Rows:
     """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
-    accounts = ledger._budgets_of(name).own  # which has rosters go on from what Redis has of them
+    accounts = budgets_of(ledger, name).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()
     spent = spent.reshape(-1, width).tolist()

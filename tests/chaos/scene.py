@@ -176,6 +176,7 @@ def _secure(
             worker_environment=environment,
         )
     )
+    stack.settle()
     partitions = shape.partitions
     return {
         "brokers": [stack.broker],

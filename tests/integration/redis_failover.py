@@ -20,7 +20,7 @@ from streams.store.layout import key_of
 from tests.integration.service import eventually
 
 _NOBODY = "nobody"
-_SERVICE = "state"
+SERVICE = "state"
 _QUICK = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0"}
 
 
@@ -83,12 +83,12 @@ class SentinelFailover(Failover):
 
     def __init__(self, servers: list[RedisServer], sentinel: RedisServer) -> None:
         self.servers, self._sentinel = servers, sentinel
-        self.url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{_SERVICE}"
+        self.url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{SERVICE}"
 
     def master_of(self, key: str) -> RedisServer:
         with client_of(self._sentinel) as client:
             asked: Any = client
-            _, port = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", _SERVICE)
+            _, port = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return next(server for server in self.servers if server.port == int(port))
 
 
@@ -97,9 +97,10 @@ class Sentinel(RedisServer):
 
     name = "Sentinel"
 
-    def __init__(self, directory: Path, watched: int) -> None:
+    def __init__(self, directory: Path, watched: int, *more: str) -> None:
         super().__init__(directory)
         self._watched = watched
+        self._more = more  # lines of its file
 
     def _launch(self, ports: tuple[int, ...]) -> Child:
         file = self.directory / "sentinel.conf"
@@ -108,9 +109,10 @@ class Sentinel(RedisServer):
             f"port {ports[0]}",
             "bind 127.0.0.1",
             f"dir {self.directory}",
-            f"sentinel monitor {_SERVICE} 127.0.0.1 {self._watched} 1",
-            f"sentinel down-after-milliseconds {_SERVICE} 1000",
-            f"sentinel failover-timeout {_SERVICE} 5000",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self._watched} 1",
+            f"sentinel down-after-milliseconds {SERVICE} 1000",
+            f"sentinel failover-timeout {SERVICE} 5000",
+            *self._more,
         ]
         file.write_text("\n".join([*lines, ""]))
         return self._spawn([str(find_redis_server()), str(file), "--sentinel"])
@@ -136,7 +138,7 @@ def sentinel_failover(directory: Path) -> Iterator[Failover]:
         sentinel = running.enter_context(Sentinel(directory / "3", master.port))
         with client_of(sentinel) as client:
             asked: Any = client
-            eventually(lambda: len(asked.sentinel_slaves(_SERVICE)) == 1)
+            eventually(lambda: len(asked.sentinel_slaves(SERVICE)) == 1)
         yield SentinelFailover([master, replica], sentinel)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.ledger.accounts import AccountsChanges
+from streams.ledger.access import budgets_of
+from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
 from streams.wire.chain import genesis
@@ -128,7 +129,7 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
     """Puts another value into the first row of a roster, wherever it is kept."""
 
     def change(ledger: Ledger) -> None:
-        ledger._budgets_of("d")  # the roster goes on from what is stored of it
+        budgets_of(ledger, "d")  # the roster goes on from what is stored of it
         members = ledger.rosters.members["d", "by-roster"]
         assert members.standing
         roster = members.standing._roster

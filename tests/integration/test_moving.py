@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streams.sdk.errors import RequestRejected
+from streams.topics.topics import Topics
 from tests.integration.command import Done, turnstile
 from tests.integration.conftest import ServiceFactory
 from tests.integration.service import Service
@@ -48,8 +49,23 @@ def test_nobody_has_more_left_than_before_and_everything_fits_on_both_sides(
         again = move("--json")
         assert (again.code, again.lines[-1]["records_sent"]) == (0, 0), again
         assert move("--check").code == 0
-        with pytest.raises(RequestRejected):
+        with pytest.raises(
+            RequestRejected, match="by the prefix that `turnstile dataset show` names"
+        ):
             shared.client.run("d", "again")
+        old = {
+            "TURNSTILE_KAFKA": shared.kafka,
+            "TURNSTILE_REDIS": shared.redis,
+            "TURNSTILE_PREFIX": shared.prefix,
+        }
+        shown = turnstile("dataset", "show", "inner", "--json", environment=old)
+        assert (shown.lines[0]["closed"], shown.lines[0]["moved_to_prefix"]) == (True, new.prefix)
+        assert f"charge it with TURNSTILE_PREFIX={new.prefix}" in shown.said
+        for command in (("status",), ("dataset", "list")):
+            assert f"moved to {new.prefix}" in turnstile(*command, environment=old).out
+        with Topics(shared.config) as topics:
+            assert topics.prefix_of(bytes.fromhex(shown.lines[0]["moved_to"])) == new.prefix
+            assert topics.prefix_of(b"no such log here") is None
         spent = {user: row for user, row in shared.state("d").items() if user in USERS}
         # Afterwards, with a charge that some can pay and some cannot.
         new.settle()
@@ -68,7 +84,6 @@ def test_nobody_has_more_left_than_before_and_everything_fits_on_both_sides(
         }
         done = turnstile("verify", environment=verified)
         assert done.code == 0, done
-        verified["TURNSTILE_PREFIX"] = shared.prefix
-        done = turnstile("verify", "--against", str(receipt), environment=verified)
+        done = turnstile("verify", "--against", str(receipt), environment=old)
         assert done.code == 0, done
     shared.audit()

@@ -1,14 +1,10 @@
-"""Who may do what in a Redis, whether the way to it is encrypted, and that no password is shown."""
+"""Who may do what in a Redis, and that no password is shown."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ import redis
 
 from streams.config import Config
 from streams.local import LocalStackError, RedisServer
-from streams.local.certificates import Authority
 from streams.local.redis_server import find_redis_server
 from streams.local.secure_redis import SecureRedis, speaks_tls
 from streams.store.layout import key_of
@@ -152,69 +147,3 @@ def test_it_is_known_whether_a_redis_speaks_tls(tmp_path: Path) -> None:
         assert not speaks_tls(find_redis_server())
     finally:
         server.stop()
-
-
-# --- TLS: before a Redis that has none stands something that has ----------------------------------
-
-
-@contextmanager
-def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
-    """A port on which what is encrypted is handed to another port, and back."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def pump(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                plain, _ = listening.accept()
-                with suppress(OSError):
-                    client = context.wrap_socket(plain, server_side=True)
-                    behind = socket.create_connection(("127.0.0.1", port))
-                    for ends in ((client, behind), (behind, client)):
-                        threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-
-
-def test_an_encrypted_way_is_taken_or_nothing_is_said(tmp_path: Path) -> None:
-    (tmp_path / "others").mkdir()
-    authority, others = Authority(tmp_path), Authority(tmp_path / "others")
-    authority.issue("redis", tmp_path / "redis.pem")
-    authority.issue("client", tmp_path / "client.pem")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
-    context.load_cert_chain(tmp_path / "redis.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    with RedisServer(tmp_path / "data") as server, tls_before(server.port, context) as port:
-        known = {
-            "redis": f"rediss://127.0.0.1:{port}/0",
-            "redis_ca": str(authority.certificate),
-            "redis_certificate": str(tmp_path / "client.pem"),
-        }
-
-        async def owner(config: Config) -> str:
-            async with RedisStore.of(config) as store:
-                await store.connect()
-                return await store.owner(0)
-
-        assert asyncio.run(owner(Config(**known))) == ""
-        for changed in (
-            {"redis_ca": str(others.certificate)},
-            {"redis_ca": ""},
-            {"redis_certificate": ""},
-            {"redis": f"rediss://127.0.0.2:{port}/0"},
-            {"redis": f"rediss://127.0.0.1:{server.port}/0"},
-        ):
-            with pytest.raises(StoreUnavailable):
-                asyncio.run(owner(Config(**{**known, **changed})))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger.accounts import Balances
+from streams.ledger.balances import Balances
 from streams.ledger.columns import UnknownState
 from streams.ledger.ledger import Changes, ledger_of
 from streams.schemas import Rejected

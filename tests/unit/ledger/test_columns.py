@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streams.ledger import accounts
-from streams.ledger.accounts import Balances
+from streams.ledger.balances import Balances
 from streams.ledger.columns import (
     PAGE_ROWS,
     PER_ORDER,

@@ -514,7 +514,7 @@ def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they
     again.chain = log.ledger.chain
     spent = log.spent()
     log.hand_over(again)
-    again._budgets_of("d")
+    again.wake()
     assert log.spent() == spent
     assert len({tuple(units) for units in spent.values()}) == 2
 

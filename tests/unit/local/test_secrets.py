@@ -47,18 +47,31 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
         assert bool(config.signing_key) is (role in ("worker", "answerer"))
         looks = role in ROLES and ROLES[role].redis is not None
         assert (config.redis != Config.redis) is looks
+        assert bool(config.operator_key) is (role == "admin")
+        assert bool(config.operator_keys) is (role in ("worker", "auditor"))
+        assert config.principal == (role if role in ("trainer", "answerer") else "")
     assert seal_of(configs["worker"], b"log") is not None
     assert seal_of(configs["answerer"], b"log", ANSWERERS) is not None
     assert inspector_of(configs["auditor"], b"log", ANSWERERS) is not None
     assert configs["answerer"].signing_key != configs["worker"].signing_key
 
 
-def test_keys_that_were_added_to_the_ring_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["trusted.keys", "operator.keys"])
+def test_keys_that_were_added_to_a_ring_stay(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "secure"
-    ring = written(folder).directory / "trusted.keys"
+    ring = written(folder).directory / name
     ring.write_text(ring.read_text() + "# another\n")
     written(folder)
     assert ring.read_text().endswith("# another\n")
+
+
+def test_an_operator_is_bound_once_in_each_log(tmp_path: Path) -> None:
+    folder = tmp_path / "secure"
+    secrets = written(folder)
+    assert not secrets.is_bound("a1")
+    secrets.note_bound("a1")
+    assert written(folder).is_bound("a1")
+    assert not secrets.is_bound("b2")
 
 
 @pytest.mark.parametrize(

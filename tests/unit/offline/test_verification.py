@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from accounting import Gaussian, PoissonGaussian
-from streams.ledger.accounts import AccountsChanges
+from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
 from streams.offline.findings import Check, Finding

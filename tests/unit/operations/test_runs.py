@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.ledger.runs import RunSummary
-from streams.ledger.state import MOST_RUNS, Summary
+from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
 from streams.operations.errors import Unavailable
 from streams.operations.runs import RunStatus, runs_of
 from streams.schemas import encode

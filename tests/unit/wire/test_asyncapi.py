@@ -1,4 +1,4 @@
-"""deploy/asyncapi.yaml and streams/schemas.py say the same; its examples are what a worker answers.
+"""deploy/asyncapi.yaml and streams/schemas say the same; its examples are what a worker answers.
 
 The structure is checked with a schema of the parts of AsyncAPI 3.0 that the document uses, written
 here from the specification: no package on PyPI ships the official one. It is stricter than that
@@ -44,8 +44,7 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     for name, record in vars(schemas).items()
     if isinstance(record, type)
     and issubclass(record, msgspec.Struct)
-    and record.__module__ == schemas.__name__
-    and not name.startswith("_")
+    and record.__module__.startswith(schemas.__name__)
 }
 REQUESTS = [r.__name__ for r in (*schemas.Request.__args__, schemas.Signed)]
 ANSWERS = [r.__name__ for r in schemas.Answer.__args__]

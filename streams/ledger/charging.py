@@ -1,0 +1,153 @@
+"""What charges the users of a run: by their norms, or by a roster of them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from streams.ledger.access import open_budgets_of
+from streams.ledger.apart import check_roster, check_version
+from streams.ledger.arrears import note_taken, wake
+from streams.ledger.limits import check_size, check_values, fits_by_counts
+from streams.ledger.members import Members
+from streams.ledger.outputs import (
+    Output,
+    Place,
+    answer_to,
+    checkpoint_of,
+    decision_of,
+    enrolled_of,
+    halted_of,
+    roster_decision_of,
+)
+from streams.ledger.rosters import enrolment, pricing
+from streams.ledger.runs import check_next_step, stored_decision, under_current_attempt
+from streams.ledger.state import State
+from streams.schemas import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
+from streams.wire.packing import charge_digest, roster_digest
+
+
+def charge(state: State, place: Place, charge: Charge) -> list[Output]:
+    """Charge users by their norms: the decision, and checkpoints of the odometers that rose.
+
+    Raises:
+        Rejection: for the first reason that applies; nothing has changed.
+    """
+    budgets = open_budgets_of(state, charge.dataset, charge.v)
+    run = under_current_attempt(state.runs.get(charge.address), charge)
+    separation = state.separations.get(charge.address, UNSET)
+    check_version(charge, separation)
+    digest = charge_digest(charge)
+    if charge.step == run.step:
+        return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+    check_next_step(run, charge)
+    check_size(charge, budgets.orders)
+    plans = budgets.plan(charge)
+    orders = budgets.own.rule.orders or 1
+    if charge.v == 1 and not fits_by_counts(charge, orders):
+        check_values(charge, orders, *budgets.own.measure(plans[0]))
+    too_soon = None
+    if separation is not UNSET:
+        waiting = state.participants.have_to_wait(charge.address, plans[0].slots)
+        too_soon = waiting & (plans[0].norms > 0)
+    outcome = budgets.charge(plans, too_soon)
+    for changes in outcome.changes:
+        state.note(changes)
+    if separation is not UNSET:
+        taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
+        state.participants.take_part(charge.address, charge.step, separation, taking_part)
+    note_taken(state, budgets, outcome.slots)
+    decision = encode(decision_of(charge, digest, budgets, outcome, place))
+    state.runs[charge.address] = msgspec.structs.replace(
+        run, step=charge.step, digest=digest, decision=decision, of_roster=False
+    )
+    return [
+        answer_to(charge, decision),
+        *(
+            checkpoint_of(charge, dataset, risen, place)
+            for dataset, raised in outcome.raised
+            for risen in raised
+        ),
+    ]
+
+
+def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
+    """Put users behind the members of a run's roster.
+
+    Raises:
+        Rejection: for the first reason that applies; nothing has changed.
+    """
+    budgets = open_budgets_of(state, request.dataset)
+    run = under_current_attempt(state.runs.get(request.address), request)
+    check_roster(request, state.separations.get(request.address, UNSET))
+    terms = state.rosters.get(request.address)
+    members = state.rosters.members.get(request.address, Members())
+    enrolled = enrolment(request, terms, members, budgets)
+    if enrolled.terms != terms:
+        state.rosters[request.address] = enrolled.terms
+        wake(state, budgets)
+        members = state.rosters.members[request.address]
+    for accounts, sought in zip(budgets.accounts, enrolled.sought, strict=True):
+        if len(sought.new_users):
+            state.note(accounts.enrol(sought.new_users))
+    slots = [sought.slots for sought in enrolled.sought]
+    if len(slots[0]):
+        added = members.add(slots, enrolled.terms.levels)
+        state.note_members(request.address, added)
+    known = members.digests(budgets)
+    return enrolled_of(request, enrolled.terms, members, known, run, place)
+
+
+def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:
+    """Charge all members of a roster: the decision, HALTs, and checkpoints of odometers.
+
+    Raises:
+        Rejection: for the first reason that applies; nothing has changed.
+    """
+    budgets = open_budgets_of(state, charge.dataset)
+    run = under_current_attempt(state.runs.get(charge.address), charge)
+    digest = roster_digest(charge)
+    if charge.step == run.step:
+        return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
+    check_next_step(run, charge)
+    check_roster(charge, state.separations.get(charge.address, UNSET))
+    terms = state.rosters.get(charge.address)
+    if terms is None:
+        detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
+        raise Rejection(Reason.UNKNOWN_ROSTER, detail)
+    members = state.rosters.members[charge.address]
+    priced = pricing(charge, terms, len(members), budgets)
+    step = members.step(priced)
+    outcome = step.outcome
+    if priced.terms != terms:
+        state.rosters[charge.address] = priced.terms
+    for noted in step.noted:
+        state.note_members(charge.address, noted)
+    note_taken(state, budgets, step.slots, but=charge.address)
+    checkpoints: list[Output] = []
+    for number, accounts in enumerate(budgets.accounts):
+        risen = outcome.raised[number]
+        raised = members.slots_of(risen.positions)[number]
+        charged = step.charged[number]
+        state.note(accounts.note(step.slots[number], raised, step.bound[number], charged))
+        checkpoints += (
+            checkpoint_of(charge, accounts.policy.dataset, bound, place)
+            for bound in accounts.bounds_raised(raised, risen.rungs_before)
+        )
+    decision = encode(roster_decision_of(charge, digest, outcome, place))
+    state.runs[charge.address] = msgspec.structs.replace(
+        run,
+        step=charge.step,
+        digest=digest,
+        decision=decision,
+        of_roster=True,
+        roster_steps=run.roster_steps + 1,
+    )
+    halted = budgets.own.users_at(members.slots_of(outcome.halted)[0])
+    exhausted = members.is_exhausted(outcome.halted)
+    refused = budgets, outcome.refused_by
+    return [
+        answer_to(charge, decision),
+        *halted_of(charge, halted, exhausted, refused, place),
+        *checkpoints,
+    ]

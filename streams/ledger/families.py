@@ -1,0 +1,90 @@
+"""The datasets of one partition, and which of them share a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import UNSET
+
+from streams.ledger.accounts import Accounts
+from streams.ledger.budgets import Budgets, KnownAs
+from streams.ledger.tracked import Address, Tracked
+from streams.schemas import Forget, Policy
+
+
+class Policies(Tracked[Policy]):
+    """The policies of all datasets; to each belong the accounts that are charged under it.
+
+    Attributes:
+        accounts: name of the dataset -> accounts.
+        known_as: by which names users are kept who were forgotten.
+        moved: those that another log may take, where users are forgotten now.
+    """
+
+    def __init__(self, partition: int) -> None:
+        super().__init__("policy", Policy)
+        self.accounts: dict[str, Accounts] = {}
+        self.known_as: KnownAs
+        self.moved: Mapping[Address, str]
+        self._partition = partition
+
+    def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
+        (name,) = address
+        if after is None:
+            del self.accounts[name]
+        elif after != before:
+            # In place of another policy only when what a dataset was, before it was withdrawn
+            # and created anew, is put back: who was charged since comes back with later changes.
+            self.accounts[name] = Accounts(after, self._partition)
+
+    def budgets(self, name: str) -> Budgets:
+        """Of a dataset and those it is within, the nearest first.
+
+        Raises:
+            KeyError: there is no such dataset.
+        """
+        found = [self.accounts[name]]
+        while (within := found[-1].policy.within) is not UNSET:
+            found.append(self.accounts[within])
+        return Budgets(found, self.known_as)
+
+    def policies_of(self, name: str) -> list[Policy]:
+        """Those of a dataset and those it is within, the nearest first; none if there is none."""
+        found = []
+        while (policy := self.get((name,))) is not None:
+            found.append(policy)
+            if policy.within is UNSET:
+                break
+            name = policy.within
+        return found
+
+    def outermost_of(self, request: Forget) -> list[str]:
+        """The datasets, within no others, in which somebody is to be forgotten."""
+        if request.dataset is not UNSET:
+            return [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
+        return [
+            name
+            for (name,), policy in sorted(self.items())
+            if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
+            if (name,) not in self.moved
+        ]
+
+    def family(self, outermost: str) -> list[Accounts]:
+        """All accounts that share this outermost budget, by name."""
+        return [
+            accounts
+            for name, accounts in sorted(self.accounts.items())
+            if self.budgets(name).outermost.policy.dataset == outermost
+        ]
+
+    def within(self, name: str) -> list[str]:
+        """A dataset and all that are within it, by name."""
+        return [
+            inner
+            for inner in sorted(self.accounts)
+            if name in {accounts.policy.dataset for accounts in self.budgets(inner).accounts}
+        ]
+
+    def has_within(self, name: str) -> bool:
+        """Whether another dataset is within this one."""
+        return any(policy.within == name for policy in self.values())

@@ -1,0 +1,78 @@
+"""A user is forgotten: the id gives way to a name, and what is left of the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import UNSET
+
+from streams.ledger.access import budgets_of
+from streams.ledger.accounts import Accounts
+from streams.ledger.arrears import note_taken, wake
+from streams.ledger.budgets import Budgets
+from streams.ledger.charges import check_homes
+from streams.ledger.forgotten import alone, check_key
+from streams.ledger.moving import check_arrived, check_stays
+from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
+from streams.ledger.state import State
+from streams.schemas import Forget, Forgotten, User, encode
+
+
+def forget(state: State, place: Place, request: Forget) -> list[Output]:
+    """Forget a user in one dataset and those that share a budget with it, or in all.
+
+    Raises:
+        Rejection: it cannot be done here; nothing has changed.
+    """
+    if request.dataset is not UNSET:
+        *_, policy = budgets_of(state, request.dataset).policies
+        check_stays(state, policy.dataset)
+        check_arrived(state, policy.dataset)
+        check_key(policy, request)
+    outermost = state.policies.outermost_of(request)
+    for name in outermost:
+        check_arrived(state, name)
+    check_homes(alone(request.user), place.partition, state.partitions)
+    forgotten: list[str] = []
+    tombstones: list[Output] = []
+    for name in outermost:
+        family = state.policies.family(name)
+        there, left = _forget_in(state, family, state.policies.budgets(name), request.user)
+        forgotten += there
+        tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
+    answer = Forgotten(
+        v=request.v,
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        datasets=sorted(forgotten),
+    )
+    return [answer_to(request, encode(answer)), *tombstones]
+
+
+def _forget_in(
+    state: State, family: Sequence[Accounts], budgets: Budgets, user: User
+) -> tuple[list[str], list[str]]:
+    """Forget a user in datasets that share a budget, the outermost.
+
+    Returns:
+        In which of them the user is forgotten now, and in which since now.
+    """
+    (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
+    if known != user or user in budgets.own.forgotten:
+        found = alone(known)
+        return [a.policy.dataset for a in family if a.knows(found)[0]], []
+    members = [accounts for accounts in family if accounts.knows(alone(user))[0]]
+    if not members:
+        return [], []
+    wake(state, budgets)
+    (slot,) = budgets.own.seek(alone(user)).slots.tolist()
+    state.note(budgets.own.spend_the_rest(slot))
+    note_taken(state, budgets, [np.array([slot])])
+    name = state.forgotten.new_name(user, family)
+    datasets = [accounts.policy.dataset for accounts in members]
+    for accounts in members:
+        (slot,) = accounts.seek(alone(user)).slots.tolist()
+        state.forgotten[accounts.policy.dataset, str(slot)] = name
+    return datasets, datasets

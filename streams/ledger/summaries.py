@@ -1,0 +1,84 @@
+"""What a partition holds, in numbers that are kept and not counted when they are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from streams.ledger.principals import Principal
+from streams.ledger.rosters import Rosters
+from streams.ledger.runs import RunState, counted
+from streams.schemas import Policy
+
+if TYPE_CHECKING:
+    from streams.ledger.state import State
+
+MOST_RUNS = 500
+"""Of a summary, which is shown every few seconds."""
+
+
+class DatasetSummary(msgspec.Struct, frozen=True):
+    """One dataset in one partition."""
+
+    policy: Policy
+    users: int
+    exhausted: int  # users with nothing left
+    closed: bool = False
+    moved_to: str = ""  # the id of the log that may take it, if one may
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run in one partition, in numbers."""
+
+    dataset: str
+    run: str
+    attempt: int
+    step: int  # the last one decided, -1 before the first
+    closed: bool
+    users: int | None = None  # in the last step, or members; None where that is not kept
+    halted: int | None = None  # of these
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a partition holds, in numbers that are kept and not counted when they are asked for."""
+
+    datasets: dict[str, DatasetSummary]
+    open_runs: int
+    closed_runs: int
+    operator: bytes = b""  # its public key, once one is bound
+    principals: dict[str, Principal] = {}
+    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
+
+
+def summary_of(state: State) -> Summary:
+    """Of what a partition holds."""
+    runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+    return Summary(
+        {
+            name: DatasetSummary(
+                accounts.policy,
+                len(accounts),
+                accounts.exhausted_users,
+                (name,) in state.closed,
+                state.moved.get((name,), ""),
+            )
+            for name, accounts in state.datasets.items()
+        },
+        len(state.runs) - state.runs.closed,
+        state.runs.closed,
+        state.operator[()].key if state.operator else b"",
+        {name: principal for (name,), principal in sorted(state.principals.items())},
+        [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
+    )
+
+
+def _run_summary(run: RunState, rosters: Rosters) -> RunSummary:
+    address = run.dataset, run.run
+    if run.of_roster and address in rosters:
+        members = rosters.members[address]
+        counts: tuple[int, int] | None = len(members), len(members.halted)
+    else:
+        counts = counted(run)
+    users, halted = counts or (None, None)
+    return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)

@@ -1,0 +1,292 @@
+"""What workers say: the topics `halts`, `odometer` and `rejects`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from streams.schemas.fields import (
+    IntegerUser,
+    Name,
+    OfDataset,
+    OfRun,
+    Record,
+    StringUser,
+    Token,
+    TopicId,
+    User,
+    Users,
+)
+from streams.schemas.refusals import Reason
+from streams.schemas.requests import Policy
+
+
+class DatasetCreated(Record, frozen=True, tag="dataset-created"):
+    """This partition holds the dataset under exactly this policy."""
+
+    request: Token
+    partition: int
+    offset: int
+    policy: Policy
+
+
+class RunOpened(OfRun, frozen=True, tag="run-opened"):
+    """This partition charges the run under this attempt."""
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int  # the last step decided here, -1 before the first
+    policy: Policy
+    outer: list[Policy] | UnsetType = UNSET  # of those it is within, the nearest first, if it is
+    min_separation: int | UnsetType = UNSET  # of the run, if it keeps participations apart
+
+
+class RunClosed(OfRun, frozen=True, tag="run-closed"):
+    """This partition charges the run no more."""
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int
+
+
+class DatasetWithdrawn(OfDataset, frozen=True, tag="dataset-withdrawn"):
+    """This partition does not hold the dataset."""
+
+    request: Token
+    partition: int
+    offset: int
+
+
+class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
+    """This partition charges the dataset no more, nor those within it; their accounts stay."""
+
+    request: Token
+    partition: int
+    offset: int
+    datasets: list[Name]  # all of these, sorted
+    moves_to: TopicId | UnsetType = UNSET  # the log that may take it, if one may
+
+
+class DatasetReceived(OfDataset, frozen=True, tag="dataset-received"):
+    """This partition has so many of the balances of a dataset that comes from another log."""
+
+    request: Token
+    partition: int
+    offset: int
+    received: int  # parts
+    parts: int  # of so many
+    digest: bytes  # of those that are in
+
+
+class Decision(OfRun, frozen=True, tag="decision"):
+    """Who is admitted to one step, in one partition; positions are those of the request's users."""
+
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    digest: bytes  # of the charge, by its own version: 16 bytes
+    users: int  # how many the charge had
+    admitted: bytes  # bit set, least significant bit first
+    exhausted: bytes  # bit set: nothing is left after this step
+    halted: Users  # the ids of those not admitted: the HALT events of this step
+    clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
+    granted: bytes = b""  # float64 granted norms of those positions
+
+
+class NestedDecision(Decision, frozen=True, kw_only=True, tag="nested-decision"):
+    """The same, of a dataset that is within others."""
+
+    budgets: list[Name]  # the dataset itself, then the others, the nearest first
+    refused: bytes  # for each of the halted the first of these budgets that the step does not fit
+
+
+class SeparatedDecision(Decision, frozen=True, kw_only=True, tag="separated-decision"):
+    """The same, of a run that keeps participations apart."""
+
+    # Bit set: halted whatever is left, since the last time this user took part is less than
+    # min_separation steps ago.
+    too_soon: bytes
+    # As in a nested decision, if the dataset is within others; 0 for who came too soon.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
+
+
+class ForgettingDecision(Decision, frozen=True, kw_only=True, tag="forgetting-decision"):
+    """The same, whatever the run and its dataset, where somebody was halted who was forgotten."""
+
+    # Bit set: halted because they were forgotten. Among the halted they have the names that took
+    # the place of their ids.
+    forgotten: bytes
+    # As in a separated decision, if the run keeps participations apart.
+    too_soon: bytes | UnsetType = UNSET
+    # As in a nested decision, if the dataset is within others; 0 for who was forgotten.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
+
+
+class Enrolled(OfRun, frozen=True, tag="enrolled"):
+    """The roster of a run in one partition, as of the last step and with who was enrolled since."""
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int  # the last step decided here, -1 before the first
+    members: int
+    digests: bytes  # 16 bytes for each 4096 users, in their order: who they are
+    clip_norm: float
+    grid: int  # how many levels there are beside level 0
+    levels: bytes  # asked for by the last step, a byte each
+    granted: bytes  # granted by it
+    halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
+    exhausted: bytes  # positions of those who have nothing left
+    tariff: bytes = b""  # the digest of that of the last step
+    decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
+    # Positions of those who were forgotten, if there are any. In the digests there is 0 or "" in
+    # the place of their ids.
+    forgotten: bytes | UnsetType = UNSET
+
+
+class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
+    """What changed, with a step of a roster, in who is admitted, in one partition.
+
+    Positions are a zero byte and uint32 numbers, or a byte 1 and a bit set, whichever is shorter.
+    """
+
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    digest: bytes  # of the charge
+    members: int
+    halted: bytes = b"\0"  # positions of those who were admitted before and are not now
+    readmitted: bytes = b"\0"  # the other way round
+    exhausted: bytes = b"\0"  # who has nothing left after this step, and had something before
+    # on_exhaustion=clip: who is granted another level than in the step before or, if this step sets
+    # the level or admits again, than asked for; and these levels, a byte each.
+    regranted: bytes = b"\0"
+    granted: bytes = b""
+
+
+class Halted(OfRun, frozen=True, tag="halted"):
+    """HALT events of a step of a roster: the ids of users who are admitted no longer."""
+
+    attempt: int
+    step: int
+    partition: int
+    offset: int  # of the charge that was applied
+    part: int  # of so many, if there are too many users for one record
+    parts: int
+    users: Users
+    exhausted: bytes  # bit set: nothing is left, least significant bit first
+    # As in a nested decision, if the dataset is within others.
+    budgets: list[Name] | UnsetType = UNSET
+    refused: bytes | UnsetType = UNSET
+    forgotten: bytes | UnsetType = UNSET  # as in a forgetting decision, if anybody was
+
+
+class Forgotten(Record, frozen=True, tag="forgotten"):
+    """This partition, where the user lives, does not know any more who that is."""
+
+    request: Token
+    partition: int
+    offset: int
+    datasets: list[Name]  # in which the user is forgotten and admitted to nothing, sorted
+
+
+class OperatorBound(Record, frozen=True, tag="operator-bound"):
+    """This partition knows the operator by this key."""
+
+    request: Token
+    partition: int
+    offset: int
+    number: int
+    operator: bytes
+
+
+class PrincipalRegistered(Record, frozen=True, tag="principal-registered"):
+    """This partition knows a principal by the key that was said, or by none any more."""
+
+    request: Token
+    partition: int
+    offset: int
+    number: int
+    principal: Name
+
+
+Answer: TypeAlias = (
+    DatasetCreated
+    | DatasetWithdrawn
+    | DatasetClosed
+    | DatasetReceived
+    | RunOpened
+    | RunClosed
+    | Decision
+    | NestedDecision
+    | SeparatedDecision
+    | ForgettingDecision
+    | Enrolled
+    | RosterDecision
+    | Halted
+    | Forgotten
+    | OperatorBound
+    | PrincipalRegistered
+)
+
+
+class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
+    """A user has spent at most ``bound``; written on every increase, for that user's eyes alone."""
+
+    user: IntegerUser | StringUser
+    partition: int
+    offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
+    # In the measure's own unit (rho, mu, Rényi divergence per order), rounded up.
+    bound: list[float]
+    order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
+
+
+class Rejected(Record, frozen=True, tag="rejected"):
+    """A request that was not applied: budgets are as they were before it."""
+
+    partition: int
+    offset: int
+    reason: Reason
+    detail: str
+    record: bytes  # the original bytes
+    # What could be read of the request, so that its sender finds the answer.
+    dataset: str | None = None
+    run: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    request: str | None = None
+    # For older-attempt: what a new attempt has to exceed.
+    current_attempt: int | None = None
+
+
+def odometer_key(dataset: str, user: User) -> bytes:
+    """The key of a user's odometer checkpoints, for compaction: the JSON array [dataset, user]."""
+    return msgspec.json.encode((dataset, user))
+
+
+def tombstone(offset: int) -> bytes:
+    """What stands for no value at all, as long as a worker keeps it: Kafka gets a null, by which
+    compaction forgets the key, and the offset of the record that led to it in a header.
+    """
+    return _TOMBSTONE + offset.to_bytes(8, "big")
+
+
+def tombstone_offset(value: bytes) -> int | None:
+    """The offset that ``tombstone`` was given; None if it is a record."""
+    if value[:1] != _TOMBSTONE or len(value) != 1 + 8:
+        return None
+    return int.from_bytes(value[1:], "big")
+
+
+_TOMBSTONE = b"\0"  # with which no record begins

@@ -1,0 +1,94 @@
+"""What records are made of: fields with their ranges, and what records share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 3
+"""What this module writes."""
+
+OLDEST = 1
+"""What it still reads."""
+
+Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)")]
+"""A dataset or a run: 1 to 128 letters, digits, dots, dashes and underscores."""
+
+IntegerUser: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+StringUser: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+User: TypeAlias = int | str
+Users: TypeAlias = list[IntegerUser | StringUser] | bytes
+"""User ids, or packed little-endian signed 64-bit integers (the fast path)."""
+
+Norms: TypeAlias = list[float] | bytes
+"""One norm per user, or packed little-endian float64 (the fast path)."""
+
+Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
+MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
+RosterMechanism: TypeAlias = MechanismName | Literal["poisson-gaussian"]
+OnExhaustion: TypeAlias = Literal["halt", "clip"]
+UserIds: TypeAlias = Literal["one-kind", "integer", "string", "mixed"]
+"""Which ids a dataset has: integers and strings are never equal, so that one person known by 1 and
+by "1" would have two budgets. ``one-kind``: whichever comes first in a partition."""
+
+Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+"""One that a partition has given. In version 1 at most 2**53."""
+
+AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+"""One that a sender asks for, 0 for the next. Nobody can ask for the last one that an answer can
+carry, which would end the run. In version 1 from 1 to 2**53."""
+
+Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)")]
+Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
+BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
+"""Units of ``accounting.exact.units``, and as many as a filter takes."""
+Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
+MAX_SEPARATION = 2**14
+"""Who took part in a step is kept until so many have followed it: an entry for each of them."""
+MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]
+"""Steps from a participation of a user to the next one, at least."""
+Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+"""A random string by which the sender recognises the answer."""
+PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""Of Ed25519; ``streams.wire.requests`` says which 32 bytes are one."""
+Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
+LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""What Kafka calls the id of the topic norms."""
+Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
+TopicId: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
+"""The id by which Kafka knows the topic `norms` of a log, which no other topic ever has."""
+Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""A SHA-256."""
+
+
+class Record(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
+    """What all records share: a ``type`` and the version by which they are meant."""
+
+    v: int = 1
+
+
+class OfDataset(Record, frozen=True):
+    """What all records about a dataset share."""
+
+    dataset: Name
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """What it is about, as the names that lead there: a dataset, or a run of a dataset."""
+        return (self.dataset,)
+
+
+class OfRun(OfDataset, frozen=True):
+    """What all records about a run share."""
+
+    run: Name
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset and the run."""
+        return self.dataset, self.run

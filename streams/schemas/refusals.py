@@ -1,0 +1,69 @@
+"""Why a record is refused."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streams.schemas.requests import Request
+
+
+class Reason(StrEnum):
+    """Why a record was refused, in the order in which the checks are made.
+
+    Three things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
+    is not looked at; in version 1 packed arrays of a wrong length are found after the attempt; and
+    that a dataset or a run is opened or charged in later versions only is found when it is known.
+    """
+
+    UNSUPPORTED_VERSION = "unsupported-version"
+    MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
+    INVALID_POLICY = "invalid-policy"
+    INVALID_KEY = "invalid-key"  # 32 bytes that are no key by which signatures are told apart
+    POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
+    UNKNOWN_DATASET = "unknown-dataset"
+    NOT_ALLOWED = "not-allowed"  # not signed by somebody who may do this
+    SUPERSEDED = "superseded"  # the operator has said something later
+    DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
+    DATASET_MOVING = "dataset-moving"  # not all of it is here yet, or it goes elsewhere
+    DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
+    UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
+    RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
+    OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
+    SEPARATION_CHANGED = "separation-changed"  # the run keeps participations apart otherwise
+    STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
+    STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
+    NO_ROSTERS = "no-rosters"  # a run that keeps participations apart has none
+    UNKNOWN_ROSTER = "unknown-roster"  # nobody has been enrolled in the run
+    ROSTER_CHANGED = "roster-changed"  # not the users, the clip norm or the grid that it has
+    TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
+    LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
+    INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
+    INVALID_TARIFF = "invalid-tariff"  # not what steps of this roster can cost, or not known here
+    INVALID_BALANCES = "invalid-balances"  # not what users can have spent, or what was announced
+    INVALID_LEVELS = "invalid-levels"  # beyond the grid, or positions that are not in the roster
+    MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
+    INVALID_NORM = "invalid-norm"  # NaN, infinite or negative
+    NORM_ABOVE_CLIP = "norm-above-clip"
+    DUPLICATE_USER = "duplicate-user"
+    WRONG_PARTITION = "wrong-partition"  # the user lives in another partition
+
+
+MAX_DETAIL = 500
+
+
+class Rejection(Exception):
+    """A record that is not applied: its reason for programs, its detail for people.
+
+    The detail is cut to ``MAX_DETAIL`` characters: it may quote the record, which may be long.
+    ``request`` is what could be read of it, if it could be.
+    """
+
+    def __init__(self, reason: Reason, detail: str, request: Request | None = None) -> None:
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[:MAX_DETAIL]} ..."
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.request = request

@@ -1,0 +1,308 @@
+"""Requests: the topic `norms`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from streams.schemas.fields import (
+    AskedAttempt,
+    Attempt,
+    BudgetUnits,
+    Counter,
+    Digest,
+    Fingerprint,
+    IntegerUser,
+    LogId,
+    Measure,
+    MechanismName,
+    MinSeparation,
+    Name,
+    Norms,
+    OfDataset,
+    OfRun,
+    OnExhaustion,
+    Order,
+    Positive,
+    Principals,
+    PublicKey,
+    Record,
+    RosterMechanism,
+    Signature,
+    StringUser,
+    Token,
+    TopicId,
+    UserIds,
+    Users,
+)
+
+
+class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which principals may do what with a dataset."""
+
+    charge: Principals = []  # open, charge and close runs, and enrol users
+    manage: Principals = []  # withdraw, close and move it, forget users, create datasets within it
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Under what a dataset is charged. It is fixed before the first charge and never changes."""
+
+    dataset: Name
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
+    measure: Measure
+    # One per order for renyi, else one. Units of accounting.exact.units, rounded down.
+    budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
+    odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
+    orders: Annotated[list[Order], Meta(max_length=256)] = msgspec.field(
+        default_factory=list
+    )  # renyi only, increasing
+    on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
+    # From version 2 on. Not given: one-kind, or the policy that is there already; in version 1:
+    # mixed. A policy that is stored without it is of version 1.
+    user_ids: UserIds | UnsetType = UNSET
+    # From version 3 on. Each user is bound to one of the orders, with its first charge that costs
+    # something, and charged there alone; else all orders have to hold.
+    own_order: Literal[True] | UnsetType = UNSET
+    # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
+    # charged to: of the same users, and halting as this one does.
+    within: Name | UnsetType = UNSET
+    # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
+    # another key, or none, everybody would be somebody else, with nothing spent.
+    pseudonyms: Fingerprint | UnsetType = UNSET
+    # From version 3 on. Requests about it have to be signed by one of these. Not given: by one of
+    # those that the dataset names that it is within, or by nobody, if none of them names any.
+    allow: Allow | UnsetType = UNSET
+
+
+class CreateDataset(Record, frozen=True, tag="create-dataset"):
+    """Fixes the policy of a dataset; sent to every partition, once and for all."""
+
+    request: Token
+    policy: Policy
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset."""
+        return (self.policy.dataset,)
+
+
+class OpenRun(OfRun, frozen=True, tag="open-run"):
+    """Begins an attempt of a run and fences every lower one; sent to every partition."""
+
+    # 0, from version 2 on: the one after the last. The same token again gets the same answer.
+    attempt: AskedAttempt
+    request: Token
+    # From version 3 on: a user who takes part in step t, with a norm above 0, is not admitted
+    # again before step t + min_separation. Fixed with the first step; not given: as the run has it.
+    min_separation: MinSeparation | UnsetType = UNSET
+
+
+class CloseRun(OfRun, frozen=True, tag="close-run"):
+    """Ends a run for good: it cannot be charged or opened again. Sent to every partition."""
+
+    attempt: Attempt  # the current one
+    request: Token
+
+
+class WithdrawDataset(OfDataset, frozen=True, tag="withdraw-dataset"):
+    """Takes back a dataset of which no run was ever opened; sent to every partition."""
+
+    request: Token
+
+
+class CloseDataset(OfDataset, frozen=True, tag="close-dataset"):
+    """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
+
+    request: Token
+    # The log that may take it, and no other ever; from then on nothing of the dataset changes here.
+    # Only one that is within no other moves, and those within it go with it.
+    moves_to: TopicId | UnsetType = UNSET
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The log that a dataset comes from, as it was when it was closed there."""
+
+    topic: TopicId
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    heads: Digest  # of the heads of its chains: see streams.offline.moves
+
+
+class ErasureKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key by which users have names who were forgotten in the log that a dataset comes from."""
+
+    fingerprint: Fingerprint
+    highest: Annotated[int, Meta(ge=0, le=2**31)]  # number of a name
+    topic: TopicId | UnsetType = UNSET  # of which the key is made, if nobody has set one
+
+
+class ReceiveDataset(Record, frozen=True, tag="receive-dataset"):
+    """Creates a dataset that comes from another log; sent to every partition.
+
+    It can be charged when all balances are in, of all datasets that come together.
+    """
+
+    request: Token
+    policy: Policy  # the one that it has there, but for the number of partitions
+    origin: Origin
+    parts: Counter  # records of balances that this partition gets
+    digest: Digest  # of all of them: see streams.ledger.arrivals
+    brings: Counter = 0  # datasets that come within it; all of them are here, or none is charged
+    closed: bool = False  # it had been closed before, and stays so
+    erasure: Annotated[list[ErasureKey], Meta(max_length=256)] = msgspec.field(default_factory=list)
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset."""
+        return (self.policy.dataset,)
+
+
+class Balances(OfDataset, frozen=True, tag="balances"):
+    """What some users have spent by the time a dataset came here: users who are new to it.
+
+    Numbers are int64, little-endian, in the order of users; of `spent` and `base` one for each
+    order, if all orders of the policy have to hold.
+    """
+
+    request: Token
+    part: Counter  # of those that were announced, from 0
+    users: Users
+    spent: bytes  # units
+    base: bytes  # units that were spent when the odometer last restarted
+    rungs: bytes  # how many odometer steps the bound has climbed
+    order: bytes = b""  # own_order: a byte each, the place of the order that the user is bound to
+    bound: bytes = b""  # own_order: a byte each, 1 if so
+    forgotten: bool = False  # users who were forgotten, by their names: they may live here or not
+
+
+class Charge(OfRun, frozen=True, tag="charge"):
+    """One step of one run, for the users of one partition; empty partitions get one too."""
+
+    attempt: Attempt
+    step: Counter
+    users: Users
+    norms: Norms  # before release; L2 for gaussian, L1 for laplace, eps for pure-dp
+    mechanism: MechanismName = "gaussian"
+    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
+    clip_norm: float | None = None  # no norm of the step may exceed it
+
+
+class Enrol(OfRun, frozen=True, tag="enrol"):
+    """Puts users into the roster of a run, in one partition; from then on they are positions.
+
+    Users are added at the end. What is sent again has to be what is there: so nobody is enrolled
+    twice, and with no users at all it asks for the roster as it is.
+    """
+
+    attempt: Attempt
+    request: Token
+    first: Counter  # position of the first of these users in this partition's part of the roster
+    users: Users
+    clip_norm: Positive  # the norm of the highest level
+    levels: Annotated[int, Meta(ge=1, le=255)]  # of the grid, beside level 0, whose norm is 0
+
+
+class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
+    """One step of one run, for all users of its roster in one partition, at their levels.
+
+    Levels that it does not bring are those of the step before; a user who is new has the highest.
+    """
+
+    attempt: Attempt
+    step: Counter
+    members: Counter  # of the roster: it is the one that the sender knows
+    tariff: Annotated[bytes, Meta(min_length=16, max_length=16)]  # its digest
+    units: bytes = b""  # the tariff: int64, (levels + 1, orders); empty: that of the step before
+    positions: bytes = b""  # uint32, increasing: whose levels change; empty: those of all, or none
+    levels: bytes = b""  # a byte each
+    mechanism: RosterMechanism = "gaussian"
+    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
+    sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # 1 but for poisson-gaussian
+
+
+class Forget(Record, frozen=True, tag="forget"):
+    """Forgets who a user is, and admits that user to nothing any more; sent where the user lives.
+
+    The datasets whose budgets count together are one: of all that are within one another, the user
+    is forgotten in every one.
+    """
+
+    request: Token
+    user: IntegerUser | StringUser
+    dataset: Name | UnsetType = UNSET  # and those that share a budget with it; not given: all
+    # Of the key that made the id, if it is a pseudonym: datasets of other keys know nobody by it.
+    pseudonyms: Fingerprint | UnsetType = UNSET
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The dataset, if it names one."""
+        return () if self.dataset is UNSET else (self.dataset,)
+
+
+class BindOperator(Record, frozen=True, tag="bind-operator"):
+    """Says by which key the operator is known from now on; sent to every partition.
+
+    The first one is signed by that key, later ones by the key before.
+    """
+
+    request: Token
+    number: Counter  # above those of all that the operator said before
+    log: LogId  # for which it was signed
+    operator: PublicKey
+    # Of other logs, signatures for which count here: those of which records were copied to this one
+    # are named by its first record.
+    also: Annotated[list[LogId], Meta(max_length=16)] = msgspec.field(default_factory=list)
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """It is about no dataset."""
+        return ()
+
+
+class RegisterPrincipal(Record, frozen=True, tag="register-principal"):
+    """Says by which key a principal is known; signed by the operator, sent to every partition."""
+
+    request: Token
+    number: Counter  # above those of all that the operator said before
+    principal: Name
+    key: PublicKey | UnsetType = UNSET  # not given: by none any more
+    creates: bool = False  # it may create datasets, within none that says who may
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """It is about no dataset."""
+        return ()
+
+
+Request: TypeAlias = (
+    CreateDataset
+    | WithdrawDataset
+    | CloseDataset
+    | ReceiveDataset
+    | Balances
+    | OpenRun
+    | CloseRun
+    | Charge
+    | Enrol
+    | ChargeRoster
+    | Forget
+    | BindOperator
+    | RegisterPrincipal
+)
+
+
+class Signed(Record, frozen=True, tag="signed"):
+    """A request, and who signed it for this log and this partition."""
+
+    request: bytes  # as it would be without: MessagePack or JSON
+    signature: Signature  # see ``streams.wire.requests``
+    principal: Name | UnsetType = UNSET  # not given: the operator
+
+
+class Sender(NamedTuple):
+    """Who is said to have signed a request."""
+
+    principal: str | None  # None: the operator
+    signature: bytes
+    request: bytes  # what was signed

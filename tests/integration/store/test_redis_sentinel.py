@@ -1,0 +1,67 @@
+"""Sentinels that name no master: each is told apart, and no password is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.config import Config
+from streams.local import RedisServer
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
+from tests.integration.redis_failover import SERVICE, Sentinel
+
+PASSWORD, WRONG = "hunter2", "hunter3"
+
+
+class WithLogin(Sentinel):
+    """A Sentinel that wants a password."""
+
+    def __init__(self, directory: Path, watched: int) -> None:
+        super().__init__(directory, watched, f"requirepass {PASSWORD}")
+        self._greeting = f"AUTH {PASSWORD}\r\n".encode()
+
+
+@pytest.fixture(scope="module")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sentinel]:
+    with (
+        RedisServer(tmp_path_factory.mktemp("redis")) as master,
+        WithLogin(tmp_path_factory.mktemp("sentinel"), master.port) as running,
+    ):
+        yield running
+        running.kill()
+        master.kill()
+
+
+async def connect(config: Config) -> None:
+    async with RedisStore.of(config) as store:
+        await store.connect()
+
+
+def test_the_master_is_found_by_the_first_sentinel_that_knows_it(sentinel: Sentinel) -> None:
+    url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{SERVICE}"
+    asyncio.run(connect(Config(redis=url, redis_sentinel_password=PASSWORD)))
+
+
+@pytest.mark.parametrize(
+    ("service", "password", "message"),
+    [
+        (SERVICE, WRONG, "redis_sentinel_username"),
+        (SERVICE, "", "redis_sentinel_username"),
+        ("another", PASSWORD, "knows no master of 'another'"),
+    ],
+)
+def test_of_every_sentinel_it_is_said_why_it_names_no_master(
+    sentinel: Sentinel, service: str, password: str, message: str
+) -> None:
+    url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{service}"
+    with pytest.raises(StoreUnavailable, match=message) as caught:
+        asyncio.run(connect(Config(redis=url, redis_sentinel_password=password)))
+    said = str(caught.value)
+    assert "127.0.0.1:1" in said
+    assert sentinel.address in said
+    assert PASSWORD not in said
+    assert WRONG not in said

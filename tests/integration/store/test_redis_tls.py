@@ -1,0 +1,204 @@
+"""The way to Redis, a Cluster and Sentinels: encrypted to who has the certificate, or not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import redis
+
+from streams.config import Config
+from streams.local import RedisCluster, RedisServer
+from streams.local.certificates import Authority
+from streams.store.port import StoreUnavailable
+from streams.store.redis_store import RedisStore
+from tests.conformance.store.bench import Owner, commit
+from tests.integration.redis_failover import SERVICE, Sentinel
+from tests.integration.tls import Encrypting
+from tests.waiting import eventually
+
+PARTITIONS = range(6)
+ELSEWHERE = "127.0.0.2"  # a name that no certificate has
+UNKNOWN = "CERTIFICATE_VERIFY_FAILED"
+MISNAMED = "IP address mismatch"
+UNTRUSTED = "CERTIFICATE_REQUIRED|UNKNOWN_CA|Connection (reset|closed)"
+
+
+class Certificates:
+    """An authority, who it vouches for, and a client that is told to believe it."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._authority, self._server = Authority(directory), directory / "server.pem"
+        self.client, self.ca = directory / "client.pem", self._authority.certificate
+        self._authority.issue("redis", self._server)
+        self._authority.issue("client", self.client)
+
+    def server(self, wants: Path | None = None) -> ssl.SSLContext:
+        """Of a server, which wants a certificate of the client's authority if one is named."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=wants)
+        context.load_cert_chain(self._server)
+        if wants is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates") / "ours")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates") / "others")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+        running.kill()
+
+
+def use(url: str, ca: Path | str, certificate: Path | str = "") -> None:
+    """Find out where partitions are, claim them, and write to each."""
+    config = Config(
+        redis=url,
+        prefix=f"{token_hex(4)}.",
+        redis_ca=str(ca or ""),
+        redis_certificate=str(certificate or ""),
+    )
+
+    async def scenario() -> None:
+        async with RedisStore.of(config) as store:
+            await store.connect()
+            assert await store.check() is None
+            for partition in PARTITIONS:
+                owner = Owner(store, "a", partition)
+                await commit(await owner.claim(), 0, 1)
+                assert (await owner.load()).next == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_encrypted_way_to_redis_is_taken_or_nothing_is_said(
+    server: RedisServer, ours: Certificates, others: Certificates
+) -> None:
+    context = ours.server(wants=ours.ca)
+    with (
+        Encrypting(context, server.port) as front,
+        Encrypting(context, server.port, host=ELSEWHERE) as elsewhere,
+    ):
+        url = f"rediss://127.0.0.1:{front.port}/0"
+        use(url, ours.ca, ours.client)
+        for other, ca, certificate, message in (
+            (url, others.ca, ours.client, UNKNOWN),
+            (url, "", ours.client, UNKNOWN),
+            (url, ours.ca, "", UNTRUSTED),
+            (url, ours.ca, others.client, UNTRUSTED),
+            (f"rediss://{ELSEWHERE}:{elsewhere.port}/0", ours.ca, ours.client, MISNAMED),
+        ):
+            with pytest.raises(StoreUnavailable, match=message):
+                use(other, ca, certificate)
+
+
+def test_who_is_told_which_authority_to_believe_believes_none_of_the_system(
+    server: RedisServer,
+    ours: Certificates,
+    others: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(others.ca))  # now it is one of the system
+    with Encrypting(others.server(), server.port) as front:
+        url = f"rediss://127.0.0.1:{front.port}/0"
+        use(url, "")
+        with pytest.raises(StoreUnavailable, match=UNKNOWN):
+            use(url, ours.ca)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, ours: Certificates
+) -> Iterator[tuple[RedisCluster, list[Encrypting]]]:
+    """Three nodes, each of which tells clients of the port before it."""
+    with ExitStack() as running:
+        context = ours.server(wants=ours.ca)
+        fronts = [running.enter_context(Encrypting(context)) for _ in range(3)]
+        directory = tmp_path_factory.mktemp("cluster")
+        nodes = RedisCluster(directory, 3, announced=[front.port for front in fronts])
+        nodes.start()
+        running.callback(nodes.kill)
+        for front, node in zip(fronts, nodes.nodes, strict=True):
+            front.target = node.port
+        yield nodes, fronts
+
+
+def test_all_nodes_of_a_cluster_are_reached_encrypted_or_none_is_written(
+    cluster: tuple[RedisCluster, list[Encrypting]], ours: Certificates, others: Certificates
+) -> None:
+    nodes, (first, second, _) = cluster
+    url = f"rediss+cluster://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    use(url, ours.ca, ours.client)
+    with Encrypting(ours.server(), nodes.nodes[0].port, host=ELSEWHERE) as elsewhere:
+        for other, ca, certificate, message in (
+            (url, others.ca, ours.client, UNKNOWN),
+            (url, ours.ca, others.client, UNTRUSTED),
+            (f"rediss+cluster://{ELSEWHERE}:{elsewhere.port}", ours.ca, "", MISNAMED),
+        ):
+            with pytest.raises(StoreUnavailable, match=message):
+                use(other, ca, certificate)
+
+
+def test_a_node_of_a_cluster_that_somebody_else_vouches_for_is_not_written(
+    cluster: tuple[RedisCluster, list[Encrypting]], ours: Certificates, others: Certificates
+) -> None:
+    nodes, (_, second, third) = cluster
+    with Encrypting(others.server(), nodes.nodes[0].port) as forged:
+        with redis.Redis(port=nodes.nodes[0].port) as client:
+            client.config_set("cluster-announce-port", forged.port)
+        eventually(lambda: forged.port in _known_to(nodes.nodes[1]))
+        with pytest.raises(StoreUnavailable, match=UNKNOWN):
+            use(
+                f"rediss+cluster://127.0.0.1:{second.port},127.0.0.1:{third.port}",
+                ours.ca,
+                ours.client,
+            )
+
+
+def test_a_sentinel_and_the_master_that_it_names_are_each_reached_encrypted_or_not_at_all(
+    tmp_path: Path, server: RedisServer, ours: Certificates, others: Certificates
+) -> None:
+    """A Sentinel without TLS has to reach the master by the same port as its clients."""
+    for vouched, is_reached in ((ours, True), (others, False)):
+        with (
+            Encrypting(vouched.server(), server.port, plain_too=True) as front,
+            Sentinel(tmp_path / str(front.port), front.port) as sentinel,
+            Encrypting(ours.server(wants=ours.ca), sentinel.port) as mine,
+            Encrypting(others.server(), sentinel.port) as theirs,
+            Encrypting(ours.server(), sentinel.port, host=ELSEWHERE) as elsewhere,
+        ):
+            url = f"rediss+sentinel://127.0.0.1:{mine.port}/{SERVICE}"
+            with nullcontext() if is_reached else pytest.raises(StoreUnavailable, match=UNKNOWN):
+                use(url, ours.ca, ours.client)
+            if not is_reached:
+                return
+            of_elsewhere = f"rediss+sentinel://{ELSEWHERE}:{elsewhere.port}/{SERVICE}"
+            use(f"{of_elsewhere}?ssl_check_hostname=false", ours.ca)
+            for refused in (
+                f"rediss+sentinel://127.0.0.1:{theirs.port}/{SERVICE}",
+                of_elsewhere,
+            ):
+                with pytest.raises(StoreUnavailable, match=UNKNOWN):
+                    use(refused, ours.ca)
+
+
+def _known_to(node: RedisServer) -> set[int]:
+    with redis.Redis(port=node.port) as client:
+        slots: Any = client.execute_command("CLUSTER SLOTS")
+    return {port for _, _, (_, port, *_), *_ in slots}

@@ -1,0 +1,119 @@
+"""What trainers, and who moves a dataset, rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from streams.offline import mover
+from streams.schemas import RunOpened
+from streams.sdk import datasets, opening, rosters, run
+from tests.simulation.mutations.registry import Patches, mutation, replaced
+
+
+@mutation
+def outer_policies_not_compared() -> Patches:
+    """A run is opened although partitions hold the dataset that it is within under two policies."""
+    real = opening.check_agreement
+
+    def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:
+        alone = {
+            partition: msgspec.structs.replace(reply, outer=msgspec.UNSET)
+            if isinstance(reply, RunOpened)
+            else reply
+            for partition, reply in replies.items()
+        }
+        real(dataset, alone, count)
+
+    yield replaced(opening, "check_agreement", agree)
+
+
+@mutation
+def creation_everywhere_at_once() -> Patches:
+    """A dataset is created without a home that decides, and opened without a comparison."""
+
+    def create(connection: Any, policy: Any, deadline: Any) -> Any:
+        everywhere = range(connection.partitions)
+        datasets._created(connection, policy, datasets.VERSION, everywhere, deadline)
+        return policy
+
+    def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:
+        for reply in replies.values():
+            if isinstance(reply, Exception):
+                raise reply
+
+    yield patch("streams.sdk.client.create", create)
+    yield replaced(opening, "check_agreement", agree)
+
+
+@mutation
+def other_content_after_a_timeout() -> Patches:
+    """The SDK lets other users or norms be charged for a step that may be decided."""
+    real = run.Run._decide
+
+    def decide(self: Any, parts: Any, deadline: Any) -> Any:
+        self._published = {}
+        return real(self, parts, deadline)
+
+    yield replaced(run.Run, "_decide", decide)
+
+
+@mutation
+def handed_back_everywhere_at_once() -> Patches:
+    """A step that was decided in some partitions is sent to all of them at once."""
+    real = run.Run._decide
+
+    def decide(self: Any, parts: Any, deadline: Any) -> Any:
+        decided, self._decided = self._decided, set()
+        try:
+            return real(self, parts, deadline)
+        finally:
+            self._decided = self._decided or decided
+
+    yield replaced(run.Run, "_decide", decide)
+
+
+@mutation
+def older_step_handed_back() -> Patches:
+    """Of two steps that did not go out the first is handed back."""
+    real = opening._next_step
+
+    def next_step(name: str, opened: Any, released: int | None, at_once: int) -> int:
+        step = real(name, opened, released, at_once)
+        return step if released is None else released + 1
+
+    yield replaced(opening, "_next_step", next_step)
+
+
+@mutation
+def levels_not_deferred() -> Patches:
+    """Levels that are set while a step of a roster is under way go into its decision."""
+    real = rosters.Roster.charge_ahead
+
+    def charge_ahead(self: Any, **how: Any) -> Any:
+        ahead = real(self, **how)
+        self._later = None
+        return ahead
+
+    yield replaced(rosters.Roster, "charge_ahead", charge_ahead)
+
+
+@mutation
+def steps_under_way_not_respected() -> Patches:
+    """A run whose step is under way is used for something else."""
+    real = run.Run._in_use
+
+    def in_use(self: Any, *, to_close: bool = False, ahead: Any = None) -> Any:
+        return real(self, to_close=to_close, ahead=self._ahead)
+
+    yield replaced(run.Run, "_in_use", in_use)
+
+
+@mutation
+def keys_of_now_moved() -> Patches:
+    """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
+    real = mover.departure
+    yield replaced(mover, "departure", lambda *arguments: real(*arguments[:4]))

@@ -1,0 +1,99 @@
+"""What guards a write of state, and what proves that a state is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from streams.store import holding, memory_store, snapshot
+from streams.store.port import Guard, Verdict
+from tests.simulation.mutations.registry import Patches, mutation, replaced
+
+
+def _guarded_less(change: Callable[[Any, Guard], Guard]) -> AbstractContextManager[Any]:
+    real = memory_store._refusal
+    return replaced(memory_store, "_refusal", lambda kept, guard: real(kept, change(kept, guard)))
+
+
+def _with_version_of(kept: Any, guard: Guard) -> Guard:
+    return replace(guard, version=int(kept.meta.get("version", guard.version)))
+
+
+def _with_owner_of(kept: Any, guard: Guard) -> Guard:
+    return replace(guard, owner=kept.meta.get("owner", guard.owner))
+
+
+@mutation
+def version_not_compared() -> Patches:
+    """Redis that went back is written to, if owner and next offset are the same."""
+    yield _guarded_less(_with_version_of)
+
+
+@mutation
+def owner_not_compared() -> Patches:
+    """Whoever has the right version writes."""
+    yield _guarded_less(_with_owner_of)
+
+
+@mutation
+def neither_owner_nor_version_compared() -> Patches:
+    """Whoever owned a partition goes on writing."""
+    yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+
+
+@mutation
+def beats_not_guarded() -> Patches:
+    """Whoever shows that a partition is decided is not told that Redis is not what it was."""
+    real = holding.Holding.beat
+
+    async def beat(self: Any, pulse: bytes, summary: bytes) -> Verdict:
+        await real(self, pulse, summary)
+        return Verdict.OK
+
+    yield replaced(holding.Holding, "beat", beat)
+
+
+@mutation
+def counts_not_compared() -> Patches:
+    """State of which a key is gone is taken for whole."""
+    yield replaced(memory_store.Contents, "is_counted", lambda _: True)
+    real = snapshot.verified
+
+    def verified(fields: Mapping[str, str], pages: Any, changes: Any, kept: Any) -> Any:
+        counted = {"pages": len(pages), "changes": len(changes), "outbox": len(kept)}
+        return real({**fields, **{k: str(v) for k, v in counted.items()}}, pages, changes, kept)
+
+    yield replaced(memory_store, "verified", verified)
+
+
+@mutation
+def digest_not_compared() -> Patches:
+    """Pages that are not those that were written last are loaded."""
+
+    class Whatever(int):
+        def __eq__(self, _: object) -> bool:
+            return True
+
+        def __ne__(self, _: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    yield replaced(snapshot, "digest_of", lambda hashes: Whatever(0))
+
+
+@mutation
+def offset_not_compared() -> Patches:
+    """A batch is written wherever the store is: neither DUPLICATE nor GAP."""
+    real = memory_store.MemoryStore.commit
+
+    async def commit(self: Any, guard: Any, batch: Any) -> Verdict:
+        kept = self.contents(guard.partition)
+        if memory_store._refusal(kept, guard) is None:
+            kept.meta["next"] = str(batch.first)
+        return await real(self, guard, batch)
+
+    yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
+    yield replaced(memory_store.MemoryStore, "commit", commit)

@@ -1,0 +1,209 @@
+"""From the log to Redis to answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from streams.store import image
+from streams.worker import (
+    checkpoints,
+    compaction,
+    gaps,
+    images,
+    intake,
+    memory_broker,
+    outbox,
+    partitions,
+    processor,
+)
+from streams.worker.ports import Missing
+from tests.simulation.mutations.registry import Patches, mutation, replaced, yes
+
+
+@mutation
+def lock_not_held() -> Patches:
+    """Pages are written while memory is ahead of Redis."""
+
+    @asynccontextmanager
+    async def quiet(self: Any) -> AsyncIterator[bool]:
+        yield self.state is processor.State.RUNNING
+
+    yield replaced(processor.Processor, "quiet", quiet)
+
+
+@mutation
+def changes_dropped_first() -> Patches:
+    """Compaction drops changes before the pages that cover them are written."""
+
+    async def run(self: Any, position: Callable[[], int]) -> None:
+        async with self._quiet() as may_write:
+            if not may_write:
+                return
+            covered, reached = self._holding.backlog, position()
+            names = self._ledger.uncompacted()
+            self._expect_ok(await self._holding.drop(covered, reached), "trim")
+        for name in names:
+            async with self._quiet() as may_write:
+                if not may_write:
+                    return
+                page = {name: self._ledger.take_page(name)}
+                self._expect_ok(await self._holding.compact(position(), page), "compaction")
+
+    yield replaced(compaction.Compaction, "run", run)
+
+
+@mutation
+def loaded_changes_not_compacted() -> Patches:
+    """What a new owner has loaded as changes is dropped without being written as pages."""
+    real = partitions.ledger_of
+
+    def ledger_of(*arguments: Any) -> Any:
+        made = real(*arguments)
+        for each in made.datasets.values():
+            each._rows._changed_pages[:] = False
+        return made
+
+    yield replaced(partitions, "ledger_of", ledger_of)
+
+
+@mutation
+def outbox_not_republished() -> Patches:
+    """What the owner before may not have published is taken for published."""
+
+    async def republish(self: Any) -> None:
+        kept, self._kept = self._kept, []
+        self._published += [name for name, _ in kept]
+
+    yield replaced(outbox.Outbox, "republish", republish)
+
+
+@mutation
+def forgotten_before_sent() -> Patches:
+    """A parcel is dropped from Redis before the broker has it."""
+    real = outbox.Outbox._confirmed
+
+    async def confirmed(self: Any, name: str, sent: Sequence[Any]) -> None:
+        self._published.append(name)
+        await real(self, name, sent)
+        self._published = [other for other in self._published if other != name]
+
+    yield replaced(outbox.Outbox, "_confirmed", confirmed)
+
+
+@mutation
+def epochs_not_compared() -> Patches:
+    """Checkpoints go out through a producer that nobody fences, whoever owns the partition."""
+
+    async def begin(self: Any) -> None:
+        self._begun = True
+        await self._producer.start()
+
+    yield replaced(checkpoints.Checkpoints, "_begin", begin)
+    yield replaced(memory_broker.MemoryFencedProducer, "_check_epoch", lambda _: None)
+
+
+@mutation
+def ownership_not_asked() -> Patches:
+    """A producer that begins late shuts out the one of the next owner, and sends."""
+
+    async def begin(self: Any) -> None:
+        self._begun = True
+        await self._producer.start()
+
+    yield replaced(checkpoints.Checkpoints, "_begin", begin)
+
+
+@mutation
+def checkpoints_sent_again() -> Patches:
+    """What the topic has by now is sent again when records are applied again."""
+    yield replaced(checkpoints.Waiting, "since", lambda self, _: self.outputs)
+
+
+@mutation
+def aborted_checkpoints_count() -> Patches:
+    """What compaction takes away, as its transaction was aborted, is taken for sent."""
+    real = memory_broker.MemoryFencedProducer.last
+
+    async def last(self: Any) -> Any:
+        with replaced(self._topic, "aborted", set()):
+            return await real(self)
+
+    yield replaced(memory_broker.MemoryFencedProducer, "last", last)
+
+
+@mutation
+def manifest_sent_before_its_parts() -> Patches:
+    """The manifest of an image goes out while parts of it are still to be sent."""
+
+    async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
+        records, manifest = draft.finish(moment, self._holding.partition)
+        await self._topic.send([manifest])
+        await self._send(sending + records, 0)
+        await self._send(draft.emptied(), 0)
+        self._last, self.reached = draft.image, moment.meta.next
+
+    yield replaced(images.Imaging, "_finish", finish)
+
+
+@mutation
+def parts_written_over_those_of_the_last_image() -> Patches:
+    """An image that is being written takes the places of the one before it."""
+    yield replaced(images, "Draft", lambda last: image.Draft(None))
+
+
+@mutation
+def images_not_fenced() -> Patches:
+    """Whoever was the owner writes an image, whatever the topic has by now."""
+    real = images.Imaging._begin
+
+    async def begin(self: Any) -> None:
+        with replaced(self._holding, "is_held", yes):
+            await real(self)
+
+    yield replaced(images.Imaging, "_begin", begin)
+    yield replaced(memory_broker.MemoryImageTopic, "_check_epoch", lambda _: None)
+    yield replaced(images, "changed_since", lambda _, next_offset, *log: next_offset > 0)
+
+
+@mutation
+def holes_passed_over() -> Patches:
+    """Records that the log has lost are taken for control records."""
+    real = gaps.Gaps.__init__
+
+    def init(self: Any, taken: Any, proof: Any, stops: Any, end: Any) -> None:
+        async def lenient(first: int, last: int) -> Missing:
+            found = await proof(first, last)
+            return Missing.NOTHING_TO_APPLY if found is Missing.HOLE else found
+
+        real(self, taken, lenient, stops, end)
+
+    yield replaced(gaps.Gaps, "__init__", init)
+
+
+@mutation
+def overdue_records_awaited() -> Patches:
+    """The last records of the log may be on their way for ever."""
+    yield replaced(gaps, "OVERDUE_AFTER", float("inf"))
+
+
+@mutation
+def gaps_not_seen() -> Patches:
+    """A record is applied although those before it have not arrived."""
+
+    def take(self: Any, leader_epoch: int) -> Any:
+        if self.first is None or self.first.leader_epoch != leader_epoch:
+            return None
+        record = self._pop()
+        self.position = record.offset + 1
+        return record
+
+    yield replaced(intake.Intake, "gap", None)
+    yield replaced(intake.Intake, "take", take)
+
+
+@mutation
+def published_late() -> Patches:
+    """A process that was paused between commit and publishing publishes all the same."""
+    yield replaced(processor, "PUBLISH_WITHIN", float("inf"))
