@@ -15,6 +15,7 @@ from tests.benchmarks import (
     latency,
     memory,
     peers,
+    portal,
     rebuild,
     rosters,
     sdk,
@@ -22,6 +23,7 @@ from tests.benchmarks import (
     soak,
     standing,
     throughput,
+    tracing,
 )
 from tests.benchmarks.report import (
     dense_lines,
@@ -31,7 +33,7 @@ from tests.benchmarks.report import (
     throughput_lines,
 )
 
-_SERVICE = ("throughput", "dense", "latency", "rosters", "rebuild")
+_SERVICE = ("throughput", "dense", "latency", "rosters", "rebuild", "portal", "traces")
 _LIBRARY = ("filters", "standing", "sdk", "signatures", "memory", "reports")
 
 
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
     parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--rebuilt", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--odometers", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
     parser.add_argument(
         "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
@@ -84,11 +87,20 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
             slowdown = rebuild.measure_slowdown(
                 stack, options.users[-1], 3 * options.records, options.rounds
             )
+        portals = []
+        if "portal" in parts:
+            _say("Measuring the portal")
+            portals = [portal.measure(stack, records) for records in options.odometers]
+        traced = []
+        if "traces" in parts:
+            _say("Measuring traces")
+            traced = tracing.measure(stack, options.steps // 2)
         if "soak" in parts and options.soak:
             memory = soak.measure(stack, options.soak, _say)
     served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
     served += rosters.lines(costs)
-    return served + rebuild.lines(rebuilds, slowdown) + soak_lines(memory)
+    served += rebuild.lines(rebuilds, slowdown) + portal.lines(portals) + tracing.lines(traced)
+    return served + soak_lines(memory)
 
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:

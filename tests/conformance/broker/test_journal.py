@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -12,6 +14,8 @@ from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.topics.answers import ensure_answer_topics
+from streams.topics.topics import ensure_topics
+from streams.wire.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
 
 Opened = Callable[[str], Journal]
@@ -82,3 +86,28 @@ def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> No
     assert list(journal.published(0)) == [b"first", b"second"]
     assert list(journal.published(place)) == [b"second"]
     assert list(opened("r").published(place)) == [b"second"]
+
+
+@pytest.mark.process
+def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) -> None:
+    (private, public), (other, _) = new_keys(), new_keys()
+    plain = Config(kafka=kafka, prefix=f"t{uuid4().hex[:8]}.")
+    ensure_topics(plain)  # answers are signed for the log that they are about
+    ensure_answer_topics(plain)
+    with ExitStack() as opened:
+
+        def journal(**keys: str) -> KafkaJournal:
+            made = KafkaJournal(replace(plain, **keys), "d", "r")
+            return opened.enter_context(closing(made))
+
+        signing, reading = journal(signing_key=private), journal(signing_key=private)
+        ringed = journal(signing_key=private, answer_keys=public)
+        for writer, answer in (
+            (journal(), b"by nobody"),
+            (signing, b"first"),
+            (journal(signing_key=other), b"by another"),
+            (ringed, b"second"),
+        ):
+            writer.publish(answer)
+        assert reading.published(0) == ringed.published(0) == [b"first", b"second"]
+        assert journal().published(0) == [b"by nobody", b"first", b"by another", b"second"]
