@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streams.demo.entry import run_demo
-from tests.integration.demos import few_steps
+from tests.integration.demos import small_demos
 from tests.integration.service import ServiceFactory
 
 
@@ -12,7 +12,7 @@ from tests.integration.service import ServiceFactory
 def report(start_service: ServiceFactory, tmp_path_factory):
     with start_service(workers=2, partitions=4) as service:
         out = tmp_path_factory.mktemp("plots")
-        with few_steps():
+        with small_demos():
             done = run_demo("mnist", service.config, None, out, echo=lambda _: None)
         yield done, service
 
@@ -21,7 +21,7 @@ def report(start_service: ServiceFactory, tmp_path_factory):
 def sampled(report, tmp_path_factory):
     """The sampled training on the same service, with fewer steps."""
     out = tmp_path_factory.mktemp("sampled")
-    with few_steps():
+    with small_demos():
         return run_demo("dpsgd", report[1].config, None, out, echo=lambda _: None)
 
 

@@ -32,7 +32,7 @@ KILLS = sum(ROUNDS)
 SEED = "PIPELINE_SEED"
 """An environment variable: the seed of a run to repeat; by default it is drawn and printed."""
 
-_PACE = 0.1
+_PACE = 0.2
 """Seconds between two steps: what matters is who dies while they are decided, not how many are."""
 
 

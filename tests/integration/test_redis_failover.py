@@ -49,7 +49,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
     ) as stack:
         service = Service(stack)
         config = replace(service.config, timeout=8.0)
-        lanes = lanes_of_a_training(config, random.randrange(10**9), 0.1)
+        lanes = lanes_of_a_training(config, random.randrange(10**9), 0.3)
         for lane in lanes:
             lane.start()
         try:

@@ -1,4 +1,4 @@
-"""Some hundred seeds find nothing wrong, and a seed is the whole of what happens."""
+"""Seeds find nothing wrong, and a seed is the whole of what happens."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from tests.simulation.process import Process
 from tests.simulation.simulation import simulate
 from tests.simulation.world import World
 
-_SEEDS = 250
-_AT_ONCE = 10
+_SLOW, _THOROUGH = 200, 400
+"""As many seeds does `make test` try, and `make thorough`."""
+_AT_ONCE = 5
 _MUTATED_SEEDS = 200
-_FURTHER = [pytest.param(n, marks=pytest.mark.slow) for n in range(_AT_ONCE, _SEEDS, _AT_ONCE)]
+_FURTHER = [
+    *(pytest.param(n, marks=pytest.mark.slow) for n in range(_AT_ONCE, _SLOW, _AT_ONCE)),
+    *(pytest.param(n, marks=pytest.mark.thorough) for n in range(_SLOW, _THOROUGH, _AT_ONCE)),
+]
 
 
 @pytest.mark.parametrize("first", [0, *_FURTHER])
@@ -73,7 +77,7 @@ def test_a_guarantee_that_is_taken_out_is_missed(name: str, first: int) -> None:
 
 
 def test_a_seed_replays_exactly() -> None:
-    for seed in range(5):
+    for seed in range(3):
         first, second = simulate(seed), simulate(seed)
         assert first.trace == second.trace
         assert len(first.trace) > 50
@@ -93,7 +97,7 @@ def kept() -> Iterator[str]:
 
 def test_a_process_that_runs_many_seeds_does_not_grow() -> None:
     before = Counter(kept())
-    for seed in range(5):
+    for seed in range(3):
         simulate(seed)
         forget()
     assert Counter(kept()) <= before

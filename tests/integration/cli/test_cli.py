@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 
 from streams.cli.main import main
 from tests.integration import command
-from tests.integration.demos import few_steps
+from tests.integration.demos import small_demos
 from tests.integration.service import eventually
 from tests.waiting import HANGS_AFTER
 
@@ -204,7 +204,7 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     """On a broker whose workers are running."""
     out = tmp_path / "out"
     where = ["--kafka", up["TURNSTILE_KAFKA"], "--out", str(out)]
-    with few_steps():
+    with small_demos():
         code, summaries, said = turnstile("demo", *where, "--seeds", "2", "--json")
     assert code == 0, said
     training, *sampled, monitored = summaries

@@ -44,11 +44,6 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.fixture
-def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide_java(monkeypatch)
-
-
 @pytest.fixture(scope="package")
 def stack() -> Iterator[LocalStack]:
     running = LocalStack(workers=2, partitions=3, worker_command=WORKER)

@@ -20,27 +20,34 @@ STUBBORN = (
     "print('up', flush=True); time.sleep(600)"
 )
 
-# A parent that starts a whole stack, says who its children are, and waits to be killed.
+# A parent that starts a stack, says who its children are, and waits to be killed.
 PARENT = """
 import sys, time
 from pathlib import Path
 from streams.local import Child, LocalStack
 stubborn = Child("Stubborn", [sys.executable, "-c", sys.argv[1]], log=Path(sys.argv[2]), grace=0.2)
-stack = LocalStack(workers=1, worker_command=[sys.executable, "-c", "import time; time.sleep(600)"])
+worker = [sys.executable, "-c", "import time; time.sleep(600)"]
+stack = LocalStack(kafka=sys.argv[3] or None, workers=1, worker_command=worker)
 stack.start()
-print(stubborn.pid, stack.broker.pid, stack.redis_server.pid, stack.workers[0].pid, flush=True)
+children = [stubborn, stack.redis_server, *stack.workers]
+children += [] if sys.argv[3] else [stack.broker]
+print(*(child.pid for child in children), flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "kafka", "count"),
+    [(signal.SIGKILL, "", 4), (signal.SIGTERM, "127.0.0.1:1", 3)],
+    ids=["a whole stack, SIGKILL", "with a broker of others, SIGTERM"],
+)
 def test_all_children_end_when_the_parent_is_killed(
-    number: signal.Signals, tmp_path: Path, no_java: None
+    number: signal.Signals, kafka: str, count: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "stubborn.log"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, STUBBORN, str(log)],
+        [sys.executable, "-c", PARENT, STUBBORN, str(log), kafka],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -48,7 +55,7 @@ def test_all_children_end_when_the_parent_is_killed(
         assert parent.stdout is not None
         try:
             pids = [int(text) for text in parent.stdout.readline().split()]
-            assert len(pids) == 4
+            assert len(pids) == count
             assert not any(map(is_gone, pids))
         finally:
             parent.send_signal(number)

@@ -157,7 +157,7 @@ def test_lower_bound_of_steps_below_the_rounding_of_one_is_not_above_the_truth(
 
 
 @pytest.mark.slow
-@examples(5)
+@examples(2)
 @given(
     st.floats(-17.0, -5.0).map(lambda x: 10.0**x),
     st.floats(-2.0, 2.0).map(lambda x: 10.0**x),

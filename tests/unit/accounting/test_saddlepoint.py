@@ -569,7 +569,7 @@ histories = st.lists(st.tuples(*[st.integers(0, 5000)] * 4), min_size=1, max_siz
 
 
 @pytest.mark.slow
-@examples(15)
+@examples(6)
 @given(histories, st.floats(-12.0, -0.5).map(lambda x: 10.0**x))
 def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, delta: float) -> None:
     together = np.array(COMMON.epsilon(counts, delta))
@@ -581,7 +581,7 @@ def test_users_at_once_and_in_any_order_are_as_one_by_one(counts: np.ndarray, de
 
 
 @pytest.mark.slow
-@examples(15)
+@examples(6)
 @given(histories, st.floats(1e-3, 20.0))
 def test_epsilon_at_the_upper_delta_is_consistent(counts: np.ndarray, epsilon: float) -> None:
     bounds = COMMON.delta(counts, epsilon)

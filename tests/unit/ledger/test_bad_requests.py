@@ -6,6 +6,7 @@ Nothing but a good request changes anything, and a good one is still applied aft
 import pickle
 import struct
 from functools import cache
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -262,10 +263,16 @@ def test_good_requests_are_applied_by_the_versions_that_have_them(judge, kind, e
     assert judge.refuses(sealed(kind, encoded(good(kind, v)))) == (v < SINCE.get(kind, 1))
 
 
-@pytest.mark.slow
-@VERSIONS
-@ENCODINGS
-@KINDS
+def points():
+    """All; the usual run has the newest version, and in one encoding those that had the request."""
+    for kind, encoded, v in product(REQUESTS, (as_json, as_msgpack), range(1, VERSION + 1)):
+        usual = v == VERSION or (encoded is as_msgpack and v >= SINCE.get(kind, 1))
+        name = f"{kind}-{encoded.__name__}-{v}"
+        marks = [pytest.mark.slow, *([] if usual else [pytest.mark.thorough])]
+        yield pytest.param(kind, encoded, v, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("kind", "encoded", "v"), points())
 def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
     record = good(kind, v)
     for field in [*record, "unknown"]:

@@ -11,10 +11,14 @@ from tests.fuzz.edge import LOG_RECORDS, MOST_BYTES, MOST_BYTES_PER_BYTE, Fuzz, 
 from tests.fuzz.hostile import HOSTILE, hostile
 from tests.unit.ledger.roster_logs import RosterLog
 
+SEEDS = [
+    *(0, 1),
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6)),
+    *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 12)),
+]
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
-)
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_record_ends_a_worker_and_the_auditor_agrees_about_each(seed):
     watch = Watch()
     Fuzz(seed, watch).run(LOG_RECORDS)
