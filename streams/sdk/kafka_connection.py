@@ -38,6 +38,9 @@ _TOPICS_POLL = 0.2
 _REPLIES_POLL_MS = 50  # as long as closing may have to wait for it
 _REPLIES_WAIT_MS = 500  # that a broker without any keeps the question
 _READING_POLL_MS = 200
+_LINGER_MS = 1
+"""That a record waits for those of the other partitions. Without it a charge goes out in several
+requests, and what comes with each is fetched, decided and answered by itself."""
 
 
 class KafkaConnection(Connection):
@@ -81,7 +84,7 @@ class KafkaConnection(Connection):
             consumer.seek_to_end(*places)
             for place in places:
                 consumer.position(place)
-            producer = new_producer(self._config)
+            producer = new_producer(self._config, _LINGER_MS if self.partitions > 1 else 0)
             opened.callback(producer.close)
             producer.partitions_for(self._norms)  # no charge waits for this
             opened.pop_all()

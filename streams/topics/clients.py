@@ -39,12 +39,17 @@ def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
     return KafkaConsumer(group_id=None, enable_auto_commit=False, **_connection(config), **settings)
 
 
-def new_producer(config: Config) -> KafkaProducer:
-    """An idempotent producer, without transactions: their markers would leave offset gaps."""
+def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:
+    """An idempotent producer, without transactions: their markers would leave offset gaps.
+
+    Args:
+        config: where Kafka is.
+        linger_ms: for how long a record waits for others.
+    """
     return KafkaProducer(
         acks="all",
         enable_idempotence=True,
-        linger_ms=0,
+        linger_ms=linger_ms,
         max_request_size=_MAX_RECORD,
         **_connection(config),
     )
