@@ -111,8 +111,13 @@ def is_signed_by(public: bytes, log: bytes, partition: int, sender: Sender) -> b
     return True
 
 
+@lru_cache(maxsize=256)
 def check_public_key(public: bytes) -> str | None:
-    """What is wrong with 32 bytes that are to be a public key; None if they are one."""
+    """What is wrong with 32 bytes that are to be a public key; None if they are one.
+
+    It takes milliseconds, and every partition and everybody who applies a log again asks about the
+    same keys.
+    """
     y = int.from_bytes(public, "little") & (2**255 - 1)
     if y >= _PRIME:
         return "it is not the canonical encoding of a point"

@@ -7,7 +7,7 @@ that it takes; each in turn is replaced by everything that its kind of argument 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -421,16 +421,17 @@ def outcome(case: Case, arguments: list[Any]) -> InvalidInput | object:
 SLOW = {"gdp_budget", "noise_for_epsilon"}  # they search, with every value anew
 
 
+def points() -> Iterator[Any]:
+    """All; in `make check` one of each function that is quick."""
+    found = set(SLOW)
+    for number, case in enumerate(TABLE):
+        marks = [pytest.mark.slow] if case.name in found else []
+        found.add(case.name)
+        yield pytest.param(case, id=f"{number}-{case.name}", marks=marks)
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case, id=f"{i}-{case.name}", marks=[pytest.mark.slow] if case.name in SLOW else []
-        )
-        for i, case in enumerate(TABLE)
-    ],
-)
+@pytest.mark.parametrize("case", list(points()))
 def test_extreme_arguments_give_a_result_or_invalid_input(case: Case) -> None:
     for position, usual in enumerate(case.usual):
         for value in ARRAYS if is_array(usual) else NUMBERS:

@@ -272,7 +272,7 @@ def points():
         yield pytest.param(kind, encoded, v, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("kind", "encoded", "v"), points())
+@pytest.mark.parametrize(("kind", "encoded", "v"), list(points()))
 def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
     record = good(kind, v)
     for field in [*record, "unknown"]:
