@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,11 +128,14 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
             worker_command=IMPATIENT_WORKER,
         ) as stack,
         closing(Service(stack)) as service,
-        closing(KafkaAdminClient(bootstrap_servers=first.address)) as admin,
         training(service) as lanes,
+        ExitStack() as opened,
     ):
         for joining in (second, third):
             joining.start()
+        eventually(lambda: known_brokers(first) == len(REPLICAS))
+        # A client asks whichever broker it was told of, and is told once: after all have joined.
+        admin = opened.enter_context(closing(KafkaAdminClient(bootstrap_servers=first.address)))
         topics = {topic["name"]: topic["partitions"] for topic in admin.describe_topics()}
         everywhere = {
             TopicPartition(name, partition["partition_index"]): list(REPLICAS)
@@ -149,6 +152,12 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
         wait_for_decisions(lanes)
         second.kill()
         audit(service, lanes)
+
+
+def known_brokers(broker: KafkaBroker) -> int:
+    """How many there are, as one of them tells clients."""
+    with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+        return len(admin.describe_cluster()["brokers"])
 
 
 def copies(admin: KafkaAdminClient) -> list[int]:
