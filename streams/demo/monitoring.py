@@ -213,10 +213,8 @@ def monitor_daily(
     answer_file(answering, file)
     buyers = np.array([len(buyers) for buyers in purchases.buyers])
     k0 = min(worst_case_steps(1.0, noise_stddev, settings.rho), days)
-    more, of_worst_case = (
-        noise_for_norm_budget(days, settings.rho),
-        np.random.default_rng([seed, 1]),
-    )
+    of_worst_case = np.random.default_rng([seed, 1])
+    more = noise_for_norm_budget(days, settings.rho)
     return MonitoringResult(
         purchases=purchases,
         settings=settings,

@@ -65,7 +65,9 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
 
     run("errors.py", monkeypatch, events, answers)
     told = capsys.readouterr().out
-    days, off = re.search(r"individual accounting: (\d+) days, mean error ([\d.]+)", told).groups()  # type: ignore[union-attr]
+    said = re.search(r"individual accounting: (\d+) days, mean error ([\d.]+)", told)
+    assert said is not None
+    days, off = said.groups()
     assert int(days) == DAYS
     # Noise of 13.5, whose mean without its sign is 10.8; few have run out by then.
     assert float(off) == pytest.approx(10.8, rel=0.2)
