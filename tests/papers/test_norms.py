@@ -1,6 +1,7 @@
 """The norms that the paper scripts account are those of real gradients."""
 
 import numpy as np
+import pytest
 
 from streams.demo.images import load_digits
 from tests.papers.norms import CLIP_NORM, _Network, train
@@ -11,6 +12,7 @@ def loss(network: _Network, image: np.ndarray, label: int) -> float:
     return float(np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[label])
 
 
+@pytest.mark.slow
 def test_norm_is_that_of_the_gradient_of_the_loss() -> None:
     images = load_digits()
     network = _Network(images.train.shape[1], np.random.default_rng(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streams.demo.images import load_digits
 from tests.papers.sampled import Plan, noise_of, train, worst_case_steps
 
@@ -15,6 +17,7 @@ def test_the_worst_case_makes_as_many_steps_as_its_noise_is_for() -> None:
         assert worst_case_steps(epsilon, noise, RATE, 1.5 * CLIP_NORM) < steps
 
 
+@pytest.mark.slow
 def test_every_way_to_set_levels_learns() -> None:
     images = load_digits()
     noise = noise_of(8.0, 30, RATE, CLIP_NORM)

@@ -76,6 +76,7 @@ def test_a_guarantee_that_is_taken_out_is_missed(name: str, first: int) -> None:
     pytest.fail(f"{_MUTATED_SEEDS} seeds find nothing wrong with {name}")
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     for seed in range(3):
         first, second = simulate(seed), simulate(seed)
@@ -95,6 +96,7 @@ def kept() -> Iterator[str]:
                 yield f"{module.__name__}.{name}"
 
 
+@pytest.mark.slow
 def test_a_process_that_runs_many_seeds_does_not_grow() -> None:
     before = Counter(kept())
     for seed in range(3):

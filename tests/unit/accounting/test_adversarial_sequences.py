@@ -374,6 +374,7 @@ def test_interactive_releases_are_charged_in_full_before_their_first_answer() ->
 # -------------------------------------------------------------------------------------- Rogers
 
 
+@pytest.mark.slow
 def test_rogers_takes_each_of_many_small_steps_and_not_one_more() -> None:
     rule = RogersFilter(1.0, 1e-5)
     state, steps = rule.initial_state(1), 0

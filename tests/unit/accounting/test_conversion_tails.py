@@ -230,6 +230,7 @@ def test_epsilon_rises_with_the_level_and_falls_with_delta(convert: Convert) -> 
         previous = epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convert", TO_DELTA)
 def test_delta_rises_with_the_level_and_falls_with_epsilon(convert: Convert) -> None:
     previous = np.ones(LEVELS.shape)
@@ -307,6 +308,7 @@ def test_a_renyi_filter_of_one_order_with_its_budget_is_the_filter_of_the_target
     assert budgets[0] == 0.0  # order 2 alone says nothing at this delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6, 1e-3, 1.0, 30.0, 1e4])
 def test_budgets_are_the_largest_that_imply_epsilon_and_delta(epsilon: float) -> None:
     for delta in DELTAS[2::3] if epsilon == 0.0 else DELTAS[::3]:
@@ -319,6 +321,7 @@ def test_budgets_are_the_largest_that_imply_epsilon_and_delta(epsilon: float) ->
         assert zcdp_log_delta(rho, epsilon) <= target < zcdp_log_delta(rho * (1 + 1e-9), epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget",
     [gdp_budget, zcdp_budget, lambda epsilon, delta: zcdp_budget(epsilon, delta, simple=True)],

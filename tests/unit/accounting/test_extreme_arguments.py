@@ -430,6 +430,7 @@ def points() -> Iterator[Any]:
         yield pytest.param(case, id=f"{number}-{case.name}", marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", list(points()))
 def test_extreme_arguments_give_a_result_or_invalid_input(case: Case) -> None:

@@ -194,6 +194,7 @@ WIDE = ([0.5, 0.3, 0.2], [(0.3, 1), (0.3, -1), (1.0, 1)], 2)
 LONG = ([0.7, 0.3], [(0.4, 1)], 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "options", "steps", "order"),
     [(*game, order) for game in (SMALL, WIDE) for order in ORDERS]

@@ -132,6 +132,7 @@ def test_divergences_are_those_of_opacus(
     assert got == pytest.approx(divergence, rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "noise", "order", "divergence"), WRONG)
 def test_where_opacus_is_not_positive_the_divergence_is_the_integral(
     rate: float, noise: float, order: float, divergence: float

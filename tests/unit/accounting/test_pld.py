@@ -200,6 +200,7 @@ def test_epsilon_of_one_step_is_never_outside_of_its_bounds(
     assert bounds.lower[0] == 0.0 or exact_delta(ratio, rate, float(bounds.lower[0])) >= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 100, 10**6])
 @pytest.mark.parametrize("delta", [1e-20, 1e-60, 1e-200])
 def test_delta_far_below_the_rounding_of_one_is_bounded_tightly(steps: int, delta: float) -> None:
@@ -250,6 +251,7 @@ def test_norm_beyond_the_tables_is_unbounded_above_and_the_largest_one_below() -
     assert report.delta(rows([1, 1]), 1.0).upper.tolist() == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [10**9, 2**46])
 def test_so_many_steps_that_rounding_matters_widen_the_interval_and_keep_it_right(
     steps: int,

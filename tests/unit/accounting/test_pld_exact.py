@@ -63,6 +63,7 @@ def report(q: float, ratios: list[float]) -> PldReport:
     return PldReport(PoissonGaussian(1.0, q), np.array(ratios))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 0.95])
 @pytest.mark.parametrize("m", [0.05, 0.7, 1.5, 3.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0])

@@ -163,6 +163,7 @@ BATCH = 500  # too many to be decided one by one
 WRONG_UNITS = [1e-3, 3.3e-3, 2.0**-4, 1.0, 1e-200, 2.0**900]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", WRONG_UNITS)
 @pytest.mark.parametrize("digits", [4, 53])
 def test_no_norm_of_a_batch_is_decided_by_itself_and_all_are_exact(

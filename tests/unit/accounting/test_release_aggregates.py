@@ -105,6 +105,7 @@ def test_mean_depends_on_a_user_through_the_two_noisy_sums_only(
     assert mean_norms([more], 2.0)[0] == pytest.approx(norm, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_mean_errs_by_the_stated_standard_error() -> None:
     rng = np.random.default_rng(3)
     values, generator = np.minimum(rng.lognormal(-0.8, 0.8, 20_000), 3.0), np.random.default_rng(4)

@@ -88,6 +88,7 @@ def test_who_is_granted_nothing_comes_out_as_nothing() -> None:
     assert clip_rows(rows, np.zeros(3)).tolist() == [[0.0, 0.0]] * 3
 
 
+@pytest.mark.slow
 def test_many_small_roundings_do_not_add_up() -> None:
     random = np.random.default_rng(0)
     rows = random.normal(0.0, 1.0, (3, 20_000))

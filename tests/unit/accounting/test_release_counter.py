@@ -157,6 +157,7 @@ def test_answers_depend_on_the_counts_through_what_is_released_with_noise_only(
         np.testing.assert_array_equal(played(one_more, moved, method), answers)
 
 
+@pytest.mark.slow
 @METHODS
 def test_noise_has_the_stated_distribution_at_every_step(method: CounterMethod) -> None:
     horizon, runs = 16, 400

@@ -125,6 +125,7 @@ def test_one_more_step_and_a_larger_norm_never_report_less(history: list[int], l
         assert values[0] <= values[2] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_less_noise_or_a_higher_sampling_rate_never_report_less() -> None:
     counts = random_counts(5, 50)
     grid_of_noise = [20.0, 5.0, 2.0, 1.0, 0.6]

@@ -23,6 +23,7 @@ def accountant(mechanism: Mechanism) -> ReportAccountant:
     return ReportAccountant(mechanism, GRID)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_values_are_the_upper_bounds_and_the_interval_is_beside_them(
@@ -43,6 +44,7 @@ def test_values_are_the_upper_bounds_and_the_interval_is_beside_them(
     assert (delta <= 1.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_the_intervals_of_all_methods_overlap(mechanism: Mechanism) -> None:
     reports = accountant(mechanism)
@@ -136,6 +138,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS, ids=repr)
 def test_parts_of_a_report_have_the_bounds_of_their_users(part: Any) -> None:
     values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")

@@ -210,6 +210,7 @@ def test_the_remaining_step_is_admitted_and_little_more_is_not(
         assert not rule.exhausted(state)[0]
 
 
+@pytest.mark.slow
 def test_exhausted_means_that_one_unit_of_each_is_denied() -> None:
     rule = RogersFilter(1.0, 1e-5)
     state = rule.initial_state(1)

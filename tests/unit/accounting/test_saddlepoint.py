@@ -266,6 +266,7 @@ def test_delta_1_and_delta_2_are_within_the_first_order_of_each_other() -> None:
     assert second == pytest.approx(COMMON.delta(counts, 5.0).estimate, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "rate", "count", "epsilon"),
     [(2.0, 0.01, 1000, 1.0), (1.0, 0.01, 3000, 4.0), (1.05, 2.79e-4, 431104, 1.676)],
@@ -429,6 +430,7 @@ def randomised_response_delta(e: float, count: int, epsilon: float) -> float:
         return float(mpmath.fsum(terms))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("e", "count"), [(0.1, 400), (0.1, 1000), (0.5, 60), (1.0, 50)])
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.7])
 def test_pure_steps_compose_as_randomised_response(e: float, count: int, share: float) -> None:
@@ -486,6 +488,7 @@ def mixed_delta(mechanisms: list[Mechanism], counts: list[int], epsilon: float) 
     return max(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 @pytest.mark.parametrize(
     "counts", [(2000, 500, 2, 20, 10), (1000, 0, 0, 0, 100), (0, 0, 5, 40, 0), (0, 0, 0, 30, 30)]

@@ -138,6 +138,7 @@ def test_points_of_the_curve_are_whole_powers_of_ten_and_what_is_between() -> No
     assert (np.diff(ANCHORS) < 0.0).all()
 
 
+@pytest.mark.slow
 def test_users_are_bounded_as_if_each_were_alone() -> None:
     report = ReportAccountant(PoissonGaussian(1.0, 0.02), GRID)
     counts: IntArray = np.random.default_rng(3).integers(0, [1000, 100, 30, 5], (9, 4))

@@ -200,6 +200,7 @@ def test_cumulants_of_losses_in_closed_form_are_within_the_stated_error(
         assert_within(loss.cumulants(np.array([t])), exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("a", "q", "t"), [(1.0, 0.01, 3.0), (0.05, 0.3, 200.0), (3.0, 1e-4, 0.5)])
 def test_transform_of_a_sampled_step_is_that_of_its_tilted_density(

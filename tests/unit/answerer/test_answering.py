@@ -55,6 +55,7 @@ def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_answered_twice() -> (
     None
 ):
@@ -76,6 +77,7 @@ def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(dooms: lis
     assert_whole(world)
 
 
+@pytest.mark.slow
 def test_one_that_was_paused_anywhere_and_comes_back_answers_nothing_more() -> None:
     """It wakes up before or behind anything that it does, with a decision in hand or without."""
     outdone = 0

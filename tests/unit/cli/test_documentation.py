@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from contextlib import redirect_stdout
+from functools import cache
 from importlib import import_module
+from io import StringIO
 
 import pytest
 
@@ -34,19 +37,23 @@ def named_commands(text: str) -> set[tuple[str, str]]:
     return found
 
 
+@cache
+def help_of(command: str) -> str:
+    """What ``--help`` of a command says."""
+    with redirect_stdout(StringIO()) as said, pytest.raises(SystemExit) as end:
+        main([*command.split(), "--help"])
+    assert end.value.code == 0, command
+    return said.getvalue()
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_commands_and_options_that_are_named_exist(path, capsys) -> None:
+def test_commands_and_options_that_are_named_exist(path) -> None:
     for command, option in named_commands(path.read_text(encoding="utf-8")):
-        with pytest.raises(SystemExit) as end:
-            main([*command.split(), "--help"])
-        assert end.value.code == 0, command
-        assert option in capsys.readouterr().out, (command, option)
+        assert option in help_of(command), (command, option)
 
 
-def test_every_command_is_on_the_page_of_commands(capsys) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    listed = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
+def test_every_command_is_on_the_page_of_commands() -> None:
+    listed = re.findall(r"^    ([a-z]+)  ", help_of(""), re.MULTILINE)
     assert len(listed) >= 10
     named = {command.split()[0] for command, _ in named_commands(COMMANDS)}
     assert set(listed) <= named

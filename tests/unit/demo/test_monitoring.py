@@ -135,6 +135,7 @@ def test_the_worst_case_of_equal_days_needs_the_root_of_their_number_in_noise(
     assert abs(monitored.mean_error_equal_days / expected - 1.0) < 5 * 0.76 / DAYS**0.5
 
 
+@pytest.mark.slow
 def test_another_seed_is_other_noise_and_the_same_charges(
     monitored: MonitoringResult, purchases: Purchases, tmp_path: Path
 ) -> None:

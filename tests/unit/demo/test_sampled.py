@@ -91,6 +91,7 @@ def unpaced(digits: Images) -> SampledTrace:
         return train(service, digits, "a", paced=False)
 
 
+@pytest.mark.slow
 def test_with_a_pace_everybody_takes_part_to_the_end_and_nobody_overspends(
     digits: Images, paced: SampledTrace
 ) -> None:
@@ -100,6 +101,7 @@ def test_with_a_pace_everybody_takes_part_to_the_end_and_nobody_overspends(
     assert trace.spent.max() <= 1.0
 
 
+@pytest.mark.slow
 def test_without_a_pace_users_run_out_and_nobody_overspends(
     digits: Images, unpaced: SampledTrace
 ) -> None:
@@ -109,6 +111,7 @@ def test_without_a_pace_users_run_out_and_nobody_overspends(
     assert trace.spent.max() <= 1.0
 
 
+@pytest.mark.slow
 def test_what_is_shown_as_spent_is_where_the_filter_refuses_one_more_step(
     service: Turnstile, digits: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:

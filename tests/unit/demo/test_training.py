@@ -109,6 +109,7 @@ def test_the_worst_case_of_equal_steps_pays_for_all_of_them(settings: Settings) 
     assert settings.steps * cost <= settings.rho
 
 
+@pytest.mark.slow
 def test_the_worst_case_of_equal_steps_is_a_training_of_its_own(digits: Images) -> None:
     run = clipping_run(SMALL)
     result = train_privately(run, digits, SMALL, seed=5, progress=lambda done, total: None)
@@ -140,6 +141,7 @@ def test_nobody_is_clipped_before_k0_so_both_trainings_are_the_same_until_then(
     assert (result.trace.admitted[:k0] == n).all()
 
 
+@pytest.mark.slow
 def test_users_run_out_at_different_steps_and_never_overspend(digits: Images) -> None:
     settings = replace(SMALL, steps=40)
     service, run = in_memory_run(settings.rho, on_exhaustion="clip")

@@ -283,6 +283,7 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
     assert judge.refused > 50 * len(record)
 
 
+@pytest.mark.slow
 @VERSIONS
 @ENCODINGS
 def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
@@ -304,6 +305,7 @@ def test_any_separation_of_a_run_is_judged_alike(judge, encoded, v):
     assert judge.refused > 50
 
 
+@pytest.mark.slow
 @ENCODINGS
 @KINDS
 def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):

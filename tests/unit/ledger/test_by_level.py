@@ -41,6 +41,7 @@ def restored(
     return pages | compacted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("policy", POLICIES)
@@ -73,6 +74,7 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
     restored(log, pages, [])
 
 
+@pytest.mark.slow
 def test_they_take_two_bytes_a_user_and_their_tariff_comes_once_a_batch():
     users = 5000
     log = begun(range(users), **(POLICIES["own order"] | {"budget": [9.0, 9.0, 9.0]}))

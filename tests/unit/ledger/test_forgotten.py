@@ -236,6 +236,7 @@ def test_after_another_key_came_those_who_were_forgotten_before_are_known_again(
 FORGETS = st.tuples(st.just("forget"), st.sampled_from(["d", UNSET]), st.sampled_from(USERS))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.sampled_from(sorted(POLICIES)),
@@ -251,6 +252,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
     scenario.log.audit()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(
@@ -278,6 +280,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happ
     scenario.log.audit()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_pages")
 @settings(
     max_examples=40,

@@ -18,6 +18,7 @@ SEEDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_record_ends_a_worker_and_the_auditor_agrees_about_each(seed):
     watch = Watch()
@@ -37,6 +38,7 @@ def ledger():
     return log.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1_000, 200_000])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_record_takes_memory_in_proportion_to_its_size(ledger, name, size):

@@ -16,6 +16,7 @@ integers = st.integers(-(2**63), 2**63 - 1)
 users = st.one_of(integers, st.integers(-50, 50), st.text(min_size=1, max_size=4))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(users, unique=True, max_size=20), max_size=8))
 def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals(batches):
     index, model = UserIndex(), {}

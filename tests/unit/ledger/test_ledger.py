@@ -238,6 +238,7 @@ def random_log(seed: int, kind: type[Log] = Log, messages: int = 120) -> Log:
 applied_log = cache(random_log)  # for those who leave it as it is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_auditor_agrees_about_random_logs(seed):
     random_log(seed, AuditedLog).audit()
@@ -259,6 +260,7 @@ def test_changes_rebuild_the_state(seed):
     assert state_of(rebuilt(log.changes)) == state_of(log.ledger)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
     """Compact while the log grows, stop at a random page, drop only what a whole one covers."""
@@ -321,6 +323,7 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     assert after.chain == before.chain == source.ledger.chain
 
 
+@pytest.mark.slow
 def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log):
     log = new_log()
     log.create(budget=1.0)

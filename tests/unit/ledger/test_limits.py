@@ -74,6 +74,7 @@ def test_no_charge_writes_more_than_is_counted(row):
     assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
 def test_no_step_of_a_roster_writes_more_than_is_counted(row):
     """Beside its tariff, which the record brings; enrolled, risen, halted, come back, clipped."""
@@ -135,6 +136,7 @@ def test_the_largest_charge_at_one_order_is_within_the_limit():
     assert limits.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoded", ["packed", "lists"])
 def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encoded):
     """256 orders x 140,000 users: 287 MB of spent units alone, in each of a dozen arrays."""
@@ -229,6 +231,7 @@ def test_charging_in_blocks_gives_the_same_bytes(seed, monkeypatch):
     assert blocks.ledger.summary() == whole.ledger.summary()
 
 
+@pytest.mark.slow
 def test_deciding_takes_little_memory_beside_what_is_kept_and_written(monkeypatch):
     monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 2**14)
     users = np.arange(4_000)

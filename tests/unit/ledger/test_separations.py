@@ -200,6 +200,7 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
     log.audit()
 
 
+@pytest.mark.slow
 def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there_are():
     log, users = apart(40), 100
     for step in range(200):

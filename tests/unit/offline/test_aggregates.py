@@ -40,6 +40,7 @@ def spent(archived: Archived) -> dict[int, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", SPENT.values(), ids=SPENT)
 def test_everybody_pays_for_it_and_what_is_released_is_near_the_truth(policy: Any) -> None:
     archived, client = served(**policy)
@@ -135,6 +136,7 @@ def test_nothing_is_charged_where_nothing_can_be_released() -> None:
         aggregate(pure, shares, rho=0.1, quantiles=[0.5])
 
 
+@pytest.mark.slow
 def test_the_command_says_what_may_be_published_and_what_it_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from streams import Turnstile
 from streams.offline.report import report
@@ -10,6 +11,7 @@ from streams.offline.verification import verify
 from tests.unit.offline.service import used
 
 
+@pytest.mark.slow
 def test_what_was_charged_before_it_was_closed_is_reported_and_all_of_it_fits() -> None:
     archived = used()
     before = report(archived, delta=1e-5, levels_public=True)

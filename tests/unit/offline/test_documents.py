@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.offline.documented import blocks, outputs, steady
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_commands_say(tmp_path: Path) -> None:
     shown = [output for _, output in blocks()]
     assert len(shown) == 6

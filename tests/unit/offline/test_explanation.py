@@ -143,6 +143,7 @@ def test_nothing_of_anybody_else_is_told() -> None:
 FORMS = ((), ("--json",), ("--csv",))
 
 
+@pytest.mark.slow
 def test_whoever_is_not_there_gets_the_same_answer_as_anybody_else() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     asked = (

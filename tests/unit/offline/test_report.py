@@ -86,6 +86,7 @@ def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
         assert rows[dataset, user]["epsilon"] <= exact * 1.001 + 1e-9
 
 
+@pytest.mark.slow
 def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> None:
     rows = reported(archived, method="renyi", levels_public=True)
     for dataset in ("d", "inner", "faces"):

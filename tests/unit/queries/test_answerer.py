@@ -290,6 +290,7 @@ def test_contributions_too_large_beside_the_noise_are_refused_before_the_charge(
     assert service.charged() == []
 
 
+@pytest.mark.slow
 def test_answers_follow_the_truth_when_users_are_sparse() -> None:
     """A whole stream: 300 days, each user active on few of them, one budget."""
     random = np.random.default_rng(7)

@@ -35,6 +35,7 @@ def trained() -> dict[str, Any]:
     return {**names, "heard": heard}
 
 
+@pytest.mark.slow
 def test_the_training_of_the_document_learns(trained: dict[str, Any]) -> None:
     error = np.linalg.norm(trained["model"] - trained["truth"])
     assert error < 0.6

@@ -438,6 +438,7 @@ def test_what_is_repeated_is_no_contradiction() -> None:
     assert charge(run).step == 1
 
 
+@pytest.mark.slow
 def test_what_is_remembered_of_a_run_is_bounded() -> None:
     service, run = opened(1, user_ids="integer")
     first = None

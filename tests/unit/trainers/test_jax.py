@@ -63,6 +63,7 @@ def clipped_mean() -> dict[str, Any]:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples_at_once", [1, 7, 256])
 def test_private_gradient_is_the_clipped_mean_over_users(examples_at_once: int) -> None:
     steps = private(FilterService())

@@ -55,6 +55,7 @@ def train(steps: PrivateSteps, until: int) -> list[int]:
     return admitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasting", [STEPS, 20, 10])
 def test_with_a_pace_nobody_is_left_out_before_the_end(service: Turnstile, lasting: int) -> None:
     assert train(steps_of(service, lasting), STEPS) == [50] * STEPS

@@ -165,6 +165,7 @@ def test_levels_that_were_seen_are_charged_one_step_later_if_steps_are_charged_a
                 assert level == (1.0 if step < first + late else pytest.approx(norm, abs=0.011))
 
 
+@pytest.mark.slow
 def test_a_classifier_without_a_run_has_a_service_of_its_own() -> None:
     rows, labels, test_rows, test_labels = digits()
     model = IndividualDPClassifier(

@@ -34,6 +34,7 @@ def total_of(clipped: ClippedSum) -> NDArray[np.int64]:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponent", [-24, -40, -3, -130, 30])
 @pytest.mark.parametrize("scale", [1.0, 1e-20, 1e-43, 1e20, 1e37])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

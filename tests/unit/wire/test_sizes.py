@@ -85,6 +85,7 @@ def test_the_largest_packed_step_fits_when_all_are_halted(v: int) -> None:
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | packed | norms | {"v": v}))
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_the_largest_clipped_step_fits(v: int) -> None:
     users = MAX_CHARGE_USERS
@@ -92,6 +93,7 @@ def test_the_largest_clipped_step_fits(v: int) -> None:
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), on_exhaustion="clip")
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_the_longest_names_fit_when_all_are_halted_or_rise(v: int) -> None:
     users = [f"{i:05}" + "日" * 251 for i in range(10_000)]
@@ -101,6 +103,7 @@ def test_the_longest_names_fit_when_all_are_halted_or_rise(v: int) -> None:
         assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), **rules)
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_the_largest_list_of_small_integers_fits_when_all_are_halted(v: int) -> None:
     users = 1_390_000
