@@ -19,6 +19,9 @@ from streams.store.image import Image, Record, Search
 from streams.topics.seen import TopicsSeen
 from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
 
+_STRETCH = 64
+"""Records of a topic of images that are read at once, from its end on."""
+
 
 class Effect(StrEnum):
     """What a client is about to do to the broker, or to hear from it."""
@@ -297,10 +300,10 @@ def last_image(broker: MemoryBroker, partition: int, with_contents: bool = True)
         UnusableImage: it is not whole.
     """
     search, records = Search(with_contents), broker.images(partition).records
-    for offset in reversed(broker.committed(IMAGES, partition)):
-        if not search.is_over:
-            key, value = records[offset]
-            search.take([(key or b"", value)])
+    offsets = broker.committed(IMAGES, partition)
+    while offsets and not search.is_over:
+        stretch, offsets = offsets[-_STRETCH:], offsets[:-_STRETCH]
+        search.take([(key or b"", value) for key, value in (records[at] for at in stretch)])
     return search.image()
 
 
