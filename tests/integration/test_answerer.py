@@ -24,12 +24,14 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.questions import read_questions
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
 from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_signed
+from streams.topics.answers import ensure_answer_topics
 from streams.topics.authentic import ANSWERERS
 from streams.wire.packing import charge_digest, unpack_norms, unpack_users
 from streams.wire.signatures import new_keys
@@ -40,7 +42,15 @@ from tests.waiting import HANGS_AFTER
 
 PRIVATE, PUBLIC = new_keys()
 DAYS = 8
-POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
+POINTS = {
+    "opened": 0,
+    "closing": 1,
+    "charged": 3,
+    "drawn": 5,
+    "answered": 7,
+    "published": 9,
+    "forgotten": 10,
+}
 FILE = """
 dataset = "{name}"
 run = "r"
@@ -91,6 +101,7 @@ def events() -> list[tuple[int, dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def shared(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2) as service:
+        ensure_answer_topics(service.config)
         yield service
 
 
@@ -181,9 +192,20 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
         assert start(point, str(step)).wait(HANGS_AFTER) == KILLED, point
     last = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    # Of all that was marked the last answer alone is left, and who begins again needs no more.
+    eventually(lambda: marks_of(shared, name) == [("answered", STEPS - 1)])
     last.kill()
     assert_answered_once(shared, name)
     shared.audit()
+    again = start()
+    eventually(lambda: marks_of(shared, name)[1:] == [("begin", STEPS)])
+    again.kill()
+    assert_answered_once(shared, name)
+
+
+def marks_of(service: Service, dataset: str) -> list[tuple[str, int]]:
+    with closing(KafkaJournal(service.config, dataset, "r")) as journal:
+        return [(mark.kind, mark.step) for mark in journal.catch_up()]
 
 
 def assert_it_says_how_it_is(health: str) -> None:
