@@ -208,8 +208,8 @@ def marks_of(service: Service, dataset: str) -> list[tuple[str, int]]:
         return [(mark.kind, mark.step) for mark in journal.catch_up()]
 
 
-def assert_it_says_how_it_is(health: str) -> None:
-    """It is ready and healthy, and has metrics, when it has answered."""
+def assert_it_says_how_it_is(service: Service, health: str) -> None:
+    """It is ready and healthy, and has metrics, when it has answered; and a doctor finds it so."""
     for path in ("livez", "readyz", "healthz"):
         with urlopen(f"http://{health}/{path}", timeout=HANGS_AFTER) as answer:
             assert answer.status == 200, path
@@ -224,6 +224,14 @@ def assert_it_says_how_it_is(health: str) -> None:
     assert samples["turnstile_answerer_answers_total"] > 0
     assert samples["turnstile_client_requests_total"] > 0
     assert samples["turnstile_answerer_lag"] == 0
+    where = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
+    gone = f"127.0.0.1:{free_ports(1)[0]}"
+    examined = turnstile("doctor", *where, "--answerer", health, "--answerer", gone, "--json")
+    told = [line for line in examined.lines if line["area"] == "answerers"]
+    assert [line["what"].partition(": ")[0] for line in told if line["level"] == "wrong"] == [gone]
+    topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
+    assert topics <= {line["what"].partition(": ")[0].split()[0] for line in told}
+    assert any(line["what"].startswith(f"{health} answers") for line in told)
 
 
 def test_a_second_answerer_takes_over_and_the_first_one_ends(
@@ -238,7 +246,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     health = f"127.0.0.1:{free_ports(1)[0]}"
     second = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    assert_it_says_how_it_is(health)
+    assert_it_says_how_it_is(shared, health)
     os.kill(first.pid, signal.SIGCONT)
     assert first.wait(HANGS_AFTER) == 1
     second.kill()
