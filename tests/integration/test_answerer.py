@@ -38,6 +38,7 @@ from streams.wire.signatures import new_keys
 from tests.integration import answerer
 from tests.integration.command import turnstile
 from tests.integration.service import KILLED, Service, ServiceFactory, eventually
+from tests.prometheus import Prometheus, expressions, needs_prometheus
 from tests.waiting import HANGS_AFTER
 
 PRIVATE, PUBLIC = new_keys()
@@ -259,6 +260,30 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
     read = turnstile("answers", "--dataset", name, "--json", environment=environment)
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
+
+
+@needs_prometheus
+def test_prometheus_scrapes_a_live_answerer_and_alerts_when_it_is_gone(
+    shared: Service, name: str, start: Start, tmp_path: Path
+) -> None:
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    child = start(health=health)
+    eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    with Prometheus(tmp_path, {"turnstile-answerer": health}) as prometheus:
+        eventually(lambda: prometheus.value("turnstile_answerer_answers_total") == STEPS)
+        for expression, value in (
+            ("turnstile_answerer_ready", 1),
+            ("sum(turnstile_answerer_next_offset)", len(events())),
+            ("sum(turnstile_answerer_lag)", 0),
+            (f"turnstile_answerer_close_seconds_count <= {STEPS} > bool 0", 1),
+            ('sum(turnstile_client_requests_total{outcome="answered",request="charge"})', STEPS),
+        ):
+            assert prometheus.value(expression) == value, expression
+        for expression in expressions():
+            prometheus.asked(expression)  # raises if it is no expression
+        assert prometheus.alerts() == set()
+        child.kill()
+        eventually(lambda: "TurnstileAnswererGone" in prometheus.alerts())
 
 
 def test_a_file_gives_the_answers_of_the_topic(
