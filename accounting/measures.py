@@ -29,7 +29,14 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions import gdp_budget, renyi_budgets, zcdp_budget
+from accounting.conversions import (
+    gdp_budget,
+    gdp_to_epsilon,
+    renyi_budgets,
+    renyi_to_epsilon,
+    zcdp_budget,
+    zcdp_to_epsilon,
+)
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import (
     Gaussian,
@@ -48,6 +55,7 @@ from accounting.exact.validation import (
     FloatArray,
     IntArray,
     Number,
+    nonnegative_array,
     nonnegative_finite,
     probability,
     whole_number,
@@ -66,7 +74,7 @@ MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One row. Only its methods are for callers; the last three fields are theirs.
+    """One row. Only its methods are for callers; the fields from `cost` on are theirs.
 
     Attributes:
         name: as users and records write it.
@@ -79,6 +87,7 @@ class Measure:
         inexact_cost: the same for those of `inexact`.
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
+        implied: epsilon, from (orders and) amounts in `unit`, and delta.
     """
 
     name: MeasureName
@@ -89,6 +98,7 @@ class Measure:
     cost: Callable[..., IntArray]
     rule: Callable[..., BudgetFilter]
     largest: Callable[..., FloatArray | float]
+    implied: Callable[..., FloatArray | float]
     inexact: tuple[type[Mechanism], ...] = ()
     inexact_cost: Callable[..., IntArray] | None = None
 
@@ -160,6 +170,41 @@ class Measure:
         """
         return np.atleast_1d(self.largest(epsilon, delta, *self._checked(orders)))
 
+    def epsilon(
+        self,
+        amounts: npt.ArrayLike,
+        delta: float,
+        orders: npt.ArrayLike | None = None,
+        *,
+        any_order: bool = False,
+    ) -> float:
+        """Return the epsilon that amounts imply at delta: a budget, what was spent, or a bound.
+
+        Args:
+            amounts: in `unit`, >= 0, rounded up; shape (1,), or (k,) if there is one per order.
+            delta: strictly between 0 and 1.
+            orders: shape (k,), given if there is one amount per order.
+            any_order: one of the amounts holds, and nobody says which. Otherwise all of them do.
+
+        Returns:
+            An upper bound: the least that follows from all orders, or the largest that follows from
+            one of them with `any_order`.
+
+        Raises:
+            InvalidInput: for other arguments.
+        """
+        checked = [np.atleast_1d(np.asarray(given)) for given in self._checked(orders)]
+        told = np.atleast_1d(nonnegative_array("amounts", amounts))
+        count = len(checked[0]) if checked else 1
+        if told.shape != (count,):
+            raise InvalidInput("amounts", amounts, f"{count} for the measure {self.name}")
+        if not checked:
+            return float(self.implied(told[0], delta))
+        if any_order:
+            pairs = zip(checked[0], told, strict=True)
+            return max(float(self.implied([order], [one], delta)) for order, one in pairs)
+        return float(self.implied(checked[0], told, delta))
+
     def budget_units(self, budget: Number) -> int:
         """Return a budget in whole units, rounded down; nothing is rounded before that.
 
@@ -195,6 +240,12 @@ def _pure_budget(epsilon: float, delta: float) -> float:
     return nonnegative_finite("epsilon", epsilon)
 
 
+def _pure_epsilon(spent: float, delta: float) -> float:
+    """Return what was spent, which is an epsilon, and is one at every delta."""
+    probability("delta", delta)
+    return spent
+
+
 _UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
 _ROWS: Final = (
     Measure(
@@ -207,6 +258,7 @@ _ROWS: Final = (
         cost=renyi_units,
         rule=RenyiFilter.from_units,
         largest=renyi_budgets,
+        implied=renyi_to_epsilon,
     ),
     Measure(
         name="zcdp",
@@ -217,6 +269,7 @@ _ROWS: Final = (
         cost=ZCDP.units,
         rule=ZcdpFilter.from_units,
         largest=zcdp_budget,
+        implied=zcdp_to_epsilon,
     ),
     Measure(
         name="gdp",
@@ -229,6 +282,7 @@ _ROWS: Final = (
         cost=GDP.units,
         rule=GdpFilter.from_units,
         largest=gdp_budget,
+        implied=gdp_to_epsilon,
     ),
     Measure(
         name="approx-dp",
@@ -239,6 +293,7 @@ _ROWS: Final = (
         cost=ZCDP.units,
         rule=ApproxDPFilter.from_units,
         largest=zcdp_budget,
+        implied=zcdp_to_epsilon,
     ),
     Measure(
         name="pure-dp",
@@ -249,6 +304,7 @@ _ROWS: Final = (
         cost=PURE.units,
         rule=PureDPFilter.from_units,
         largest=_pure_budget,
+        implied=_pure_epsilon,
     ),
 )
 MEASURES: Final[Mapping[MeasureName, Measure]] = MappingProxyType({row.name: row for row in _ROWS})

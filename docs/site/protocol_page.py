@@ -69,10 +69,12 @@ class Document:
         for name, message in self._whole["components"]["messages"].items():
             if _is_shown(name):
                 yield from self._message(name, self._followed(message))
-        yield from ("## Parts of records", "")
         records = self._whole["components"]["messages"]
-        parts = self._whole["components"]["schemas"].items()
-        for name, schema in ((n, s) for n, s in parts if n not in records):
+        schemas = self._whole["components"]["schemas"].items()
+        parts = [(name, schema) for name, schema in schemas if name not in records]
+        if parts:
+            yield from ("## Parts of records", "")
+        for name, schema in parts:
             yield from (f"({self._anchor(name)})=", f"### {name}", "")
             yield from self._schema(schema)
 
@@ -103,8 +105,7 @@ class Document:
         """A schema with what it is made of (``allOf``, references at its top) merged into it."""
         if "$ref" in schema:
             schema = {**self._followed(schema), **{k: v for k, v in schema.items() if k != "$ref"}}
-        if unknown := set(schema) - _KNOWN:
-            raise ValueError(f"the page does not know {sorted(unknown)} of a schema")
+        _check_known(schema)
         merged: dict[str, Any] = {"properties": {}, "required": []}
         for part in schema.get("allOf", ()):
             flat = self._flat(part)
@@ -134,6 +135,7 @@ class Document:
         return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
     def _rest(self, schema: dict[str, Any]) -> str:
+        _check_known(schema)
         bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
         return " ".join([schema.get("description", ""), "; ".join(bounds)]).strip()
 
@@ -154,6 +156,11 @@ class Document:
 def _name(reference: dict[str, Any]) -> str:
     """What a reference refers to."""
     return str(reference["$ref"].rpartition("/")[2])
+
+
+def _check_known(schema: dict[str, Any]) -> None:
+    if unknown := set(schema) - _KNOWN:
+        raise ValueError(f"the page does not know {sorted(unknown)} of a schema")
 
 
 def _is_shown(name: str) -> bool:

@@ -110,6 +110,7 @@ class Answering:
         self._prepare(run)
         # Step 3.
         self._publish_last()
+        self._journal.forget(self._history.take_over())
         # Step 4.
         at = history.closing or history.answered
         self.desk = Desk(self.questions, text=self._text, step=history.released + 1)
@@ -179,6 +180,7 @@ class Answering:
         self._mark("answered", run, window.step, msgspec.json.encode(answer))
         self._journal.publish(self._last().answer)
         self._announce(answer)
+        self._journal.forget(self._history.take_over())
         self._say_what_was_passed_over()
 
     def _mark(self, kind: Any, run: Run, step: int, answer: bytes = b"") -> None:
@@ -195,8 +197,8 @@ class Answering:
             attempt=run.attempt,
             owner=self._owner,
             step=step,
-            questions=self.questions.digest if is_begin else "",
-            source=self._source if is_begin else "",
+            questions="" if kind == "closing" else self.questions.digest,
+            source="" if kind == "closing" else self._source,
             positions={} if is_begin else dict(desk.positions),
             begins={} if is_begin else desk.begins(),
             clocks={} if is_begin else dict(desk.clocks),

@@ -82,6 +82,10 @@ class Intake:
         """Of the input."""
         return range(self._partitions)
 
+    def source(self) -> tuple[str, str]:
+        """The topic of the input, and whose clock closes windows."""
+        return self.topic, "arrival" if self._by_arrival else "events"
+
     def clock(self) -> int | None:
         """Up to when all partitions have come, in ms, when that was looked at last."""
         return self._clock

@@ -169,6 +169,15 @@ class Desk:
             closing.append(self._source.start + first * query.every + query.window)
         return min(closing) + self._source.lateness
 
+    @property
+    def keeps(self) -> int:
+        """For how long an event may count after it came, in ms: the input has to keep it so long.
+
+        It can be of a time that is to come, at the begin of the longest window.
+        """
+        source = self._source
+        return source.ahead + max(one.query.window for one in self.asked) + source.lateness
+
     def begins(self) -> dict[int, int]:
         """From where on the input has to be read again to know what is kept here."""
         begins = dict(self.positions)

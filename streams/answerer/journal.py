@@ -8,6 +8,11 @@ from typing import Protocol
 from streams.answerer.marks import Mark
 
 
+def name_of(mark: Mark) -> str:
+    """The name of a mark, which no other one has: an owner writes each once."""
+    return f"{mark.dataset}/{mark.run}/{mark.owner}/{mark.kind}/{mark.step}"
+
+
 class JournalUnavailable(Exception):
     """Kafka does not answer, or what it has cannot be used. Start again."""
 
@@ -26,6 +31,16 @@ class Journal(Protocol):
         """The marks of the run that came since the last call, in order; all that were durable
         when it was called are among those that were returned."""
 
+    def forget(self, marks: Sequence[Mark]) -> None:
+        """Have marks go of which nothing depends on whether they are there.
+
+        They are gone in the end, and until then for some readers and not for others. It does not
+        wait for that; what is killed meanwhile leaves some of them.
+
+        Raises:
+            JournalUnavailable: start again.
+        """
+
     def end(self) -> int:
         """Where the next answer will be in the topic, or before it."""
 
@@ -40,10 +55,15 @@ class Journal(Protocol):
 
 
 class Pages:
-    """Two topics in memory, which several answerers can share."""
+    """Two topics in memory, which several answerers can share.
+
+    Attributes:
+        marks: in their order; None where one was forgotten.
+        answers: with the names of their runs.
+    """
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
+        self.marks: list[Mark | None] = []
         self.answers: list[tuple[str, bytes]] = []
 
 
@@ -62,7 +82,13 @@ class MemoryJournal:
         """The marks since the last call."""
         begin, self._read = self._read, len(self._pages.marks)
         found = self._pages.marks[begin:]
-        return [mark for mark in found if f"{mark.dataset}/{mark.run}" == self._name]
+        return [mark for mark in found if mark and f"{mark.dataset}/{mark.run}" == self._name]
+
+    def forget(self, marks: Sequence[Mark]) -> None:
+        """Have marks go, at once."""
+        gone = {name_of(mark) for mark in marks}
+        pages = self._pages.marks
+        pages[:] = [None if mark and name_of(mark) in gone else mark for mark in pages]
 
     def end(self) -> int:
         """How many answers there are."""

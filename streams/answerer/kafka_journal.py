@@ -1,5 +1,9 @@
 """The journal on Kafka: the topics `answers-state` and `answers`, of one partition each.
 
+A mark has a key of its own, so that compaction takes it away when it is forgotten, and never
+another one: a tombstone is written for each. The topic has then what is needed of every run, and
+what its segments hold until Kafka cleans them.
+
 With a signing key answers are signed, and those that are not are passed over, as if they were not
 there: nobody else stops an answerer by what is written to `answers`. Marks are not signed: nobody
 but the answerer may write them.
@@ -15,7 +19,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from streams.answerer.journal import JournalUnavailable
+from streams.answerer.journal import JournalUnavailable, name_of
 from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.topics.answers import ANSWERS, ANSWERS_STATE
@@ -59,15 +63,28 @@ class KafkaJournal:
 
     def append(self, mark: Mark) -> None:
         """Write a mark; returns when all brokers that have to have it have it."""
-        sent = self._send(self._marks, msgspec.msgpack.encode(mark))
+        sent = self._sent(self._marks, _key_of(mark), msgspec.msgpack.encode(mark))
         self._written = sent.offset + 1
 
     def catch_up(self) -> Sequence[Mark]:
         """The marks of the run since the last call."""
         with self._reaching():
             end = max(self._end(self._reader, self._marks), self._written)
-            marks = self._read(self._reader, self._marks, end)
-            return [self._decode(mark.value) for mark in marks]
+            found: dict[bytes, Mark] = {}
+            for record in self._read(self._reader, self._marks, end):
+                if not record.key.startswith(self._key + b"/"):
+                    continue
+                if record.value:
+                    found[record.key] = self._decode(record.value)
+                else:
+                    found.pop(record.key, None)
+            return list(found.values())
+
+    def forget(self, marks: Sequence[Mark]) -> None:
+        """Write a tombstone for each mark, and wait for none of them."""
+        with self._reaching():
+            for mark in marks:
+                self._send(self._marks, _key_of(mark), None)
 
     def end(self) -> int:
         """Where `answers` ends now."""
@@ -81,7 +98,7 @@ class KafkaJournal:
             content = Content(self._key, answer)
             topic, partition = self._answers.topic, self._answers.partition
             (headers,) = self._seal.headers(topic, partition, [content])
-        self._send(self._answers, answer, headers)
+        self._sent(self._answers, self._key, answer, headers)
 
     def published(self, behind: int) -> Sequence[bytes]:
         """The answers of the run from an offset on."""
@@ -92,8 +109,11 @@ class KafkaJournal:
                 begin = reader.beginning_offsets([self._answers])[self._answers]
                 reader.seek(self._answers, max(begin, behind))
                 end = self._end(reader, self._answers)
-                answers = self._read(reader, self._answers, end)
-                return [answer.value for answer in answers if self._is_believed(answer)]
+                return [
+                    answer.value
+                    for answer in self._read(reader, self._answers, end)
+                    if answer.key == self._key and answer.value and self._is_believed(answer)
+                ]
             finally:
                 reader.close()
 
@@ -102,31 +122,39 @@ class KafkaJournal:
         self._producer.close()
         self._reader.close()
 
-    def _send(
-        self, place: TopicPartition, value: bytes, headers: Sequence[tuple[str, bytes]] = ()
+    def _sent(
+        self,
+        place: TopicPartition,
+        key: bytes,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> Any:
+        """Where a record is, when all brokers that have to have it have it."""
         with self._reaching():
-            sent: Any = self._producer.send(
-                place.topic,
-                value=value,
-                key=self._key,
-                partition=place.partition,
-                headers=list(headers),
-            )
-            return sent.get(timeout=self._config.timeout)
+            return self._send(place, key, value, headers).get(timeout=self._config.timeout)
+
+    def _send(
+        self,
+        place: TopicPartition,
+        key: bytes,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> Any:
+        return self._producer.send(
+            place.topic, value=value, key=key, partition=place.partition, headers=list(headers)
+        )
 
     def _is_believed(self, answer: Any) -> bool:
         return self._inspector is None or self._inspector.admits(
             answer.topic, answer.partition, (answer.key, answer.value), answer.headers
         )
 
-    def _read(self, reader: Any, place: TopicPartition, end: int) -> Iterator[Any]:
-        """The records of this run up to an offset, from where the reader is."""
+    @staticmethod
+    def _read(reader: Any, place: TopicPartition, end: int) -> Iterator[Any]:
+        """The records up to an offset, from where the reader is, that have a key."""
         while reader.position(place) < end:
             for records in reader.poll(timeout_ms=_POLL_MS).values():
-                for record in records:
-                    if record.key == self._key and record.value:
-                        yield record
+                yield from (record for record in records if record.key)
 
     def _decode(self, value: bytes) -> Mark:
         try:
@@ -150,6 +178,10 @@ class KafkaJournal:
             raise JournalUnavailable(
                 f"the topics of answers at {self._config.kafka}: {explained(error)}"
             ) from error
+
+
+def _key_of(mark: Mark) -> bytes:
+    return name_of(mark).encode()
 
 
 def _signing(config: Config) -> tuple[Seal | None, Inspector | None]:

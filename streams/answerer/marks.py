@@ -18,6 +18,13 @@ says the same. Marks are written, read back, and only then acted upon:
 2. The charge is decided; noise is drawn.
 3. answered is written and read back. If a newer attempt has begun before it, this answer is none.
 4. It is published. Publishing again publishes the same bytes.
+5. What was marked before this answer is forgotten.
+
+An answered mark that counts says all that the run has come to: whose attempt it is, which
+questions and which input, where windows to come begin, and the answer. Of the marks before it none
+has a later attempt, or it would not count. So whichever of them are missing, who reads comes to the
+same there, and from there on; and this mark stays until a later answer counts. Forgetting can be
+left undone, or half-done, at any moment.
 """
 
 from __future__ import annotations
@@ -43,8 +50,8 @@ class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         attempt: of the run, as the service counts them.
         owner: whose attempt it is; no two have the same.
         step: that closes or was answered; the next one of a begin.
-        questions: digest of the file.
-        source: which topic or file the offsets are of.
+        questions: digest of the file; of a begin and of an answer.
+        source: which topic or file the offsets are of; the same.
         positions: by partition of the input, the offset of the next event.
         begins: from where on all can be read again that counts in windows to come.
         clocks: by partition, the latest time, in ms.
@@ -75,7 +82,7 @@ class History:
     Attributes:
         owner: who answers.
         attempt: of the run.
-        begun: the first mark of all; None if there is none.
+        begun: the first mark that counts; None if there is none.
         closing: the window that is being closed and has no answer yet.
         answered: the last answer.
     """
@@ -86,6 +93,8 @@ class History:
         self.begun: Mark | None = None
         self.closing: Mark | None = None
         self.answered: Mark | None = None
+        self._since: list[Mark] = []  # the last answer, and all that was read behind it
+        self._over: list[Mark] = []
 
     @property
     def released(self) -> int:
@@ -95,13 +104,21 @@ class History:
     def read(self, marks: Iterable[Mark]) -> None:
         """Take in marks; those of attempts that are over are passed over."""
         for mark in marks:
-            if mark.kind == "begin":
-                if mark.attempt > self.attempt:
-                    self.attempt, self.owner = mark.attempt, mark.owner
-                    self.begun = self.begun or mark
-            elif mark.owner != self.owner:
+            self._since.append(mark)
+            # The begin of an attempt may have been forgotten, and its last answer says as much.
+            if mark.kind != "closing" and mark.attempt > self.attempt:
+                self.attempt, self.owner = mark.attempt, mark.owner
+                self.begun = self.begun or mark
+            if mark.kind == "begin" or mark.owner != self.owner:
                 continue
-            elif mark.kind == "closing":
+            if mark.kind == "closing":
                 self.closing = mark
             else:
                 self.answered, self.closing = mark, None
+                self._over += self._since[:-1]
+                self._since = [mark]
+
+    def take_over(self) -> list[Mark]:
+        """The marks from which nothing follows any more, each once."""
+        over, self._over = self._over, []
+        return over

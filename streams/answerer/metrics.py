@@ -8,6 +8,7 @@
     turnstile_answerer_lag{partition}               events of the input that are not taken yet
     turnstile_answerer_window_closes_seconds        when the next one closes, in seconds since 1970
     turnstile_answerer_clock_seconds                up to when all partitions have come
+    turnstile_answerer_input_seconds{topic,clock}   for how long its input has to keep events
 
 with ``turnstile_client_*`` of its charges (``streams.sdk.observing``). Nothing names a user or an
 answer. How many events there are is data all the same: it is for the same eyes as the input.
@@ -48,6 +49,9 @@ class Progress(Protocol):
 
     def partitions(self) -> Sequence[int]:
         """Of the input."""
+
+    def source(self) -> tuple[str, str]:
+        """The topic of the input, and whose clock closes windows."""
 
     def clock(self) -> int | None:
         """Up to when all partitions have come, in ms."""
@@ -101,6 +105,13 @@ class AnswererMetrics(Collector):
                 lag.add_metric([str(partition)], max(0, end - offset))
         yield place
         yield lag
+        kept = GaugeMetricFamily(
+            "turnstile_answerer_input_seconds",
+            "For how long its input has to keep events",
+            labels=("topic", "clock"),
+        )
+        kept.add_metric(progress.source(), desk.keeps / 1000)
+        yield kept
         closes = desk.calendar.next.closes / 1000
         yield GaugeMetricFamily(
             "turnstile_answerer_window_closes_seconds", "When the next window closes", value=closes

@@ -20,7 +20,7 @@ from streams.cli.output import Exit, note, say, show, show_table
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
-from streams.operations.guarantees import budget_of, epsilon_of, spent_epsilon
+from streams.operations.guarantees import budget_of, spent_epsilon
 from streams.operations.status import (
     DatasetStatus,
     datasets_of,
@@ -219,7 +219,7 @@ def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> l
         policy.dataset,
         policy.measure,
         budget_of(policy),
-        epsilon_of(policy, delta),
+        policy.epsilon(delta),
         delta,
         dataset.users,
         dataset.exhausted,
@@ -277,7 +277,7 @@ def ids(text: str, config: Config) -> dict[User, User]:
 def _dataset(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> dict[str, Any]:
     return {
         **_policy(dataset.policy),
-        "epsilon": epsilon_of(dataset.policy, delta),
+        "epsilon": dataset.policy.epsilon(delta),
         "delta": delta,
         "users": dataset.users,
         "exhausted": dataset.exhausted,

@@ -26,7 +26,7 @@ _WIDEST = 100
 def doctor(options: argparse.Namespace, config: Config) -> int:
     """Ask everything, and say what is found; exit code 1 if something is wrong."""
     addresses = options.worker or ([config.health] if config.health else [])
-    found = examine(config, addresses, release())
+    found = examine(config, addresses, release(), options.answerer or [])
     if options.json:
         for finding in found:
             show(asdict(finding), True)

@@ -62,6 +62,13 @@ def add_operations(verbs: Any) -> None:
         "something is wrong; warnings are 0.",
     )
     add_workers(examined)
+    examined.add_argument(
+        "--answerer",
+        type=address_of,
+        action="append",
+        metavar="HOST:PORT",
+        help="where an answerer answers /metrics, its --health; again for more",
+    )
     watched = verb(
         verbs,
         "top",

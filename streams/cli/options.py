@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streams.schemas import Name
+from streams.schemas import DELTA, Name
 
 SETTING: Final[dict[str, dict[str, Any]]] = {
     "kafka": {"metavar": "HOST:PORT", "help": "bootstrap servers"},
@@ -32,7 +32,6 @@ SETTING: Final[dict[str, dict[str, Any]]] = {
 SETTINGS: Final = (*SETTING, "log_format")
 """What an option may set in place of a variable or a file."""
 
-DELTA: Final = 1e-5
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
 

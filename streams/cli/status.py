@@ -9,7 +9,7 @@ from dataclasses import asdict
 from streams.cli.moved import state_of
 from streams.cli.output import Exit, plain, say, show, show_table
 from streams.config import Config
-from streams.operations.guarantees import budget_of, epsilon_of
+from streams.operations.guarantees import budget_of
 from streams.operations.status import (
     DatasetStatus,
     PartitionStatus,
@@ -57,5 +57,5 @@ def _row(partition: PartitionStatus) -> list[object]:
 
 def _dataset(found: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> list[object]:
     policy = found.policy
-    guaranteed = [budget_of(policy), epsilon_of(policy, delta), delta]
+    guaranteed = [budget_of(policy), policy.epsilon(delta), delta]
     return [policy.dataset, policy.measure, *guaranteed, found.users, state_of(found, prefixes)]

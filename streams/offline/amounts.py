@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from accounting import from_units_down
 from streams.ledger.policies import has_own_orders, measure_of
-from streams.operations.guarantees import implied_epsilon
 from streams.schemas import Policy
 
 Units = NDArray[np.integer]
@@ -88,4 +87,4 @@ class Amounts:
 
     def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
         """An epsilon that what was spent implies at delta; never less."""
-        return implied_epsilon(self.policy.measure, self.stated(spent), self.orders(order), delta)
+        return self._measure.epsilon(self.stated(spent), delta, self.orders(order) or None)

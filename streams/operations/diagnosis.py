@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streams.config import Config
+from streams.operations.answerers import of_answerers
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.operations.servers import of_kafka, of_redis, of_topics
 from streams.topics.topics import NORMS
@@ -23,6 +24,7 @@ def diagnose(facts: Facts, config: Config) -> list[Finding]:
         *of_redis(facts, config),
         *_partitions(facts),
         *_workers(facts),
+        *of_answerers(facts, config),
         *_clocks(facts),
         *_disks(facts),
         *_settings(facts, config),

@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
 from streams.config import Config, environment_names
 from streams.operations.diagnosis import diagnose
-from streams.operations.endpoints import ask_workers
+from streams.operations.endpoints import ask_answerers, ask_workers
 from streams.operations.errors import Unavailable
 from streams.operations.findings import Facts, Finding
 from streams.operations.status import Overview, read_overview, read_redis_facts
-from streams.topics.facts import KafkaFacts, read_facts
+from streams.topics.facts import KafkaFacts, read_facts, read_inputs
 from streams.topics.seen import TopicsUnavailable
 
 
-def examine(config: Config, workers: Sequence[str], release: str) -> list[Finding]:
+def examine(
+    config: Config, workers: Sequence[str], release: str, answerers: Sequence[str] = ()
+) -> list[Finding]:
     """Ask all parts of a service, and say what is found.
 
     Args:
         config: where they are.
         workers: host:port at which workers answer over HTTP, as far as that is known.
         release: of this package.
+        answerers: host:port at which answerers do.
     """
     kafka: KafkaFacts | str
     redis: Sequence[Mapping[str, Any]] | str
@@ -54,5 +58,21 @@ def examine(config: Config, workers: Sequence[str], release: str) -> list[Findin
         for name in os.environ
         if name.startswith("TURNSTILE_") and name not in environment_names()
     )
-    seen = ask_workers(workers)
-    return diagnose(Facts(clock, kafka, redis, overview, seen, disks, release, unknown), config)
+    answering = ask_answerers(answerers)
+    inputs: Mapping[str, Mapping[str, str] | None] = {}
+    if not isinstance(kafka, str):
+        with suppress(TopicsUnavailable):  # Kafka went away since it was asked
+            inputs = read_inputs(config, sorted({one.topic for one in answering if one.topic}))
+    facts = Facts(
+        clock,
+        kafka,
+        redis,
+        overview,
+        ask_workers(workers),
+        disks,
+        release,
+        unknown,
+        answering,
+        inputs,
+    )
+    return diagnose(facts, config)

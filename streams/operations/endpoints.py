@@ -1,4 +1,4 @@
-"""What workers answer over HTTP, at the addresses of their setting ``health``."""
+"""What workers and answerers answer over HTTP, at the addresses of their setting ``health``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 _WITHIN = 2.0  # seconds
 _MOST_BYTES = 4 * 1024 * 1024
-_OPENER = build_opener(ProxyHandler({}))  # a worker is not behind the proxy for the web
+_OPENER = build_opener(ProxyHandler({}))  # they are not behind the proxy for the web
+_ANSWERER = "turnstile_answerer_"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,56 @@ class WorkerSeen:
     records: float = 0.0  # applied since it was started
     rejects: dict[str, float] = field(default_factory=dict)  # by reason, since it was started
     ahead: float | None = None  # seconds that its clock is ahead of the one here, to a second
+
+
+@dataclass(frozen=True)
+class AnswererSeen:
+    """One answerer, as it answers at its address."""
+
+    address: str
+    problem: str | None  # why it does not answer, or why its windows do not
+    ready: bool = False  # the run is its own
+    lag: float = 0.0  # events that it has not taken yet
+    closes: float | None = None  # when its next window does, in seconds since 1970
+    topic: str = ""  # of its input
+    clock: str = ""  # whose closes windows: "arrival" or "events"
+    keeps: float = 0.0  # for how many seconds the input has to keep events
+
+
+def ask_answerers(addresses: Sequence[str]) -> list[AnswererSeen]:
+    """Ask each of them; one that does not answer is one with a problem."""
+    return [_ask_answerer(address) for address in addresses]
+
+
+def _ask_answerer(address: str) -> AnswererSeen:
+    try:
+        healthy, said, _ = _get(f"http://{address}/healthz")
+        problems = dict(json.loads(said).get("problems") or {})
+        _, metrics, _ = _get(f"http://{address}/metrics")
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return AnswererSeen(address, f"does not answer: {reason}")
+    told = [
+        (name.removeprefix(_ANSWERER), labels, value)
+        for name, labels, value in _samples(metrics)
+        if name.startswith(_ANSWERER)
+    ]
+    if not told:
+        return AnswererSeen(address, "is no answerer: it has none of its metrics")
+    named = "; ".join(dict.fromkeys(map(str, problems.values())))
+    source, keeps = next(
+        ((labels, value) for name, labels, value in told if name == "input_seconds"), ({}, 0.0)
+    )
+    return AnswererSeen(
+        address,
+        None if healthy else named or "it says that it is not healthy",
+        ready=any(name == "ready" and value for name, _, value in told),
+        lag=sum(value for name, _, value in told if name == "lag"),
+        closes=next((value for name, _, value in told if name == "window_closes_seconds"), None),
+        topic=source.get("topic", ""),
+        clock=source.get("clock", ""),
+        keeps=keeps,
+    )
 
 
 def ask_workers(addresses: Sequence[str]) -> list[WorkerSeen]:

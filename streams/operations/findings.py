@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from streams.operations.endpoints import WorkerSeen
+from streams.operations.endpoints import AnswererSeen, WorkerSeen
 from streams.operations.status import Overview
 from streams.topics.facts import KafkaFacts
 
@@ -40,6 +40,8 @@ class Facts:
         disks: directory of a broker -> bytes of its disk, and how many are free, where it is here.
         release: of this package here.
         unknown: variables of the environment that look like settings and are none.
+        answerers: those that were asked.
+        inputs: the settings of the topics that they read; None of one that is not there.
     """
 
     clock: float
@@ -50,6 +52,8 @@ class Facts:
     disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     release: str = "unknown"
     unknown: Sequence[str] = ()
+    answerers: Sequence[AnswererSeen] = ()
+    inputs: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
 
 
 def size_of(size: float) -> str:

@@ -1,7 +1,7 @@
-"""Amounts in the unit of a measure, as the epsilon that they imply: never less than holds.
+"""What budgets and bounds are in the words of people, and how much of a budget a bound is.
 
-A policy has its budget in the unit of its measure, and no delta: what it implies has an epsilon for
-every delta. So whoever is told an epsilon is told the delta beside it.
+A policy says itself what it guarantees in epsilon (``Policy.epsilon``), and which epsilon a bound
+implies. Whoever is told an epsilon is told the delta beside it.
 """
 
 from __future__ import annotations
@@ -10,30 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accounting import from_units_down, gdp_to_epsilon, renyi_to_epsilon, zcdp_to_epsilon
+from accounting import InvalidInput, from_units_down
 from streams.ledger.policies import has_own_orders, measure_of
-from streams.schemas import Measure, Policy
-
-
-def implied_epsilon(
-    measure: Measure, stated: Sequence[float], orders: Sequence[float], delta: float
-) -> float:
-    """The epsilon that amounts imply at delta.
-
-    Args:
-        measure: what they are amounts of.
-        stated: in its unit, rounded up; one for each order, or one alone.
-        orders: the Rényi orders at which all of them hold; none for other measures.
-        delta: above 0 and below 1.
-    """
-    match measure:
-        case "renyi":
-            return float(renyi_to_epsilon(orders, np.array(stated), delta))
-        case "gdp":
-            return float(gdp_to_epsilon(stated[0], delta))
-        case "pure-dp":
-            return float(stated[0])
-    return float(zcdp_to_epsilon(stated[0], delta))
+from streams.schemas import Policy
 
 
 def budget_of(policy: Policy) -> str:
@@ -51,36 +30,13 @@ def budget_of(policy: Policy) -> str:
     return f"rho {units[0]:.6g}"
 
 
-def epsilon_of(policy: Policy, delta: float) -> float:
-    """The epsilon that the budget of a dataset guarantees at delta, to each of its users."""
-    return _largest_epsilon(policy, policy.budget, delta)
-
-
-def first_epsilon(policy: Policy, delta: float) -> float:
-    """The same of the first increment of odometers: who has no checkpoint has spent no more."""
-    return _largest_epsilon(policy, first_increment(policy), delta)
-
-
-def first_increment(policy: Policy) -> list[int]:
-    """In units, at each order: odometers begin with a bound of this, and write when it rises."""
-    return [min(pair) for pair in zip(policy.odometer_step, policy.budget, strict=True)]
-
-
-def _largest_epsilon(policy: Policy, units: Sequence[int], delta: float) -> float:
-    stated = measure_of(policy).stated(np.array(units, dtype=np.int64)).tolist()
-    if has_own_orders(policy):  # each user has one of the orders, and nobody knows here which
-        pairs = zip(policy.orders, stated, strict=True)
-        return max(implied_epsilon(policy.measure, [b], [order], delta) for order, b in pairs)
-    return implied_epsilon(policy.measure, stated, policy.orders, delta)
-
-
 def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
-    """The same for one user, who may be bound to one of the orders."""
+    """The epsilon that the budget guarantees to one user, who may be bound to one of the orders."""
     if order is None or order not in policy.orders:
-        return epsilon_of(policy, delta)
+        return policy.epsilon(delta)
     at = policy.orders.index(order)
     stated = measure_of(policy).stated(np.array(policy.budget, dtype=np.int64)).tolist()
-    return implied_epsilon(policy.measure, [stated[at]], [order], delta)
+    return policy.spent_epsilon([stated[at]], order, delta)
 
 
 def spent_epsilon(
@@ -94,10 +50,10 @@ def spent_epsilon(
         order: that the user is bound to, if to one alone.
         delta: above 0 and below 1.
     """
-    orders = policy.orders if order is None else [order]
-    if measure_of(policy).per_order and len(orders) != len(bound):
+    try:
+        return policy.spent_epsilon(bound, order, delta)
+    except InvalidInput:
         return None
-    return implied_epsilon(policy.measure, bound, orders, delta)
 
 
 def spent_share(policy: Policy, bound: Sequence[float], order: float | None) -> float | None:

@@ -79,39 +79,10 @@ def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
 
 
 def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> Iterator[Finding]:
-    title, found = config.topic(name), []
-    if topic.without_leader:
-        found.append(
-            Finding(
-                "topics",
-                Level.WRONG,
-                f"{title} has no leader of partitions {topic.without_leader}",
-                "Nothing can be read or written there",
-                "Start the brokers that have their copies",
-            )
-        )
-    if topic.in_sync < topic.replicas:
-        found.append(
-            Finding(
-                "topics",
-                Level.WARNING,
-                f"{title}: of {topic.replicas} copies of a partition {topic.in_sync} are in step",
-                "Fewer brokers may be lost than were meant to",
-                "Look whether a broker is down or behind",
-            )
-        )
+    title = config.topic(name)
+    found = list(copies_of(title, topic, "topics"))
     if name in (NORMS, CHECKPOINTS):
         found += _copies(name, title, topic, kafka)
-    if not topic.settings:
-        found.append(
-            Finding(
-                "topics",
-                Level.WARNING,
-                f"nobody here may see the settings of {title}",
-                "They are not compared with what the service needs",
-                "Give this user DescribeConfigs on it: `turnstile acl`",
-            )
-        )
     for setting, wanted in SETTINGS[name].items():
         actual = topic.settings.get(setting)
         if actual is None or suits(setting, actual, wanted):
@@ -130,18 +101,46 @@ def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> I
                 f"-c {setting}={wanted}`",
             )
         )
-    yield from found or [_good(title, topic)]
+    yield from found or [Finding("topics", Level.OK, kept_and_copied(title, topic))]
 
 
-def _good(title: str, topic: TopicFacts) -> Finding:
+def copies_of(title: str, topic: TopicFacts, area: str) -> Iterator[Finding]:
+    """What is wrong with the copies of any topic, or that its settings cannot be seen."""
+    if topic.without_leader:
+        yield Finding(
+            area,
+            Level.WRONG,
+            f"{title} has no leader of partitions {topic.without_leader}",
+            "Nothing can be read or written there",
+            "Start the brokers that have their copies",
+        )
+    if topic.in_sync < topic.replicas:
+        yield Finding(
+            area,
+            Level.WARNING,
+            f"{title}: of {topic.replicas} copies of a partition {topic.in_sync} are in step",
+            "Fewer brokers may be lost than were meant to",
+            "Look whether a broker is down or behind",
+        )
+    if not topic.settings:
+        yield Finding(
+            area,
+            Level.WARNING,
+            f"nobody here may see the settings of {title}",
+            "They are not compared with what the service needs",
+            "Give this user DescribeConfigs on it: `turnstile acl`",
+        )
+
+
+def kept_and_copied(title: str, topic: TopicFacts) -> str:
+    """What there is to say of a topic with which nothing is wrong."""
     kept = topic.settings.get("retention.ms", "-1")
     for_ever = "for ever" if int(kept) < 0 else f"for {int(kept) / 86_400_000:g} days"
     if "compact" in topic.settings.get("cleanup.policy", ""):
         for_ever = "the last of each key"
     copies = "1 copy" if topic.replicas == 1 else f"{topic.replicas} copies"
-    return Finding(
-        "topics", Level.OK, f"{title}: {topic.partitions} partitions, {copies}, kept {for_ever}"
-    )
+    several = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
+    return f"{title}: {several}, {copies}, kept {for_ever}"
 
 
 def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list[Finding]:

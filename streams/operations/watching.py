@@ -34,7 +34,7 @@ from streams.operations.activity import Activity
 from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.errors import Unavailable
-from streams.operations.guarantees import budget_of, epsilon_of, spent_share
+from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
 from streams.operations.spending import Spending
 from streams.operations.status import Overview, look_at, overview_of, read_glances
@@ -168,7 +168,7 @@ class Watch:
                     "dataset": name,
                     "measure": found.policy.measure,
                     "budget": budget_of(found.policy),
-                    "epsilon": epsilon_of(found.policy, self._delta),
+                    "epsilon": found.policy.epsilon(self._delta),
                     "delta": self._delta,
                     "users": found.users,
                 }

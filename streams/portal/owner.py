@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from streams.operations.guarantees import (
     budget_epsilon,
-    first_epsilon,
-    first_increment,
     spent_epsilon,
     spent_share,
 )
@@ -152,10 +150,10 @@ class Owners:
             return None
         if points:
             return points[-1]
-        shares = zip(first_increment(policy), policy.budget, strict=True)
+        shares = zip(policy.first_increment, policy.budget, strict=True)
         return {
             "time": None,
-            "epsilon": first_epsilon(policy, self._delta),
+            "epsilon": policy.first_epsilon(self._delta),
             "share": max(units / budget for units, budget in shares),
         }
 

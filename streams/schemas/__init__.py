@@ -84,6 +84,7 @@ from streams.schemas.edge import (
     uneven,
 )
 from streams.schemas.fields import (
+    DELTA,
     MAX_SEPARATION,
     OLDEST,
     VERSION,
@@ -131,6 +132,7 @@ from streams.schemas.requests import (
 )
 
 __all__ = [
+    "DELTA",
     "MAX_BUDGETS",
     "MAX_CHARGE_USERS",
     "MAX_REQUEST_BYTES",

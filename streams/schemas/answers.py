@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from streams.schemas.fields import (
+    DELTA,
     IntegerUser,
     Name,
     OfDataset,
@@ -250,6 +251,24 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
     # In the measure's own unit (rho, mu, Rényi divergence per order), rounded up.
     bound: list[float]
     order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
+
+    def epsilon(self, policy: Policy, delta: float = DELTA) -> float:
+        """What the bound implies, rounded up: the user has spent at most this, up to this charge.
+
+        Args:
+            policy: of the dataset: ``run.policy``, or what ``create_dataset`` returns.
+            delta: at which epsilon is told, above 0 and below 1.
+
+        Raises:
+            InvalidInput: another delta, or the policy of another dataset.
+        """
+        if policy.dataset != self.dataset:
+            from accounting import InvalidInput
+
+            allowed = f"that of dataset {self.dataset!r}"
+            raise InvalidInput("policy", f"of dataset {policy.dataset!r}", allowed)
+        order = None if isinstance(self.order, UnsetType) else self.order
+        return policy.spent_epsilon(self.bound, order, delta)
 
 
 class Rejected(Record, frozen=True, tag="rejected"):

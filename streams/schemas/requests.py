@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from streams.schemas.fields import (
+    DELTA,
     AskedAttempt,
     Attempt,
     BudgetUnits,
@@ -47,7 +49,11 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Under what a dataset is charged. It is fixed before the first charge and never changes."""
+    """Under what a dataset is charged. It is fixed before the first charge and never changes.
+
+    It has its budget in the unit of its measure, and no delta: what that guarantees has an epsilon
+    for every delta. Whoever only reads and writes records does so without ``accounting``.
+    """
 
     dataset: Name
     partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
@@ -74,6 +80,58 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Requests about it have to be signed by one of these. Not given: by one of
     # those that the dataset names that it is within, or by nobody, if none of them names any.
     allow: Allow | UnsetType = UNSET
+
+    def epsilon(self, delta: float = DELTA) -> float:
+        """What the budget guarantees to each user, rounded up; of an own order the worst.
+
+        Args:
+            delta: at which epsilon is told, above 0 and below 1.
+
+        Raises:
+            InvalidInput: another delta.
+        """
+        return self._epsilon_of_units(self.budget, delta)
+
+    def first_epsilon(self, delta: float = DELTA) -> float:
+        """What a user of whom there is no odometer checkpoint has spent at most: an odometer
+        begins with a bound of its first increment, and writes a checkpoint when that rises.
+
+        Args:
+            delta: at which epsilon is told, above 0 and below 1.
+
+        Raises:
+            InvalidInput: another delta.
+        """
+        return self._epsilon_of_units(self.first_increment, delta)
+
+    @property
+    def first_increment(self) -> list[int]:
+        """With which an odometer begins, in units."""
+        return [min(pair) for pair in zip(self.odometer_step, self.budget, strict=True)]
+
+    def spent_epsilon(
+        self, bound: Sequence[float], order: float | None = None, delta: float = DELTA
+    ) -> float:
+        """What a bound on a spend implies, rounded up.
+
+        Args:
+            bound: as an odometer checkpoint has it, in the unit of the measure.
+            order: the one that the user is bound to, if to one alone.
+            delta: at which epsilon is told, above 0 and below 1.
+
+        Raises:
+            InvalidInput: another delta, or a bound under another policy than this one.
+        """
+        from accounting import MEASURES
+
+        orders = self.orders if order is None else [order]
+        return MEASURES[self.measure].epsilon(bound, delta, orders or None)
+
+    def _epsilon_of_units(self, units: list[int], delta: float) -> float:
+        from accounting import MEASURES
+
+        row, own = MEASURES[self.measure], self.own_order is True
+        return row.epsilon(row.stated(units), delta, self.orders or None, any_order=own)
 
 
 class CreateDataset(Record, frozen=True, tag="create-dataset"):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from streams.config import Config
+from streams.topics.answers import ANSWER_SETTINGS
 from streams.topics.clients import new_admin
 from streams.topics.security import explained
 from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import NORMS, TOPICS, described_topics, settings_of
+from streams.topics.topics import NORMS, SETTINGS, described_topics, settings_of
 
 _MORE = ("min.insync.replicas",)
+_KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class KafkaFacts:
     newest: float | None = None  # time of the newest record of norms, by its writer's clock
     directories: list[str] = field(default_factory=list)  # of the brokers' logs, on their machines
     members: list[str] = field(default_factory=list)  # the machines of the group of the workers
+    # Of answerers: those that exist, as above; None if they may not be seen from here.
+    answers: dict[str, TopicFacts] | None = field(default_factory=dict)
 
 
 def read_facts(config: Config) -> KafkaFacts:
@@ -62,10 +67,30 @@ def read_facts(config: Config) -> KafkaFacts:
 
 def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
     brokers = admin.describe_cluster()["brokers"]
-    names = {name: config.topic(name) for name in TOPICS}
+    topics = _topics(admin, config, SETTINGS)
+    answers = None
+    with suppress(TopicAuthorizationFailedError):  # they are not everybody's to see
+        answers = _topics(admin, config, ANSWER_SETTINGS)
+    version = admin.get_broker_version_data(brokers[0]["broker_id"])
+    return KafkaFacts(
+        release=str(version).removeprefix("<BrokerVersionData ").rstrip(">"),
+        brokers=len(brokers),
+        topics=topics,
+        newest=_newest(admin, config.topic(NORMS), topics),
+        directories=_directories(admin),
+        members=_members(admin, f"{config.prefix}worker"),
+        answers=answers,
+    )
+
+
+def _topics(
+    admin: KafkaAdminClient, config: Config, wanted: Mapping[str, Mapping[str, str]]
+) -> dict[str, TopicFacts]:
+    names = {name: config.topic(name) for name in wanted}
     described = described_topics(admin, list(names.values()))
     there = {name: topic for name, topic in names.items() if topic in described}
-    settings = settings_of(admin, there, _MORE) if there else {}
+    asked = {topic: (*wanted[name], *_MORE) for name, topic in there.items()}
+    settings = settings_of(admin, asked) if asked else {}
     topics = {}
     for name, topic in there.items():
         partitions = described[topic]["partitions"]
@@ -74,17 +99,33 @@ def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
             replicas=min(len(one["replica_nodes"]) for one in partitions),
             in_sync=min(len(one["isr_nodes"]) for one in partitions),
             without_leader=[one["partition_index"] for one in partitions if one["leader_id"] < 0],
-            settings=settings.get(name, {}),
+            settings=settings.get(topic, {}),
         )
-    version = admin.get_broker_version_data(brokers[0]["broker_id"])
-    return KafkaFacts(
-        release=str(version).removeprefix("<BrokerVersionData ").rstrip(">"),
-        brokers=len(brokers),
-        topics=topics,
-        newest=_newest(admin, names[NORMS], topics),
-        directories=_directories(admin),
-        members=_members(admin, f"{config.prefix}worker"),
-    )
+    return topics
+
+
+def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, str] | None]:
+    """What decides how long topics keep their events; None of one that is not there.
+
+    Of one that may not be seen from here nothing is said.
+
+    Raises:
+        TopicsUnavailable: Kafka does not answer.
+    """
+    found: dict[str, dict[str, str] | None] = {}
+    try:
+        admin = new_admin(config)
+        try:
+            for topic in topics:
+                with suppress(TopicAuthorizationFailedError):
+                    there = described_topics(admin, [topic])
+                    asked = {topic: _KEEPING}
+                    found[topic] = settings_of(admin, asked)[topic] if there else None
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise TopicsUnavailable(f"Kafka at {config.kafka}: {explained(error)}") from error
+    return found
 
 
 def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) -> float | None:

@@ -222,14 +222,14 @@ class Topics:
 
     def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
         """What the settings would lose, and what to do."""
-        found = settings_of(admin, names)
+        found = settings_of(admin, {topic: tuple(SETTINGS[name]) for name, topic in names.items()})
         wrong: dict[str, dict[str, str]] = {}
         for name in names:
-            if not found[name]:
+            if not found[names[name]]:
                 self._warn(f"nobody may see the settings of {names[name]}: they are not compared")
                 continue
             for setting, value in SETTINGS[name].items():
-                actual = found[name].get(setting)
+                actual = found[names[name]].get(setting)
                 if actual is None or suits(setting, actual, value):
                     continue
                 if (name, setting) in WISHES:
@@ -320,23 +320,21 @@ def topic_id_of(described: Mapping[str, Any]) -> bytes:
 
 
 def settings_of(
-    admin: KafkaAdminClient, names: Mapping[str, str], more: Sequence[str] = ()
+    admin: KafkaAdminClient, asked: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, str]]:
-    """Name -> setting -> value, and ``more`` of them; nothing where they may not be seen."""
-    asked = [
-        ConfigResource(
-            ConfigResourceType.TOPIC, names[name], dict.fromkeys((*SETTINGS[name], *more), "")
-        )
-        for name in names
+    """Topic -> setting -> value of what is asked for; nothing where it may not be seen."""
+    resources = [
+        ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(settings, ""))
+        for topic, settings in asked.items()
     ]
-    answer = admin.describe_configs(asked, config_filter="all").get("topic", {})
+    answer = admin.describe_configs(resources, config_filter="all").get("topic", {})
     return {
-        name: {
+        topic: {
             setting: described["value"]
-            for setting, described in answer.get(names[name], {}).items()
+            for setting, described in answer.get(topic, {}).items()
             if described.get("value") is not None
         }
-        for name in names
+        for topic in asked
     }
 
 

@@ -13,8 +13,18 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from dp_accounting import dp_event
+from msgspec import structs
 
-from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_step, renyi_cost
+from accounting import (
+    MEASURES,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    PoissonGaussian,
+    PureDP,
+    banded_step,
+    renyi_cost,
+)
 from streams import (
     AsyncTurnstile,
     DatasetInUse,
@@ -262,6 +272,26 @@ def halts_of(turnstile: Turnstile, name: str, **options: Any) -> set[tuple[Any, 
 def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
     """The newest checkpoint of each user: of older ones the service may have dropped some."""
     return {seen.user: seen.bound for seen in turnstile.odometer(name, follow=False)}
+
+
+def test_what_a_user_has_spent_is_told_in_epsilon(turnstile: Turnstile, name: str) -> None:
+    for measure in ("zcdp", "gdp", "renyi"):
+        dataset = f"{name}-{measure}"
+        made = turnstile.create_dataset(dataset, measure=measure, epsilon=1.0, delta=1e-6)
+        run = turnstile.run(dataset, "r")
+        decided = run.charge([1, 2], [1.0, 0.5], noise_stddev=6.0)
+        assert decided.admitted.all()
+        assert made.epsilon(1e-6) == run.policy.epsilon(1e-6) == pytest.approx(1.0, rel=1e-6)
+        # A checkpoint comes behind the decision, which does not wait for it.
+        told = next(turnstile.odometer(dataset, user=1, idle_timeout=HANGS_AFTER))
+        # Never less than the step itself implies.
+        row, orders = MEASURES[made.measure], made.orders or None
+        cost = row.charge_units(Gaussian(6.0), [1.0], orders)[0]
+        least = row.epsilon(row.stated(np.atleast_1d(cost)), 1e-6, orders)
+        assert least <= told.epsilon(run.policy, 1e-6) <= made.epsilon(1e-6)
+        assert 0 < made.first_epsilon(1e-6) <= made.epsilon(1e-6)
+        with pytest.raises(InvalidInput, match="policy"):
+            told.epsilon(structs.replace(made, dataset="another"))
 
 
 @pytest.mark.parametrize(("policy", "mechanisms"), POLICIES.values(), ids=POLICIES)

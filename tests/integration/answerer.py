@@ -7,6 +7,7 @@ drawn        the charge is decided, and the noise is drawn
 sleep        the same, and there it is stopped, until somebody wakes it up
 answered     the mark with the answer is written, and nothing is published
 published    the answer is published
+forgotten    the marks before it are being forgotten: some are, others not
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from streams.answerer.answering import Answering
@@ -47,6 +49,17 @@ def doom(point: str, step: int) -> None:
         end_if(mark.kind, mark.step)
 
     behind(KafkaJournal, "append", marked)
+
+    forget = KafkaJournal.forget
+
+    def forget_some(self: KafkaJournal, marks: Sequence[Mark]) -> None:
+        if point == "forgotten" and marks and at["step"] == step:
+            forget(self, marks[1:])
+            self._producer.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        forget(self, marks)
+
+    KafkaJournal.forget = forget_some  # type: ignore[method-assign]
     behind(KafkaJournal, "publish", lambda journal, answer: end_if("published", at["step"]))
     behind(QueryAnswerer, "answer", lambda answerer, users, rows: end_if("drawn", at["step"]))
     behind(

@@ -24,23 +24,34 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.questions import read_questions
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
 from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_signed
+from streams.topics.answers import ensure_answer_topics
 from streams.topics.authentic import ANSWERERS
 from streams.wire.packing import charge_digest, unpack_norms, unpack_users
 from streams.wire.signatures import new_keys
 from tests.integration import answerer
 from tests.integration.command import turnstile
 from tests.integration.service import KILLED, Service, ServiceFactory, eventually
+from tests.prometheus import Prometheus, expressions, needs_prometheus
 from tests.waiting import HANGS_AFTER
 
 PRIVATE, PUBLIC = new_keys()
 DAYS = 8
-POINTS = {"opened": 0, "closing": 1, "charged": 3, "drawn": 5, "answered": 7, "published": 9}
+POINTS = {
+    "opened": 0,
+    "closing": 1,
+    "charged": 3,
+    "drawn": 5,
+    "answered": 7,
+    "published": 9,
+    "forgotten": 10,
+}
 FILE = """
 dataset = "{name}"
 run = "r"
@@ -91,6 +102,7 @@ def events() -> list[tuple[int, dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def shared(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2) as service:
+        ensure_answer_topics(service.config)
         yield service
 
 
@@ -181,13 +193,24 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
         assert start(point, str(step)).wait(HANGS_AFTER) == KILLED, point
     last = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    # Of all that was marked the last answer alone is left, and who begins again needs no more.
+    eventually(lambda: marks_of(shared, name) == [("answered", STEPS - 1)])
     last.kill()
     assert_answered_once(shared, name)
     shared.audit()
+    again = start()
+    eventually(lambda: marks_of(shared, name)[1:] == [("begin", STEPS)])
+    again.kill()
+    assert_answered_once(shared, name)
 
 
-def assert_it_says_how_it_is(health: str) -> None:
-    """It is ready and healthy, and has metrics, when it has answered."""
+def marks_of(service: Service, dataset: str) -> list[tuple[str, int]]:
+    with closing(KafkaJournal(service.config, dataset, "r")) as journal:
+        return [(mark.kind, mark.step) for mark in journal.catch_up()]
+
+
+def assert_it_says_how_it_is(service: Service, health: str) -> None:
+    """It is ready and healthy, and has metrics, when it has answered; and a doctor finds it so."""
     for path in ("livez", "readyz", "healthz"):
         with urlopen(f"http://{health}/{path}", timeout=HANGS_AFTER) as answer:
             assert answer.status == 200, path
@@ -202,6 +225,14 @@ def assert_it_says_how_it_is(health: str) -> None:
     assert samples["turnstile_answerer_answers_total"] > 0
     assert samples["turnstile_client_requests_total"] > 0
     assert samples["turnstile_answerer_lag"] == 0
+    where = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
+    gone = f"127.0.0.1:{free_ports(1)[0]}"
+    examined = turnstile("doctor", *where, "--answerer", health, "--answerer", gone, "--json")
+    told = [line for line in examined.lines if line["area"] == "answerers"]
+    assert [line["what"].partition(": ")[0] for line in told if line["level"] == "wrong"] == [gone]
+    topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
+    assert topics <= {line["what"].partition(": ")[0].split()[0] for line in told}
+    assert any(line["what"].startswith(f"{health} answers") for line in told)
 
 
 def test_a_second_answerer_takes_over_and_the_first_one_ends(
@@ -216,7 +247,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     health = f"127.0.0.1:{free_ports(1)[0]}"
     second = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    assert_it_says_how_it_is(health)
+    assert_it_says_how_it_is(shared, health)
     os.kill(first.pid, signal.SIGCONT)
     assert first.wait(HANGS_AFTER) == 1
     second.kill()
@@ -229,6 +260,30 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     environment["TURNSTILE_ANSWER_KEYS"] = PUBLIC
     read = turnstile("answers", "--dataset", name, "--json", environment=environment)
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
+
+
+@needs_prometheus
+def test_prometheus_scrapes_a_live_answerer_and_alerts_when_it_is_gone(
+    shared: Service, name: str, start: Start, tmp_path: Path
+) -> None:
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    child = start(health=health)
+    eventually(lambda: len(answers_of(shared, name)) == STEPS)
+    with Prometheus(tmp_path, {"turnstile-answerer": health}) as prometheus:
+        eventually(lambda: prometheus.value("turnstile_answerer_answers_total") == STEPS)
+        for expression, value in (
+            ("turnstile_answerer_ready", 1),
+            ("sum(turnstile_answerer_next_offset)", len(events())),
+            ("sum(turnstile_answerer_lag)", 0),
+            (f"turnstile_answerer_close_seconds_count <= {STEPS} > bool 0", 1),
+            ('sum(turnstile_client_requests_total{outcome="answered",request="charge"})', STEPS),
+        ):
+            assert prometheus.value(expression) == value, expression
+        for expression in expressions():
+            prometheus.asked(expression)  # raises if it is no expression
+        assert prometheus.alerts() == set()
+        child.kill()
+        eventually(lambda: "TurnstileAnswererGone" in prometheus.alerts())
 
 
 def test_a_file_gives_the_answers_of_the_topic(

@@ -422,6 +422,11 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
     examined = turnstile("doctor", "--config", str(used.roles["operator"]), "--json")
     assert [line for line in examined.lines if line["level"] == "wrong"] == []
     assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "Redis", "partitions"}
+    # Who may not see the topics of answerers is told nothing of them, and nothing wrong.
+    examined = turnstile("doctor", "--config", str(used.roles["dashboard"]), "--json")
+    assert [line for line in examined.lines if line["level"] == "wrong"] == []
+    assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "partitions"}
+    assert "answerers" not in {line["area"] for line in examined.lines}
     shown = turnstile("top", "--json", "--config", str(used.roles["dashboard"]))
     assert (shown.code, shown.lines[0]["alarms"]) == (0, [])
     refused = turnstile(

@@ -8,12 +8,15 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from streams.answerer.journal import Journal, MemoryJournal, Pages
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.topics.answers import ensure_answer_topics
+from streams.topics.clients import new_admin
+from streams.topics.seen import UnusableTopics
 from streams.topics.topics import ensure_topics
 from streams.wire.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
@@ -76,6 +79,27 @@ def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> 
         assert list(reader.catch_up()) == [mark("r", step)]
 
 
+def test_marks_that_are_forgotten_go_and_no_others_do(opened: Opened) -> None:
+    first, other = opened("r"), opened("s")
+    marks = [mark("r", step, owner) for step, owner in ((0, "o"), (1, "o"), (1, "p"), (2, "p"))]
+    for one in marks:
+        first.append(one)
+    other.append(mark("s", 0))
+    first.forget(marks[:2])
+    first.forget([])
+    first.append(mark("r", 3, "p"))  # behind all of that
+    left = [*marks[2:], mark("r", 3, "p")]
+    assert list(opened("r").catch_up()) == left
+    assert list(opened("s").catch_up()) == list(other.catch_up()) == [mark("s", 0)]
+    # Who has read some of them reads on all the same.
+    reading = opened("r")
+    assert list(reading.catch_up()) == left
+    first.forget(left[:1])
+    first.append(mark("r", 4, "p"))
+    assert list(reading.catch_up()) == [mark("r", 4, "p")]
+    assert list(opened("r").catch_up()) == [*left[1:], mark("r", 4, "p")]
+
+
 def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> None:
     journal, other = opened("r"), opened("s")
     assert journal.published(0) == []
@@ -111,3 +135,25 @@ def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) 
             writer.publish(answer)
         assert reading.published(0) == ringed.published(0) == [b"first", b"second"]
         assert journal().published(0) == [b"by nobody", b"first", b"by another", b"second"]
+
+
+@pytest.mark.process
+def test_answers_may_be_kept_for_a_while_and_marks_have_to_be_compacted(kafka: str) -> None:
+    config = Config(kafka=kafka, prefix=f"t{uuid4().hex[:8]}.")
+    ensure_answer_topics(config)
+
+    def alter(name: str, **changes: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in changes.items()}
+        topic = ConfigResource(ConfigResourceType.TOPIC, config.topic(name), settings)
+        with closing(new_admin(config)) as admin:
+            admin.alter_configs([topic])
+
+    alter("answers", retention_ms="86400000")
+    alter("answers-state", segment_bytes="33554432")
+    ensure_answer_topics(config)
+    for name, policy in (("answers-state", "delete"), ("answers", "compact")):
+        alter(name, cleanup_policy=policy)
+        with pytest.raises(UnusableTopics, match=f"{name} has .*{policy}"):
+            ensure_answer_topics(config)
+        alter(name, cleanup_policy="delete" if policy == "compact" else "compact")
+    ensure_answer_topics(config)

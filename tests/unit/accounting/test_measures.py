@@ -90,6 +90,32 @@ def test_budgets_imply_the_guarantee_that_they_were_made_for(row: Measure) -> No
 
 
 @ROWS
+def test_amounts_are_told_as_an_epsilon_that_is_never_less_than_they_imply(row: Measure) -> None:
+    orders = [64.0, 256.0] if row.per_order else None
+    budgets = row.budgets_for(1.0, 1e-6, orders)
+    told = row.epsilon(budgets, 1e-6, orders)
+    assert 1.0 - 1e-6 <= told <= 1.0
+    assert row.epsilon(budgets * 1.01, 1e-6, orders) > told
+    assert row.epsilon(np.zeros(len(budgets)), 1e-6, orders) == 0.0
+    assert row.epsilon(budgets * math.inf, 1e-6, orders) == math.inf
+    for number in (-1.0, math.nan):
+        with pytest.raises(InvalidInput, match=r"at least 0|between|nonnegative"):
+            row.epsilon([number] * len(budgets), 1e-6, orders)
+    with pytest.raises(InvalidInput, match="amounts"):
+        row.epsilon([1.0] * (len(budgets) + 1), 1e-6, orders)
+    for delta in (0.0, 1.0, 2.0):
+        with pytest.raises(InvalidInput, match="delta"):
+            row.epsilon(budgets, delta, orders)
+
+
+def test_of_one_order_that_nobody_names_the_worst_is_told() -> None:
+    row, spent = MEASURES["renyi"], [0.5, 0.1, 2.0]
+    each = [row.epsilon([one], 1e-6, [order]) for order, one in zip(ORDERS, spent, strict=True)]
+    assert row.epsilon(spent, 1e-6, ORDERS) == min(each)
+    assert row.epsilon(spent, 1e-6, ORDERS, any_order=True) == max(each)
+
+
+@ROWS
 def test_a_budget_below_nothing_is_refused_whatever_its_square_is(row: Measure) -> None:
     with pytest.raises(InvalidInput, match="budget"):
         row.budget_units(-1.0)
@@ -113,6 +139,7 @@ def test_orders_belong_to_measures_that_have_them(row: Measure) -> None:
         lambda: row.charge_units(Gaussian(1.0), [1.0], wrong),
         lambda: row.filter_of([1], wrong),
         lambda: row.budgets_for(1.0, 1e-6, wrong),
+        lambda: row.epsilon([1.0], 1e-6, wrong),
     ):
         with pytest.raises(InvalidInput, match="orders"):
             call()

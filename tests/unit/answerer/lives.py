@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,12 +41,16 @@ class Doom:
             raise Killed
 
 
+Goes = Callable[[Mark], bool]
+"""Whether a mark that is forgotten is cleaned away, or still there."""
+
+
 class DoomedJournal(MemoryJournal):
     """Before and after everything that it does it may be the end."""
 
-    def __init__(self, doom: Doom, pages: Pages, questions: Questions) -> None:
+    def __init__(self, doom: Doom, pages: Pages, questions: Questions, goes: Goes) -> None:
         super().__init__(pages, questions.dataset, questions.run)
-        self._doom = doom
+        self._doom, self._goes = doom, goes
 
     def append(self, mark: Mark) -> None:
         self._doom.touch()
@@ -58,12 +62,19 @@ class DoomedJournal(MemoryJournal):
         super().publish(answer)
         self._doom.touch()
 
+    def forget(self, marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            self._doom.touch()
+            if self._goes(mark):
+                super().forget([mark])
+        self._doom.touch()
+
 
 class World:
     """A service, the two topics, and an input that is there already."""
 
-    def __init__(self, questions: Questions = QUESTIONS) -> None:
-        self.questions = questions
+    def __init__(self, questions: Questions = QUESTIONS, goes: Goes = lambda mark: True) -> None:
+        self.questions, self.goes = questions, goes
         self.service = Partitions(2)
         self.service.create(budget=1000.0, user_ids="integer")
         self.pages = Pages()
@@ -78,7 +89,7 @@ class World:
             doom.touch()
             return run
 
-        journal = DoomedJournal(doom, self.pages, self.questions)
+        journal = DoomedJournal(doom, self.pages, self.questions, self.goes)
         return Answering(self.questions, "x", opened, journal)
 
     def live(self, doom: Doom | None = None) -> None:
@@ -101,6 +112,11 @@ class World:
             read(answering, self.events)
         finally:
             self.service._publish = publish  # type: ignore[method-assign]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """Those that are there."""
+        return [mark for mark in self.pages.marks if mark]
 
     @property
     def answers(self) -> dict[int, set[bytes]]:

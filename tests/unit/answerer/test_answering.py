@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from random import Random
 
 import msgspec
 import numpy as np
@@ -69,12 +70,42 @@ def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_a
     assert places > 5 * STEPS  # of every step there are several
 
 
-@given(st.lists(st.integers(1, 30), max_size=12))
+@given(st.lists(st.integers(1, 30), max_size=12), st.randoms(use_true_random=False))
 @examples(50)
-def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(dooms: list[int]) -> None:
-    world = World()
+def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(
+    dooms: list[int], chance: Random
+) -> None:
+    """Whichever of the marks that were forgotten are still there."""
+    world = World(goes=lambda mark: chance.random() < 0.5)
     survive(world, dooms)
     assert_whole(world)
+
+
+def test_what_is_kept_of_a_run_does_not_grow_with_its_windows() -> None:
+    long = World()
+    long.events = [event(user, time) for time in range(0, 240, 2) for user in (time % 3, 5)]
+    long.live()
+    assert len(long.answers) > 10 * STEPS
+    assert len(long.marks) == len(CALM.marks) == 1
+    for _ in range(3):
+        long.live()
+    assert [mark.kind for mark in long.marks] == ["answered", "begin", "begin", "begin"]
+    long.events += [event(5, time) for time in range(240, 260, 2)]
+    long.live()
+    assert [mark.kind for mark in long.marks] == ["answered"]
+    assert len(long.contents) == 2 * len(long.answers)  # in each partition once
+
+
+def test_what_is_killed_before_marks_are_forgotten_leaves_no_more_than_the_next_answer_does() -> (
+    None
+):
+    for place in range(1, PLACES):
+        world = World()
+        killed = survive(world, [place])
+        assert [mark.kind for mark in world.marks if mark.kind != "begin"] == ["answered"]
+        assert len(world.marks) <= 2
+        if not killed:
+            break
 
 
 @pytest.mark.slow
@@ -113,9 +144,10 @@ class Sleeper(Doom):
 def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
     world = World()
     world.live()
-    forged = Mark("answered", "d", "r", 1, world.pages.marks[0].owner, STEPS, answer=b"{}")
+    forged = Mark("answered", "d", "r", 1, world.marks[-1].owner, STEPS, answer=b"{}")
     world.live()  # the second attempt
     world.pages.marks.append(forged)
+    world.live()
     world.live()
     assert_whole(world)
 
@@ -129,9 +161,11 @@ def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
     assert len(world.pages.answers) == STEPS
 
 
-@pytest.mark.parametrize("kept", [0, 1, 5])
-def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(kept: int) -> None:
-    world = World()
+@pytest.mark.parametrize(("kept", "forgets"), [(0, True), (0, False), (1, False), (5, False)])
+def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
+    kept: int, forgets: bool
+) -> None:
+    world = World(goes=lambda mark: forgets)
     world.live()
     del world.pages.marks[kept:]
     answers = list(world.pages.answers)
@@ -142,7 +176,7 @@ def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(kept:
 
 def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
     """The service would hand its step back, as one that did not go out."""
-    world = World()
+    world = World(goes=lambda mark: False)
     world.live()
     del world.pages.marks[-1]
     with pytest.raises(UnusableQueries, match="answers-state has lost its end"):

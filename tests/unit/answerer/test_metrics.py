@@ -19,7 +19,7 @@ class Fake:
         calendar = SimpleNamespace(next=SimpleNamespace(closes=1000))
         passed = Counter({"late": 3})
         self.desk: Any = SimpleNamespace(
-            positions={0: 10, 1: 10}, passed_over=passed, calendar=calendar
+            positions={0: 10, 1: 10}, passed_over=passed, calendar=calendar, keeps=7_200_000
         )
         self.is_taken_over = True
         self.now: int | None = 500
@@ -29,6 +29,9 @@ class Fake:
 
     def partitions(self) -> range:
         return range(2)
+
+    def source(self) -> tuple[str, str]:
+        return "events", "arrival"
 
     def clock(self) -> int | None:
         return self.now
@@ -98,6 +101,7 @@ def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
         'turnstile_answerer_lag{partition="0"} 0.0',
         "turnstile_answerer_window_closes_seconds 1.0",
         "turnstile_answerer_clock_seconds 0.5",
+        'turnstile_answerer_input_seconds{clock="arrival",topic="events"} 7200.0',
     ):
         assert line in told
     assert "turnstile_answerer_ready 1.0" in told

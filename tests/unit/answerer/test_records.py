@@ -34,7 +34,7 @@ def test_the_document_has_the_fields_the_kinds_and_the_topic() -> None:
         name: ",".join(value) if isinstance(value, list) else str(value).lower()
         for name, value in kafka["topicConfiguration"].items()
     }
-    assert settings == ANSWER_SETTINGS
+    assert settings == ANSWER_SETTINGS[ANSWERS]
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)

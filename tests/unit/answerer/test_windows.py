@@ -104,6 +104,18 @@ def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
     assert desk.clock(1, {}) == 8
 
 
+def test_the_input_is_asked_to_keep_events_for_as_long_as_they_may_count() -> None:
+    text = FILE.replace('clock = "events"', 'lateness = "20ms"\nahead = "30ms"') + COUNT
+    desk = Desk(asked_of(text + COUNT.replace("10ms", "7ms").replace('"count"\nkind', '"b"\nkind')))
+    assert desk.keeps == 30 + 10 + 20
+    # As far ahead as is allowed: it is in the window that begins then, and closes no later.
+    desk.take(at(0), event(1, 130), 100)
+    assert desk.begins() == {0: 0}
+    while desk.is_due(100 + desk.keeps):
+        desk.close(desk.calendar.next)
+    assert desk.begins() == {0: 1}
+
+
 def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_up() -> None:
     desk = desk_of(FILE + COUNT)
     desk.take(at(0, 0), event(1, 30), None)

@@ -27,7 +27,7 @@ ODD = [
 COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
     "status": "--kafka --redis --prefix --timeout --config --delta",
-    "doctor": "--worker",
+    "doctor": "--worker --answerer",
     "top": "--worker",
     "dashboard": "--worker --certificate --key --listen",
     "portal": "--certificate --key --listen --url --most",

@@ -14,7 +14,7 @@ import yaml
 
 from streams.cli.main import main
 from streams.config import environment_names
-from streams.topics.answers import ANSWER_SETTINGS, ANSWER_TOPICS
+from streams.topics.answers import ANSWER_SETTINGS
 from streams.topics.topics import SETTINGS
 from tests.readme import TOP
 
@@ -144,7 +144,7 @@ def test_topics_have_the_settings_that_workers_and_answerers_compare() -> None:
         if topic["kind"] == "KafkaTopic"
     }
     wanted = {name: (settings, 64) for name, settings in SETTINGS.items()}
-    wanted |= dict.fromkeys(ANSWER_TOPICS, (ANSWER_SETTINGS, 1))
+    wanted |= {name: (settings, 1) for name, settings in ANSWER_SETTINGS.items()}
     assert found.keys() == {f"turnstile.{name}" for name in wanted}
     for name, (settings, partitions) in wanted.items():
         spec = found[f"turnstile.{name}"]

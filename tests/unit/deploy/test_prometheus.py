@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.answerer import metrics as answerer_metrics
-from streams.local.children import Child
-from streams.local.ports import free_ports
 from streams.sdk import observing
-from tests.readme import TOP
+from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
 from tests.unit.worker.test_health import Served
 from tests.unit.worker.test_partitions import Cluster
-
-RULES = TOP / "deploy" / "prometheus"
-DASHBOARD: dict[str, Any] = json.loads((TOP / "deploy/grafana/turnstile.json").read_text())
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("promtool") is None,
-    reason="Prometheus is not installed: its package needs root (apt-get install prometheus)",
-)
-
-
-def expressions() -> Iterator[str]:
-    """What the dashboard asks for."""
-    for panel in DASHBOARD["panels"]:
-        for target in panel["targets"]:
-            yield target["expr"].replace("$__rate_interval", "1m")
+from tests.waiting import HANGS_AFTER
 
 
 def metrics_of_a_worker() -> set[str]:
@@ -101,47 +79,18 @@ def test_prometheus_scrapes_a_worker_and_answers_what_the_dashboard_asks(tmp_pat
 
 
 async def _scraped(folder: Path) -> None:
-    (port,) = free_ports(1)
     async with Served(Cluster()) as served:
         await served.worker.claim()
         await served.worker.decide()
-        config = yaml.safe_load((RULES / "prometheus.yaml").read_text())
-        config["global"]["scrape_interval"] = "1s"
-        config["rule_files"] = [str(RULES / "turnstile.rules.yaml")]
-        config["scrape_configs"][0]["static_configs"][0]["targets"] = [served.address]
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        prometheus = Child(
-            "Prometheus",
-            [
-                "prometheus",
-                f"--config.file={folder / 'prometheus.yaml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            log=folder / "log",
-        )
-        try:
-            async with asyncio.timeout(60):
-                while not await asyncio.to_thread(_asked, port, "turnstile_partitions"):
-                    assert prometheus.running, prometheus.explain("ended")
+        with Prometheus(folder, {"turnstile": served.address}) as prometheus:
+
+            async def asked(expression: str) -> list[dict[str, Any]]:
+                return await asyncio.to_thread(prometheus.asked, expression)
+
+            async with asyncio.timeout(HANGS_AFTER):
+                while not await asked("turnstile_partitions"):
                     await asyncio.sleep(0.2)
             for expression in expressions():
-                await asyncio.to_thread(_asked, port, expression)  # raises if it is no expression
-            (sample,) = await asyncio.to_thread(_asked, port, "sum(turnstile_next_offset)")
+                await asked(expression)  # raises if it is no expression
+            (sample,) = await asked("sum(turnstile_next_offset)")
             assert float(sample["value"][1]) == sum(map(served.worker.cluster.end, (0, 1)))
-        finally:
-            prometheus.stop()
-
-
-def _asked(port: int, expression: str) -> list[dict[str, Any]]:
-    query = f"http://127.0.0.1:{port}/api/v1/query?{urlencode({'query': expression})}"
-    try:
-        with urlopen(query, timeout=10) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-            return found
-    except HTTPError as error:
-        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-            return []  # it is about to start
-        raise
-    except URLError:
-        return []

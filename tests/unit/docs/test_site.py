@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from sphinx.application import Sphinx
 
 import accounting
 import streams
+from streams.answerer.records import PrivateAnswer
 from streams.schemas import Charge
 from tests.readme import DOCS, TOP
 
@@ -27,7 +29,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert app.statuscode == 0
     assert 'url=docs/index.html"' in (site / "index.html").read_text(encoding="utf-8")
     _the_first_page_leads_to_every_page(site / "docs")
-    _the_page_of_the_protocol_has_every_field_of_a_charge(site / "docs")
+    _a_page_has_every_field_of_a_record(site / "docs" / "protocol.html", Charge)
+    _a_page_has_every_field_of_a_record(site / "docs" / "protocol-answers.html", PrivateAnswer)
     _every_public_name_has_an_entry(site / "docs" / "reference")
 
 
@@ -38,12 +41,13 @@ def _the_first_page_leads_to_every_page(site: Path) -> None:
     assert pages - {"index"} <= linked
 
 
-def _the_page_of_the_protocol_has_every_field_of_a_charge(site: Path) -> None:
-    text = (site / "protocol.html").read_text(encoding="utf-8")
-    _, found, section = text.partition('id="record-charge"')
+def _a_page_has_every_field_of_a_record(page: Path, record: type[msgspec.Struct]) -> None:
+    text = page.read_text(encoding="utf-8")
+    name = record.__name__.removeprefix("Private").lower()
+    _, found, section = text.partition(f'id="record-{name}"')
     section = section.partition("<section ")[0]
     assert found
-    for field in Charge.__struct_fields__:
+    for field in record.__struct_fields__:
         assert f'<span class="pre">{field}</span>' in section, field
     assert "<p>anything" not in text  # nothing of which the page does not know what it is
 

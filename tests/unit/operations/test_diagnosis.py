@@ -8,9 +8,10 @@ import pytest
 
 from streams.config import Config
 from streams.operations.diagnosis import diagnose
-from streams.operations.endpoints import WorkerSeen
+from streams.operations.endpoints import AnswererSeen, WorkerSeen
 from streams.operations.findings import Facts, Finding, Level
 from streams.operations.status import Overview, PartitionStatus
+from streams.topics.answers import ANSWER_SETTINGS
 from streams.topics.facts import KafkaFacts, TopicFacts
 from streams.topics.topics import SETTINGS, TOPICS
 
@@ -37,6 +38,12 @@ REDIS = {
     "now": NOW + 0.2,
 }
 WORKER = WorkerSeen("h:1", None, "1.0", [0, 1], 5.0, {}, 0.4)
+ANSWERS = {
+    name: replace(TOPIC, partitions=1, settings=dict(settings))
+    for name, settings in ANSWER_SETTINGS.items()
+}
+ANSWERER = AnswererSeen("a:1", None, True, 3.0, NOW + 60, "events", "arrival", 7200.0)
+INPUT = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
 WELL = Facts(
     NOW,
     KAFKA,
@@ -45,6 +52,12 @@ WELL = Facts(
     workers=[WORKER],
     disks={"/kafka": (1000, 500)},
     release="1.0",
+)
+ANSWERING = replace(
+    WELL,
+    kafka=replace(KAFKA, answers=ANSWERS),
+    answerers=[ANSWERER],
+    inputs={"events": INPUT},
 )
 
 
@@ -71,6 +84,31 @@ def partition(problem: str, remedy: str | None = None) -> Facts:
 def without(name: str) -> Facts:
     left = {key: topic for key, topic in KAFKA.topics.items() if key != name}
     return replace(WELL, kafka=replace(KAFKA, topics=left))
+
+
+def answers(name: str, **changes: object) -> Facts:
+    """A topic of answerers that is otherwise."""
+    changed = {**ANSWERS, name: replace(ANSWERS[name], **changes)}
+    return replace(ANSWERING, kafka=replace(KAFKA, answers=changed))
+
+
+def answers_set(name: str, **changes: str) -> Facts:
+    given = {key.replace("_", "."): value for key, value in changes.items()}
+    return answers(name, settings={**ANSWER_SETTINGS[name], **given})
+
+
+def answers_there(*names: str) -> Facts:
+    there = {name: ANSWERS[name] for name in names}
+    return replace(ANSWERING, kafka=replace(KAFKA, answers=there))
+
+
+def answerer(**changes: object) -> Facts:
+    return replace(ANSWERING, answerers=[replace(ANSWERER, **changes)])
+
+
+def reads(**changes: str) -> Facts:
+    given = {key.replace("_", "."): value for key, value in changes.items()}
+    return replace(ANSWERING, inputs={"events": {**INPUT, **given}})
 
 
 CASES = [
@@ -120,6 +158,30 @@ CASES = [
     ("WARNING", "clocks", "h:1", replace(WELL, workers=[replace(WORKER, ahead=60.0)])),
     ("WARNING", "clocks", "newest", replace(WELL, kafka=replace(KAFKA, newest=NOW + 60))),
     ("WARNING", "disk", "/kafka", replace(WELL, disks={"/kafka": (1000, 50)})),
+    ("WRONG", "answerers", "no turnstile.answers-state", answers_there("answers")),
+    ("WRONG", "answerers", "no turnstile.answers-state", answers_there()),
+    ("WRONG", "answerers", "no turnstile.answers", answers_there("answers-state")),
+    (
+        "WARNING",
+        "answerers",
+        "nobody here may see their",
+        replace(ANSWERING, kafka=replace(KAFKA, answers=None)),
+    ),
+    ("WRONG", "answerers", "2 partitions", answers("answers-state", partitions=2)),
+    ("WRONG", "answerers", "no leader", answers("answers", without_leader=[0])),
+    ("WARNING", "answerers", "2 are in step", answers("answers-state", in_sync=2)),
+    ("WARNING", "answerers", "one copy", answers("answers-state", replicas=1, in_sync=1)),
+    ("WARNING", "answerers", "nobody here may see the", answers("answers", settings={})),
+    ("WRONG", "answerers", "policy=delete", answers_set("answers-state", cleanup_policy="delete")),
+    ("WRONG", "answerers", "policy=compact", answers_set("answers", cleanup_policy="compact")),
+    ("WARNING", "answerers", "segment.bytes", answers_set("answers-state", segment_bytes="1" * 10)),
+    ("WRONG", "answerers", "does not answer", answerer(problem="does not answer", topic="")),
+    ("WRONG", "answerers", "has been due", answerer(problem="a window has been due for 40 s")),
+    ("WARNING", "answerers", "taken over", answerer(problem="not taken over", ready=False)),
+    ("WRONG", "answerers", "not there", replace(ANSWERING, inputs={"events": None})),
+    ("WRONG", "answerers", "is compacted", reads(cleanup_policy="compact,delete")),
+    ("WRONG", "answerers", "need them for 7200 s", reads(retention_ms="7199999")),
+    ("WARNING", "answerers", "retention.bytes=5", reads(retention_bytes="5")),
     ("WARNING", "settings", "TURNSTILE_KAFAK", replace(WELL, unknown=["TURNSTILE_KAFAK"])),
 ]
 
@@ -134,6 +196,29 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
     assert {one.area for one in found} == {
         *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "disk", "settings")
     }
+
+
+def test_of_answerers_nothing_is_said_where_there_are_none() -> None:
+    assert not [one for one in diagnose(WELL, CONFIG) if one.area == "answerers"]
+    unseen = replace(WELL, kafka=replace(KAFKA, answers=None))
+    assert bad(diagnose(unseen, CONFIG)) == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        ANSWERING,
+        answers_set("answers", retention_ms="86400000"),  # as long as somebody likes
+        reads(retention_ms="7200000"),
+        replace(reads(retention_ms="1"), answerers=[replace(ANSWERER, clock="events")]),
+        replace(ANSWERING, inputs={}),  # it may not be seen
+    ],
+)
+def test_nothing_is_wrong_with_answerers_that_are_well(facts: Facts) -> None:
+    found = diagnose(facts, CONFIG)
+    assert bad(found) == []
+    told = [one.what for one in found if one.area == "answerers"]
+    assert "a:1 answers, its next window closes at 2027-01-15T08:01:00+00:00, 3 events wait" in told
 
 
 @pytest.mark.parametrize(

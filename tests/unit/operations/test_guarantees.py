@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from accounting import MEASURES, from_units_down, renyi_to_epsilon
+from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
 from streams.ledger.policies import has_own_orders
-from streams.operations.guarantees import epsilon_of, spent_epsilon, spent_share
-from streams.schemas import Policy
+from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
+from streams.schemas import OdometerCheckpoint, Policy
 from streams.sdk.datasets import policy_from
 
 NOTHING = {
@@ -32,7 +34,7 @@ def policy(measure: str, epsilon: float, delta: float | None, orders: object = N
     [("zcdp", None), ("gdp", None), ("approx-dp", None), ("renyi", None), ("renyi", ORDERS)],
 )
 def test_a_budget_is_told_as_the_epsilon_that_was_asked_for(measure, orders, epsilon) -> None:
-    found = epsilon_of(policy(measure, epsilon, 1e-5, orders), 1e-5)
+    found = policy(measure, epsilon, 1e-5, orders).epsilon(1e-5)
     assert found <= epsilon * (1 + 1e-6)
     assert found > 0.9 * epsilon
 
@@ -42,7 +44,8 @@ def test_with_own_orders_the_worst_of_them_is_told() -> None:
     assert has_own_orders(kept)
     budgets = from_units_down(np.array(kept.budget))
     for order, budget in zip(kept.orders, budgets, strict=True):
-        assert epsilon_of(kept, 1e-9) >= renyi_to_epsilon([order], np.array([budget]), 1e-9)
+        implied = renyi_to_epsilon([order], np.array([budget]), 1e-9)
+        assert kept.epsilon(1e-9) >= budget_epsilon(kept, order, 1e-9) >= implied
 
 
 def test_what_was_spent_wholly_is_the_whole_budget() -> None:
@@ -50,7 +53,7 @@ def test_what_was_spent_wholly_is_the_whole_budget() -> None:
         kept = policy(measure, 1.0, 1e-5)
         bound = MEASURES[measure].stated(np.array(kept.budget)).tolist()
         assert spent_share(kept, bound, None) == 1.0
-        assert spent_epsilon(kept, bound, None, 1e-5) == epsilon_of(kept, 1e-5)
+        assert spent_epsilon(kept, bound, None, 1e-5) == kept.epsilon(1e-5)
     # mu is counted in its square: half of mu is a quarter of the budget.
     kept = policy("gdp", 1.0, 1e-5)
     half = float(MEASURES["gdp"].stated(np.array(kept.budget))[0]) / 2
@@ -62,3 +65,47 @@ def test_a_bound_of_another_policy_is_told_as_nothing() -> None:
     assert spent_epsilon(kept, [0.1], None, 1e-5) is None
     assert spent_share(kept, [0.1], None) is None
     assert spent_share(kept, [0.1], 3.0) is None  # an order that the policy does not have
+
+
+def checkpoint(kept: Policy, share: float, **fields: object) -> OdometerCheckpoint:
+    """Of a user who has spent so much of the budget."""
+    row = MEASURES[kept.measure]
+    bound = (share ** (1 / row.power) * row.stated(kept.budget)).tolist()
+    given = {"dataset": kept.dataset, "user": 7, "partition": 0, "offset": 3, "bound": bound}
+    return OdometerCheckpoint(**(given | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])
+def test_a_checkpoint_is_told_as_the_epsilon_that_its_bound_implies(measure) -> None:
+    kept = policy(measure, 1.0, 1e-5, ORDERS if measure == "renyi" else None)
+    whole, part = checkpoint(kept, 1.0), checkpoint(kept, 0.25)
+    assert whole.epsilon(kept, 1e-5) == kept.epsilon(1e-5)
+    assert 0 < part.epsilon(kept, 1e-5) < whole.epsilon(kept, 1e-5)
+    # An eighth of the budget, before there is a checkpoint.
+    assert 0 < kept.first_epsilon(1e-5) < part.epsilon(kept, 1e-5)
+    # At which delta if nobody says so: the one that commands and pages have.
+    assert (whole.epsilon(kept), kept.epsilon()) == (kept.epsilon(1e-5), kept.epsilon(1e-5))
+
+
+def test_who_is_bound_to_an_order_is_told_the_epsilon_of_that_one() -> None:
+    kept = policy("renyi", 2.0, 1e-6)
+    at = 3
+    one = checkpoint(kept, 1.0)
+    own = checkpoint(kept, 1.0, bound=one.bound[at : at + 1], order=kept.orders[at])
+    assert own.epsilon(kept, 1e-6) == renyi_to_epsilon([kept.orders[at]], own.bound, 1e-6)
+    assert own.epsilon(kept, 1e-6) <= 2.0 * (1 + 1e-9)
+
+
+def test_a_checkpoint_is_not_told_by_the_policy_of_another_dataset() -> None:
+    kept = policy("zcdp", 1.0, 1e-5)
+    with pytest.raises(InvalidInput, match=r"dataset 'd'.*that of dataset 'e'"):
+        checkpoint(kept, 1.0, dataset="e").epsilon(kept)
+    with pytest.raises(InvalidInput, match="amounts"):
+        checkpoint(kept, 1.0, bound=[0.1, 0.2]).epsilon(kept)
+    with pytest.raises(InvalidInput, match="orders"):
+        checkpoint(kept, 1.0, order=8.0).epsilon(kept)
+    one = checkpoint(kept, 1.0)
+    for wrong in (0.0, 1.0, -1.0, float("nan")):
+        for told in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):
+            with pytest.raises(InvalidInput, match="delta"):
+                told(wrong)

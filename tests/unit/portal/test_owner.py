@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from streams.ledger.policies import measure_of
-from streams.operations.guarantees import epsilon_of
 from streams.portal.halted import Episode
 from streams.portal.links import Claims
 from streams.portal.owner import Owners
@@ -92,7 +91,7 @@ def test_a_whole_budget_is_its_epsilon_and_a_part_is_less(measure: str) -> None:
     (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
     quarter, whole = shown["points"]
     assert whole["epsilon"] == pytest.approx(shown["budget"], rel=1e-9)
-    assert shown["budget"] <= epsilon_of(dataset, DELTA) * (1 + 1e-9)
+    assert shown["budget"] <= dataset.epsilon(DELTA) * (1 + 1e-9)
     assert 0 < quarter["epsilon"] < whole["epsilon"]
     assert quarter["share"] == pytest.approx(0.25)
     assert (shown["state"], shown["spent"]) == ("spent", whole)

@@ -1,0 +1,174 @@
+"""What follows from the facts about answerers: their topics, what they read, and how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from streams.config import Config
+from streams.operations.endpoints import AnswererSeen
+from streams.operations.findings import Facts, Finding, Level
+from streams.operations.servers import copies_of, kept_and_copied
+from streams.topics.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS, ANSWERS_STATE
+from streams.topics.facts import TopicFacts
+
+AREA = "answerers"
+
+
+def of_answerers(facts: Facts, config: Config) -> Iterator[Finding]:
+    """Nothing, where there are none and there never were."""
+    yield from _of_topics(facts, config)
+    for one in facts.answerers:
+        yield _of_answerer(one, facts.clock)
+        yield from _of_input(one, facts.inputs, config)
+
+
+def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
+    if isinstance(facts.kafka, str):
+        return
+    known = facts.kafka.answers
+    if known is None:
+        if facts.answerers:
+            yield _finding(
+                Level.WARNING,
+                "nobody here may see their topics",
+                "They are not compared with what answerers need",
+                "Give this user Describe on them: `turnstile acl`",
+            )
+        return
+    there = known.keys()
+    if ANSWERS_STATE not in there and (there or facts.answerers):
+        yield _finding(
+            Level.WRONG,
+            f"there is no {config.topic(ANSWERS_STATE)}, which says what was answered",
+            "If there was one, no run that it was about can go on; nothing is answered twice",
+            "The next answerer creates it, or `turnstile topics create`. Runs that have answered "
+            "go on under other names, in the file of queries; the budgets go on",
+        )
+    if ANSWERS not in there and (there or facts.answerers):
+        yield _finding(
+            Level.WRONG,
+            f"there is no {config.topic(ANSWERS)}",
+            "No answer can be published, and those that were are gone",
+            "The next answerer creates it, or `turnstile topics create`",
+        )
+    for name, topic in known.items():
+        yield from _of_topic(name, topic, config)
+
+
+def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]:
+    title = config.topic(name)
+    found = list(copies_of(title, topic, AREA))
+    if topic.partitions != 1:
+        found.append(
+            _finding(
+                Level.WRONG,
+                f"{title} has {topic.partitions} partitions, and one is needed",
+                "The order of one says what was answered: no answerer starts",
+                "Delete it, if nothing was answered yet, and `turnstile topics create`",
+            )
+        )
+    for setting in ANSWER_NEEDS:
+        actual, wanted = topic.settings.get(setting), ANSWER_SETTINGS[name][setting]
+        if actual not in (None, wanted):
+            found.append(
+                _finding(
+                    Level.WRONG,
+                    f"{title} has {setting}={actual}, and {wanted} is needed",
+                    "Marks or answers could be lost, or never go: no answerer starts",
+                    _command(config, title, setting, wanted),
+                )
+            )
+    if name == ANSWERS_STATE:
+        if topic.replicas == 1:
+            found.append(
+                _finding(
+                    Level.WARNING,
+                    f"{title} has one copy of every record",
+                    "With the disk of one broker the runs of answerers are over; others can be "
+                    "begun, and the budgets go on",
+                    "Have three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for "
+                    "topics that are created) and min.insync.replicas=2",
+                )
+            )
+        most = int(ANSWER_SETTINGS[name]["segment.bytes"])
+        if int(topic.settings.get("segment.bytes", most)) > most:
+            found.append(
+                _finding(
+                    Level.WARNING,
+                    f"{title} has segment.bytes={topic.settings['segment.bytes']}, and {most} is "
+                    "advised",
+                    "So much waits to be cleaned, and is read by an answerer that starts",
+                    _command(config, title, "segment.bytes", str(most)),
+                )
+            )
+    yield from found or [_finding(Level.OK, kept_and_copied(title, topic))]
+
+
+def _of_answerer(one: AnswererSeen, now: float) -> Finding:
+    if one.problem:
+        return _finding(
+            Level.WRONG if one.ready or not one.topic else Level.WARNING,
+            f"{one.address}: {one.problem}",
+            "Windows close, and are answered late or not at all; none is answered twice",
+            "Read its log; start it again if it is gone",
+        )
+    closes = "" if one.closes is None else f", its next window closes at {_moment(one.closes)}"
+    return _finding(Level.OK, f"{one.address} answers{closes}, {one.lag:.0f} events wait")
+
+
+def _of_input(
+    one: AnswererSeen, inputs: Mapping[str, Mapping[str, str] | None], config: Config
+) -> Iterator[Finding]:
+    """Whether its topic keeps the events of windows that are open: they may be read again."""
+    if one.topic not in inputs:
+        return
+    settings = inputs[one.topic]
+    if settings is None:
+        yield _finding(
+            Level.WRONG,
+            f"{one.address} reads {one.topic}, which is not there",
+            "Nobody is counted, and windows that are open cannot be built again",
+            "Restore it. One of the same name that is new is another input, for another run",
+        )
+        return
+    means = "An answerer that is started again then cannot build it, and ends: the run is over"
+    kept = int(settings.get("retention.ms", "-1")) / 1000
+    if "compact" in settings.get("cleanup.policy", ""):
+        yield _finding(
+            Level.WRONG,
+            f"{one.topic}, which {one.address} reads, is compacted",
+            "Events of a window may be gone when it is built again, which is charged then as "
+            "something else and refused",
+            _command(config, one.topic, "cleanup.policy", "delete"),
+        )
+    if one.clock == "arrival" and 0 <= kept < one.keeps:
+        yield _finding(
+            Level.WRONG,
+            f"{one.topic} keeps events for {kept:g} s, and windows of {one.address} need them for "
+            f"{one.keeps:g} s",
+            f"Events are deleted while their window is open. {means}",
+            _command(config, one.topic, "retention.ms", f"{2000 * one.keeps:.0f}"),
+        )
+    if int(settings.get("retention.bytes", "-1")) >= 0:
+        yield _finding(
+            Level.WARNING,
+            f"{one.topic} has retention.bytes={settings['retention.bytes']}",
+            f"With many events those of an open window are deleted. {means}",
+            _command(config, one.topic, "retention.bytes", "-1"),
+        )
+
+
+def _finding(level: Level, what: str, means: str = "", do: str = "") -> Finding:
+    return Finding(AREA, level, what, means, do)
+
+
+def _command(config: Config, topic: str, setting: str, value: str) -> str:
+    return (
+        f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {topic} "
+        f"-c {setting}={value}`"
+    )
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
