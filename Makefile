@@ -19,7 +19,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test thorough test-torch lint style types docs examples lock audit simulate chaos fuzz bench \
+.PHONY: help demo check test drills thorough test-torch lint style types docs examples lock audit simulate chaos fuzz bench \
 	bench-torch papers clean
 
 help:                             ## what there is
@@ -35,12 +35,15 @@ check: $(VENV)/installed style    ## lint, types, import rules, all tests that s
 		--hypothesis-profile check --ignore=tests/integration $(ARGS))
 
 ifeq ($(strip $(ARGS)),)
-test: $(VENV)/installed style     ## lint, types, import rules, every test; or those in ARGS, alone
-	$(call beside_types,$(PYTEST) -n $(JOBS) --dist worksteal)
+test: $(VENV)/installed style     ## lint, types, import rules, all tests but the drills; or those in ARGS, alone
+	$(call beside_types,$(PYTEST) -n $(JOBS) --dist worksteal -m "not drill")
 else
 test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
+
+drills: $(VENV)/installed         ## tests in which servers are killed, put back, added or moved under load
+	$(PYTEST) -n $(JOBS) --dist worksteal -m drill tests/integration $(ARGS)
 
 thorough: $(VENV)/installed       ## 1,000 examples of each property and every point of each grid; takes long
 	$(PYTEST) -n auto --dist worksteal -m "(hypothesis or thorough) and not process" \

@@ -17,6 +17,8 @@ from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decision
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 from tests.waiting import HANGS_AFTER
 
+pytestmark = pytest.mark.drill
+
 BROKERS = 3
 
 

@@ -26,6 +26,8 @@ from tests.chaos.lanes import (
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 from tests.waiting import HANGS_AFTER
 
+pytestmark = pytest.mark.drill
+
 ROUNDS = [2, 2, 2, 2, 2, 3, 2]
 """How many workers are killed before all that is charged is decided again."""
 KILLS = sum(ROUNDS)

@@ -11,6 +11,8 @@ import pytest
 from streams.local import KafkaBroker, LocalStack
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
+pytestmark = pytest.mark.drill
+
 
 @pytest.fixture
 def service() -> Iterator[Service]:

@@ -21,6 +21,8 @@ from tests.integration.redis_failover import client_of, meta_of, version
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.drill
+
 PARTITIONS = 2
 REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers
 

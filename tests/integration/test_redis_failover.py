@@ -24,6 +24,8 @@ from tests.integration.redis_failover import (
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.waiting import HANGS_AFTER
 
+pytestmark = pytest.mark.drill
+
 PARTITIONS = 3
 KINDS = {"cluster": cluster_failover, "sentinel": sentinel_failover}
 

@@ -14,6 +14,8 @@ import redis
 from streams.local import RedisServer
 from tests.integration.service import Service, ServiceFactory, eventually
 
+pytestmark = pytest.mark.drill
+
 USERS = np.arange(40)
 NORMS = np.full(40, 0.5)
 

@@ -3,10 +3,13 @@
 import threading
 
 import numpy as np
+import pytest
 
 from streams import Turnstile
 from streams.operations.status import read_owners
 from tests.integration.service import ServiceFactory, eventually
+
+pytestmark = pytest.mark.drill
 
 
 def test_partitions_move_to_new_workers_and_back_without_a_gap(
