@@ -2,7 +2,7 @@
 
     turnstile_answerer_ready                        1 when the run is its own, and it answers
     turnstile_answerer_answers_total                published
-    turnstile_answerer_close_seconds                from a window that is due to its answer
+    turnstile_answerer_close_seconds                to answer the windows that were due at once
     turnstile_answerer_passed_over_total{reason}    events that did not count
     turnstile_answerer_next_offset{partition}       of the input, the event to take next
     turnstile_answerer_lag{partition}               events of the input that are not taken yet
@@ -68,7 +68,7 @@ class AnswererMetrics(Collector):
         )
         self.close_seconds = Histogram(
             "turnstile_answerer_close_seconds",
-            "Time from a window that is due to its answer",
+            "Time to answer the windows that were due at once",
             buckets=_SECONDS,
             registry=self.registry,
         )

@@ -4,13 +4,15 @@
         print(answer.query, answer.start, answer.value)
 
 An answer can be in the topic twice after a crash, with the same bytes: the first of each run and
-step counts. Another answer to the same step is one that no answerer has released.
+step counts. Another answer to the same step is one that no answerer has released. Steps of a run
+are answered in their order: what comes behind many later ones was read before, and is passed over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -24,6 +26,9 @@ from streams.topics.answers import ANSWERS
 from streams.topics.authentic import ANSWERERS, WORKERS
 
 logger = logging.getLogger("turnstile.answers")
+
+_KEPT = 1024
+"""Answers of a run by which others to the same steps are noticed."""
 
 
 def read_answers(
@@ -71,10 +76,10 @@ def distinct_answers(
         run: of runs of this name only.
 
     Raises:
-        ConflictingDecisions: two different answers to one step.
+        ConflictingDecisions: two different answers to one of the last 1,024 steps of a run.
     """
     decoder = msgspec.json.Decoder(PrivateAnswer)
-    seen: dict[tuple[str, str, int], bytes] = {}
+    seen: defaultdict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
     for value in values:
         try:
             answer = decoder.decode(value)
@@ -86,11 +91,17 @@ def distinct_answers(
             continue
         if dataset not in (None, answer.dataset) or run not in (None, answer.run):
             continue
-        step, content = (answer.dataset, answer.run, answer.step), hashlib.sha256(value).digest()
-        if step not in seen:
-            seen[step] = content
+        steps, content = seen[answer.dataset, answer.run], hashlib.sha256(value).digest()
+        if answer.step not in steps:
+            if len(steps) == _KEPT:
+                first = next(iter(steps))
+                if answer.step < first:
+                    logger.warning("passed over step %d of run %s, again", answer.step, answer.run)
+                    continue
+                del steps[first]
+            steps[answer.step] = content
             yield answer
-        elif seen[step] != content:
+        elif steps[answer.step] != content:
             raise ConflictingDecisions(
                 f"step {answer.step} of run {answer.run!r} of dataset {answer.dataset!r} has two "
                 "different answers, so somebody else than its answerer writes to the topic "

@@ -47,6 +47,17 @@ def test_two_answers_to_one_step_are_none(published: list[bytes]) -> None:
         next(answers)
 
 
+def test_what_is_remembered_of_a_run_is_bounded_and_no_step_is_read_again(
+    published: list[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streams.answerer.reading._KEPT", 2)
+    late = [published[0], forged(published[1], value=1e6)]
+    with caplog.at_level(logging.WARNING, "turnstile.answers"):
+        answers = list(distinct_answers([*published, *late, *published[-2:]]))
+    assert [answer.step for answer in answers] == list(range(len(published)))
+    assert len(caplog.records) == len(late)
+
+
 def test_steps_are_those_of_one_run_of_one_dataset(published: list[bytes]) -> None:
     values = [
         published[0],
