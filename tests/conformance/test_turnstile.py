@@ -304,9 +304,9 @@ def test_both_decide_the_same(
         bounds = bounds_of(other, name)
     decisions, halts = heard
     assert len(halts) == sum(sum(halted) for *_, halted in decisions) > 0
-    eventually(
-        lambda: bounds_of(turnstile, name) == bounds
-    )  # decisions do not wait for checkpoints
+    assert bounds
+    # Decisions do not wait for checkpoints.
+    eventually(lambda: bounds_of(turnstile, name) == bounds)
 
 
 def test_the_budget_is_spent_to_its_last_unit(turnstile: Turnstile, name: str) -> None:
