@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from accounting.rules.admission import (
 )
 
 _SMALLEST_REST = Fraction(2) ** (UNIT_BITS - 1074)  # in units: no smaller cost is a float64
+_END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below the largest
 
 
 @dataclass(frozen=True, init=False)
@@ -195,6 +196,54 @@ class BudgetFilter(ABC):
             )
         return state + charged, granted, charged
 
+    def charge_granted(
+        self,
+        state: IntArray,
+        mechanism: Mechanism,
+        norms: npt.ArrayLike,
+        granted: npt.ArrayLike,
+    ) -> IntArray:
+        """Return what users are charged here who are granted the least of what filters grant.
+
+        FZ Alg. 7 where a step has to fit several budgets, which may be of different measures: each
+        filter says by `grant_units` what it would grant alone, and the least of these norms is
+        granted. It fits every budget: the cost of a norm, rounded up, never falls as the norm
+        grows, and each filter can pay for the norm that it grants alone, which is no less. It is
+        the largest that does, up to the relative 2**-49 by which a filter may grant less.
+
+        A norm is charged what it costs. But where it is less than was asked for, and costs all that
+        the whole units that are left pay for, to a relative 2**-48, all that is left is charged (of
+        several orders, at the tightest): so it always is where the least was granted, and the user
+        is exhausted as if there were no other budget. Whoever is granted 0 is charged 0.
+
+        Args:
+            state: units, shape (n,) or (n, k).
+            mechanism: the step.
+            norms: that were asked for, shape (n,), finite, >= 0.
+            granted: shape (n,), at most what this filter grants.
+
+        Returns:
+            Units, of the shape of the state.
+
+        Raises:
+            InvalidInput: for granted norms above those asked for, or that this filter cannot pay
+                for; for less than was asked for of `PoissonGaussian`, which no formula inverts; and
+                for what the measure does not cover.
+        """
+        asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
+        spent = checked_state(self.budget_units, state, self.budget_rests)
+        if not asked.shape == least.shape == spent.shape[:1]:
+            raise InvalidInput("granted", least.shape, f"one norm for each of {len(spent)} users")
+        charged = self._charge(mechanism, least)
+        pays = self._exact_decision(mechanism, least)
+        fits = fitting(self.budget_units, spent + charged, charged, self.budget_rests, pays)
+        if bool((least > asked).any() or not fits.all()):
+            raise InvalidInput("granted", least.tolist(), "what every filter grants, and no more")
+        lower = np.flatnonzero((least < asked) & (least > 0.0))
+        if lower.size:
+            charged[lower] = self._to_the_end(mechanism, least[lower], spent[lower], charged[lower])
+        return charged
+
     def charge_units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
         """Return what a step charges in units, rounded up; of the shape of the state.
 
@@ -217,9 +266,20 @@ class BudgetFilter(ABC):
     ) -> tuple[FloatArray, IntArray]:
         """Return (norms that can still be paid, charges) for `norms` that cannot."""
 
+    @abstractmethod
+    def _to_the_end(
+        self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
+    ) -> IntArray:
+        """Return `charged`, or all that is left where `granted` leaves nothing worth a norm."""
+
     def _left(self, spent: IntArray) -> IntArray:
         """Return how many whole units are left of each budget."""
         return np.maximum(np.array(self.budget_units) - spent, 0)
+
+    @staticmethod
+    def _is_the_end(payable: IntArray, cost: IntArray) -> BoolArray:
+        """Return where a cost is all of what is payable, but for the rounding of norms."""
+        return np.asarray(payable - cost <= payable >> _END_BITS)
 
     def _all_left(self, spent: IntArray) -> IntArray:
         """Return the charges that leave nothing."""

@@ -89,6 +89,12 @@ class _OneBudgetFilter(BudgetFilter):
         granted = self.cost.norms_within(mechanism, self._left(spent))
         return granted, self._all_left(spent)
 
+    def _to_the_end(
+        self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
+    ) -> IntArray:
+        is_the_end = self._is_the_end(self._left(spent), charged)
+        return np.where(is_the_end, self._all_left(spent), charged)
+
 
 class ZcdpFilter(_OneBudgetFilter):
     """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP."""
@@ -192,6 +198,17 @@ class RenyiFilter(BudgetFilter):
         return granted, np.where(
             empty.any(axis=1)[:, np.newaxis], np.where(empty, all_left, 0), charges
         )
+
+    def _to_the_end(
+        self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
+    ) -> IntArray:
+        payable = units_within_orders(self._left(spent), np.array(self.orders))
+        rows, tightest = np.arange(granted.size), payable.argmin(axis=1)
+        cost = ZCDP.units(mechanism, granted)
+        ended = np.flatnonzero(self._is_the_end(payable[rows, tightest], cost))
+        at = ended, tightest[ended]
+        charged[at] = self._all_left(spent)[at]
+        return charged
 
     def _largest_within(
         self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray

@@ -32,7 +32,8 @@ class StepOutcome(NamedTuple):
 
     Attributes:
         halted: positions of those who are not admitted, and were.
-        refused_by: the first account that has too little left for each of these, uint8.
+        refused_by: the first account that has too little left for each of these, uint8; under
+            `clip` the first that has too little for any level.
         readmitted: positions of those who are admitted, and were not.
         exhausted: positions of those who have nothing left in some account, and had.
         regranted: under `clip`, positions of those admitted who are granted another level than

@@ -190,6 +190,30 @@ class OwnOrderFilter:
             units[members], granted[members], charged[members] = state[:, 0], norm, charge[:, 0]
         return units, granted, charged
 
+    def charge_granted(
+        self,
+        spent: IntArray,
+        order: OrderArray,
+        mechanism: Mechanism,
+        norms: npt.ArrayLike,
+        granted: npt.ArrayLike,
+    ) -> IntArray:
+        """Return what users are charged who are granted the least of what several filters grant.
+
+        Each user's is what `RenyiFilter.charge_granted` of that order alone gives; shape (n,).
+        """
+        asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
+        units = self._checked(spent, self.budgets_at(order))
+        if not asked.size == least.size == units.size:
+            raise InvalidInput("granted", least.shape, f"one norm for each of {units.size} users")
+        charged = np.zeros_like(units)
+        for index, members in self._groups(order, asked.size):
+            column = units[members, np.newaxis]
+            charged[members] = self._filter(index).charge_granted(
+                column, mechanism, asked[members], least[members]
+            )[:, 0]
+        return charged
+
     def budgets_at(self, order: OrderArray) -> IntArray:
         """Return each user's budget in units, shape (n,).
 

@@ -226,19 +226,26 @@ def grant(
 ) -> tuple[LevelArray, npt.NDArray[np.uint8]]:
     """Settle what level each user is charged at: that asked for, if every account can pay it.
 
+    With `clip` it is else the highest that every account can pay, which is the least of the highest
+    that each can pay alone, since a tariff never falls.
+
     Returns:
-        The levels granted, and the first account that cannot pay what was asked for, (m,).
+        The levels granted, and, (m,), the first account that cannot pay what was asked for; with
+        `clip`, the first of those that can pay for least, so that it is the first that can pay for
+        nothing if nothing is granted.
     """
     refused_by = np.zeros(asked.size, dtype=np.uint8)
     refusals = [seat.short() for seat in seats]
     short = refusals[0] if len(seats) == 1 else np.unique(np.concatenate(refusals))
     if not short.size:
         return asked, refused_by
-    for index, refused in reversed(list(enumerate(refusals))):
-        refused_by[refused] = index
     granted, levels = asked.copy(), np.zeros(short.size, dtype=np.uint8)
     if clip:
-        levels = reduce(np.minimum, [seat.highest_level(short) for seat in seats])
+        highest = np.stack([seat.highest_level(short) for seat in seats])
+        levels, refused_by[short] = highest.min(axis=0), highest.argmin(axis=0)
+    else:
+        for index, refused in reversed(list(enumerate(refusals))):
+            refused_by[refused] = index
     granted[short] = levels
     for seat in seats:
         seat.ask_for(short, levels)

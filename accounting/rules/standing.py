@@ -32,9 +32,10 @@ left never grows and a tariff never falls, that level does not rise while level 
 a user is quiet at it as at any other.
 
 A user may have budgets in several accounts, and is admitted if all of them admit, and then charged
-in all. A user may be on several rosters, too: at most one of them charges a user in arrears. A step
-of another one, or an explicit charge, first takes its users: their spends are brought up to date,
-and what they did not know of is settled at their next step.
+in all; under `clip` at the highest level that all of them can pay for. A user may be on several
+rosters, too: at most one of them charges a user in arrears. A step of another one, or an explicit
+charge, first takes its users: their spends are brought up to date, and what they did not know of is
+settled at their next step.
 """
 
 from __future__ import annotations

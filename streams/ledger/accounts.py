@@ -58,6 +58,7 @@ class Plan:
     users: NDArray[np.int64] | list[User]
     norms: NDArray[np.float64]
     mechanism: Mechanism
+    clips: bool  # whether less than these norms may be granted: the dataset that is charged says so
     slots: Numbers
     new_users: NDArray[np.int64] | list[User]
 
@@ -221,29 +222,30 @@ class Accounts:
     def prepare(self, plan: Plan) -> None:
         """Have rows, up to date, for all users of a plan that was made of the accounts as they are.
 
-        What ``admits`` says and what ``charge`` does is of these.
+        What ``grants`` says and what ``charge`` does is of these.
         """
         if len(plan.new_users):
             self._enrol(plan.new_users)
         self.account.take(plan.slots)
 
-    def admits(self, plan: Plan) -> NDArray[np.bool_]:
-        """Whom this budget alone admits, (n,), where users are halted; nothing changes."""
-        return _joined(self._bill(plan, block)[2] for block in self._blocks(plan.slots))
+    def grants(self, plan: Plan) -> NDArray[np.float64]:
+        """What norm this budget alone grants each user, 0 to whom it halts; nothing changes."""
+        return _joined(self._grants(plan, block) for block in self._blocks(plan.slots))
 
-    def charge(self, plan: Plan, allowed: NDArray[np.bool_] | None = None) -> Outcome:
+    def charge(self, plan: Plan, granted: NDArray[np.float64] | None = None) -> Outcome:
         """Carry out a plan that is prepared.
 
         Args:
             plan: of the charge.
-            allowed: whom other budgets admit, (n,); None: everybody.
+            granted: the norm that all budgets together grant each user, (n,), at most what this one
+                grants; None: there are no others.
         """
         first_new_slot = len(self._index) - len(plan.new_users)
         blocks = self._blocks(plan.slots)
         decided: list[tuple[NDArray[np.bool_], Bill, Settled]] = []
         written: list[list[RowChanges]] = []
         for block in blocks:
-            admitted, bill, settled = self._decide(plan, block, allowed)
+            admitted, bill, settled = self._decide(plan, block, granted)
             written.append(self._write(plan.slots[block], bill, settled))
             # What grows with the orders is kept once, as bytes.
             decided.append(
@@ -475,19 +477,26 @@ class Accounts:
             None if own is None else own.bound.take(slots) != 0,
         )
 
-    def _bill(self, plan: Plan, block: slice) -> tuple[Before, Bill, NDArray[np.bool_]]:
-        """What a block of users is asked for, and whom this budget admits; writes nothing."""
+    def _bill(
+        self, plan: Plan, block: slice, granted: NDArray[np.float64] | None = None
+    ) -> tuple[Before, Bill, NDArray[np.bool_]]:
+        """What a block of users is asked for, and who of them is admitted; writes nothing."""
         rows = self._before(plan.slots[block])
-        bill = self.rule.bill(rows, plan.mechanism, plan.norms[block])
+        least = None if granted is None else granted[block]
+        bill = self.rule.bill(rows, plan.mechanism, plan.norms[block], least, clips=plan.clips)
         return rows, bill, self.rule.fits(rows, bill) if bill.admitted is None else bill.admitted
 
+    def _grants(self, plan: Plan, block: slice) -> NDArray[np.float64]:
+        _, bill, admitted = self._bill(plan, block)
+        granted = np.where(admitted, plan.norms[block], 0.0)
+        granted[bill.clipped] = bill.granted
+        return granted
+
     def _decide(
-        self, plan: Plan, block: slice, allowed: NDArray[np.bool_] | None = None
+        self, plan: Plan, block: slice, granted: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.bool_], Bill, Settled]:
         """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
-        rows, bill, admitted = self._bill(plan, block)
-        if allowed is not None:
-            admitted &= allowed[block]
+        rows, bill, admitted = self._bill(plan, block, granted)
         if bill.admitted is None and not admitted.all():
             # A product takes the same time however the halted lie among the others.
             np.multiply(bill.cost.T, admitted, out=bill.cost.T)

@@ -1,8 +1,11 @@
 """The budgets that count against a charge: of its dataset, and of those that this one is within.
 
 A charge is admitted for a user if every one of these budgets admits it, and is then charged to all
-of them; else it is charged to none. A user lives in one partition for all datasets, so that this is
-one step of one fold. Two datasets have a budget in common if the outermost is the same.
+of them; else it is charged to none. Whether a norm below the one that is asked for may be granted
+(on_exhaustion=clip) the dataset says that is charged, for all of them: it is the least of what each
+of them would grant alone, and so fits every one. A user lives in one partition for all datasets, so
+that this is one step of one fold. Two datasets have a budget in common if the outermost is the
+same.
 """
 
 from __future__ import annotations
@@ -69,6 +72,11 @@ class Budgets:
         return len(self.accounts) > 1
 
     @property
+    def clips(self) -> bool:
+        """Whether less than what is asked for may be granted."""
+        return self.own.policy.on_exhaustion == "clip"
+
+    @property
     def policies(self) -> list[Policy]:
         """Of all of them."""
         return [accounts.policy for accounts in self.accounts]
@@ -92,7 +100,10 @@ class Budgets:
         held = [(accounts.policy, accounts.first_user) for accounts in self.accounts]
         users, norms, mechanism = check_charge(charge, held)
         users = self.known_as(users)
-        return [Plan(users, norms, mechanism, *accounts.seek(users)) for accounts in self.accounts]
+        return [
+            Plan(users, norms, mechanism, self.clips, *accounts.seek(users))
+            for accounts in self.accounts
+        ]
 
     def charge(self, plans: Sequence[Plan], too_soon: NDArray[np.bool_] | None = None) -> Charged:
         """Carry out plans that were made of the accounts as they are.
@@ -108,11 +119,11 @@ class Budgets:
             plans = [replace(plan, norms=np.where(out, 0.0, plan.norms)) for plan in plans]
         for accounts, plan in zip(self.accounts, plans, strict=True):
             accounts.prepare(plan)
-        allowed, refused_by = None, _NOBODY
+        granted, refused_by = None, _NOBODY
         if self.is_nested:
-            allowed, refused_by = self._allowed(plans)
+            granted, refused_by = self._granted(plans)
         outcomes = [
-            accounts.charge(plan, allowed)
+            accounts.charge(plan, granted)
             for accounts, plan in zip(self.accounts, plans, strict=True)
         ]
         own = outcomes[0]
@@ -150,13 +161,13 @@ class Budgets:
         forgotten = which_forgotten(users, names)
         return forgotten if forgotten.any() else None
 
-    def _allowed(self, plans: Sequence[Plan]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
-        """Whom all budgets admit, and the first that does not admit each of the others."""
-        admits = np.stack(
-            [accounts.admits(plan) for accounts, plan in zip(self.accounts, plans, strict=True)]
+    def _granted(self, plans: Sequence[Plan]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+        """What all budgets together grant, and the first that grants each of the halted nothing."""
+        grants = np.stack(
+            [accounts.grants(plan) for accounts, plan in zip(self.accounts, plans, strict=True)]
         )
-        everywhere = np.asarray(admits.all(axis=0))
-        return everywhere, np.asarray(admits.argmin(axis=0)).astype(np.uint8)
+        nothing = (grants == 0) & (plans[0].norms > 0)
+        return np.asarray(grants.min(axis=0)), nothing.argmax(axis=0).astype(np.uint8)
 
     def enrolment(
         self, users: NDArray[np.int64] | list[User], members: Numbers, version: int

@@ -29,8 +29,8 @@ def check_charge(
 
     Args:
         charge: one step in one partition.
-        held: of every dataset whose budget it counts against, the policy and the first user in
-            this partition, if it has one.
+        held: of every dataset whose budget it counts against, that which is charged first, the
+            policy and the first user in this partition, if it has one.
 
     Returns:
         The users, their norms and the mechanism.
@@ -41,7 +41,7 @@ def check_charge(
     users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
-    mechanism, *_ = [mechanism_of(charge.mechanism, charge.scale, policy) for policy, _ in held]
+    mechanism = mechanism_of(charge.mechanism, charge.scale, *(policy for policy, _ in held))
     for policy, first in held:
         check_kinds(policy, first, users, charge.v)
     check_norms(norms, charge.clip_norm)

@@ -183,7 +183,7 @@ class Members:
             terms.levels,
             steps=steps,
             tariffs=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
-            clip=budgets.own.policy.on_exhaustion == "clip",
+            clip=budgets.clips,
         )
         rows.live_in(self.standing)
 

@@ -72,8 +72,18 @@ def check_policy(policy: Policy) -> None:
         )
     elif policy.within == policy.dataset:
         complaint = "a dataset cannot be within itself"
-    elif policy.within is not UNSET and policy.on_exhaustion == "clip":
+    elif (
+        policy.within is not UNSET
+        and policy.on_exhaustion == "clip"
+        and not has_own_exhaustion(policy)
+    ):
+        # In the words in which it was said first: a log gives the same rejects for ever.
         complaint = "a dataset within another one halts: on_exhaustion=clip has one budget only"
+    elif has_own_exhaustion(policy) and policy.within is UNSET:
+        complaint = (
+            "own_exhaustion belongs to a dataset within another one: elsewhere there is no other "
+            "on_exhaustion"
+        )
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -100,10 +110,17 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
     if not outer:
         return
     nearest, complaint = outer[0], None
+    clipping = next((each.dataset for each in outer if each.on_exhaustion == "clip"), None)
+    no_steps = next((each for each in outer if not measure_of(each).covers(Gaussian(1.0))), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = f"{MAX_BUDGETS} budgets at most hold one within the other"
-    elif nearest.on_exhaustion == "clip":
-        complaint = f"dataset {nearest.dataset!r} clips; only one that halts can have others in it"
+    elif clipping is not None and not has_own_exhaustion(policy):
+        complaint = f"dataset {clipping!r} clips; only one that halts can have others in it"
+    elif policy.on_exhaustion == "clip" and no_steps is not None:
+        complaint = (
+            f"on_exhaustion=clip grants norms of gaussian steps, which {no_steps.measure} of "
+            f"dataset {no_steps.dataset!r} has none of"
+        )
     elif nearest.user_ids is UNSET:
         complaint = (
             f"dataset {nearest.dataset!r} was created by version 1, which says nothing of user "
@@ -138,11 +155,19 @@ def has_own_orders(policy: Policy) -> bool:
     return policy.own_order is True
 
 
+def has_own_exhaustion(policy: Policy) -> bool:
+    """Whether its ``on_exhaustion`` decides, and no other one of those that it is within."""
+    return policy.own_exhaustion is True
+
+
 def policy_to_store(policy: Policy, version: int, outer: Sequence[Policy]) -> Policy:
     """What a request of this version fixes, within these others.
 
-    From version 2 on, if it names no kinds of ids, theirs, or one kind.
+    From version 2 on, if it names no kinds of ids, theirs, or one kind. Where all of them halt,
+    ``own_exhaustion`` says nothing, and is not kept: an earlier release can read what is.
     """
+    if all(each.on_exhaustion == "halt" for each in (policy, *outer)):
+        policy = msgspec.structs.replace(policy, own_exhaustion=UNSET)
     if version >= 2 and policy.user_ids is UNSET:
         ids = user_ids_of(outer[0]) if outer else "one-kind"
         return msgspec.structs.replace(policy, user_ids=ids)
@@ -152,8 +177,12 @@ def policy_to_store(policy: Policy, version: int, outer: Sequence[Policy]) -> Po
 def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
     """Whether a request of this version asks for what is there.
 
-    From version 2 on it leaves kinds of ids that it does not name as they are.
+    From version 2 on it leaves kinds of ids that it does not name as they are. What
+    ``own_exhaustion`` says follows from the others, as far as it can be there.
     """
+    stored, asked = (
+        msgspec.structs.replace(policy, own_exhaustion=UNSET) for policy in (stored, asked)
+    )
     if version >= 2 and asked.user_ids is UNSET:
         return _without_user_ids(stored) == asked
     same_ids = user_ids_of(stored) == user_ids_of(asked)
@@ -164,14 +193,14 @@ def policy_as_of(policy: Policy, version: int) -> Policy:
     """A stored policy as an answer of this version can say it."""
     if version < 3:
         policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET, pseudonyms=UNSET)
-        policy = msgspec.structs.replace(policy, allow=UNSET)
+        policy = msgspec.structs.replace(policy, allow=UNSET, own_exhaustion=UNSET)
     return policy if version >= 2 else _without_user_ids(policy)
 
 
 def quoted(policy: Policy) -> str:
     """A policy as texts quote it: as the version did that knew no more than it says."""
     text = str(policy)
-    for field in ("user_ids", "own_order", "within", "pseudonyms", "allow"):
+    for field in ("user_ids", "own_order", "within", "pseudonyms", "allow", "own_exhaustion"):
         text = text.replace(f", {field}={UNSET}", "")
     return text
 
@@ -185,8 +214,13 @@ def filter_of(policy: Policy) -> BudgetFilter:
     return measure_of(policy).filter_of(policy.budget, policy.orders or None)
 
 
-def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism:
-    """The mechanism of a charge, if the policy's measure can charge it.
+def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechanism:
+    """The mechanism of a charge, if the measures of these policies can charge it.
+
+    Args:
+        name: of the mechanism.
+        scale: of its noise.
+        policies: of all budgets that count, that of the dataset itself first.
 
     Raises:
         Rejection: INVALID_MECHANISM.
@@ -195,12 +229,16 @@ def mechanism_of(name: MechanismName, scale: float, policy: Policy) -> Mechanism
         mechanism = MECHANISMS[name](scale)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, name, policy, measure_of(policy).covers(mechanism))
+    _check_covered(mechanism, name, policies, Measure.covers)
     return mechanism
 
 
-def check_roster_mechanism(charge: ChargeRoster, policy: Policy) -> None:
+def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
     """Check the mechanism of a step whose prices a tariff says.
+
+    Args:
+        charge: the step.
+        policies: of all budgets that count, that of the dataset itself first.
 
     Raises:
         Rejection: INVALID_MECHANISM.
@@ -219,20 +257,25 @@ def check_roster_mechanism(charge: ChargeRoster, policy: Policy) -> None:
         )
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    covered = measure_of(policy).covers_by_tariff(mechanism)
-    _check_covered(mechanism, charge.mechanism, policy, covered)
+    _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_tariff)
 
 
-def _check_covered(mechanism: Mechanism, name: str, policy: Policy, is_covered: bool) -> None:
-    measure = measure_of(policy)
-    if not is_covered:
-        covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
-        other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
-        detail = (
-            f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
-            f"use measure {other}"
-        )
-        raise Rejection(Reason.INVALID_MECHANISM, detail)
-    if policy.on_exhaustion == "clip" and not isinstance(mechanism, Gaussian | PoissonGaussian):
+def _check_covered(
+    mechanism: Mechanism,
+    name: str,
+    policies: Sequence[Policy],
+    covers: Callable[[Measure, Mechanism], bool],
+) -> None:
+    for measure in map(measure_of, policies):
+        if not covers(measure, mechanism):
+            covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
+            other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
+            detail = (
+                f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
+                f"use measure {other}"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+    clips = policies[0].on_exhaustion == "clip"  # which the dataset says that is charged
+    if clips and not isinstance(mechanism, Gaussian | PoissonGaussian):
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)

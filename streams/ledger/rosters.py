@@ -99,8 +99,7 @@ def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Bu
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    clip = budgets.own.policy.on_exhaustion == "clip"
-    check_roster(request, count + len(added), written, budgets.orders, clip=clip)
+    check_roster(request, count + len(added), written, budgets.orders, clip=budgets.clips)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
@@ -118,8 +117,7 @@ def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) ->
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    for policy in budgets.policies:
-        check_roster_mechanism(charge, policy)
+    check_roster_mechanism(charge, *budgets.policies)
     tariffs = None
     if charge.units:
         if tariff_digest(charge.units) != charge.tariff:

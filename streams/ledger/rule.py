@@ -86,22 +86,42 @@ class Rule:
         self._most_rungs = -(-self._budget // self._odometer_step)
         self.block_users = max(1, _BLOCK_NUMBERS // self._budget.size)
 
-    def bill(self, rows: Before, mechanism: Mechanism, norms: NDArray[np.float64]) -> Bill:
-        """What a step of these norms asks, or what is granted of it (on_exhaustion=clip)."""
-        clips = self._policy.on_exhaustion == "clip"
-        if not self.binds:
-            if not clips:
-                cost = self._measure.charge_units(mechanism, norms, self._orders)
-                return Bill(cost, None)
-            spent, granted, _ = self._filter.grant_units(rows.spent, mechanism, norms)
-            return self._granted(spent - rows.spent, None, norms, granted)
-        costs = self._measure.charge_units(mechanism, norms, self._orders)
-        order, bound = self.bind(rows, costs)
-        if not clips:
-            return Bill(_own(costs, order), order, bound=bound)
-        rule = OwnOrderFilter.from_units(self._policy.orders, self._policy.budget)
-        spent, granted, _ = rule.grant_units(rows.spent, order, mechanism, norms)
-        return self._granted(spent - rows.spent, order, norms, granted)._replace(bound=bound)
+    def bill(
+        self,
+        rows: Before,
+        mechanism: Mechanism,
+        norms: NDArray[np.float64],
+        granted: NDArray[np.float64] | None = None,
+        *,
+        clips: bool,
+    ) -> Bill:
+        """What a step of these norms asks, or what is granted of it.
+
+        Args:
+            rows: of the users.
+            mechanism: of the step.
+            norms: that are asked for.
+            granted: what all budgets together grant of them; None: what this one would alone.
+            clips: whether less than asked for may be granted; else it is that or 0.
+        """
+        order = bound = None
+        if self.binds or not clips:
+            cost = self._measure.charge_units(mechanism, norms, self._orders)
+        if self.binds:
+            order, bound = self.bind(rows, cost)
+            cost = _own(cost, order)
+        if clips:
+            if granted is None:
+                granted, cost = self._grants(rows.spent, order, mechanism, norms)
+            else:
+                cost = self._charges(rows.spent, order, mechanism, norms, granted)
+            return self._granted(cost, order, norms, granted)._replace(bound=bound)
+        if granted is None:
+            return Bill(cost, order, bound=bound)
+        admitted = granted == norms
+        # A product takes the same time however the halted lie among the others.
+        np.multiply(cost.T, admitted, out=cost.T)
+        return Bill(cost, order, admitted, bound=bound)
 
     def bind(self, rows: Before, costs: Numbers) -> tuple[OrderIndex, NDArray[np.bool_]]:
         """The order of each user: of those who are not bound, the one that suits these costs.
@@ -201,6 +221,34 @@ class Rule:
         if self._measure.per_order:
             units = units.reshape(levels + 1, -1)
         return self.terms.checked_tariff(units, levels)
+
+    def _grants(
+        self,
+        spent: Numbers,
+        order: OrderIndex | None,
+        mechanism: Mechanism,
+        norms: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], Numbers]:
+        """What this budget grants alone, and what it charges for that."""
+        if order is None:
+            return self._filter.grant_units(spent, mechanism, norms)[1:]
+        return self._own_filter().grant_units(spent, order, mechanism, norms)[1:]
+
+    def _charges(
+        self,
+        spent: Numbers,
+        order: OrderIndex | None,
+        mechanism: Mechanism,
+        norms: NDArray[np.float64],
+        granted: NDArray[np.float64],
+    ) -> Numbers:
+        """What this budget charges for what all of them grant."""
+        if order is None:
+            return self._filter.charge_granted(spent, mechanism, norms, granted)
+        return self._own_filter().charge_granted(spent, order, mechanism, norms, granted)
+
+    def _own_filter(self) -> OwnOrderFilter:
+        return OwnOrderFilter.from_units(self._policy.orders, self._policy.budget)
 
     def _granted(
         self,

@@ -242,12 +242,9 @@ class _Told:
                 refused_by = None
             elif isinstance(decision, NestedDecision | SeparatedDecision | ForgettingDecision):
                 refused_by = _refusing(decision, int(np.count_nonzero(~admitted[:place])))
+        mechanism = mechanism_of(charge.mechanism, charge.scale, *budgets.policies)
         asked = [
-            measure_of(policy).charge_units(
-                mechanism_of(charge.mechanism, charge.scale, policy),
-                [norm],
-                policy.orders or None,
-            )[0]
+            measure_of(policy).charge_units(mechanism, [norm], policy.orders or None)[0]
             for policy in budgets.policies
         ]
         return self._event(

@@ -24,6 +24,8 @@ request.
     computing their cost needs besides rational arithmetic has been done before the log.
     A dataset may be ``within`` another one: what is charged to it counts against both. It is
     opened and charged in version 3 only, by which who asks is told of all these budgets.
+    Where one of these clips, it says that its own ``on_exhaustion`` decides (``own_exhaustion``),
+    without which it is refused, as it was before there was that.
     A dataset may know users by ``pseudonyms``, and says of which key.
     A run may keep the participations of a user apart (``min_separation``). It is opened and charged
     in version 3 only, by which who asks is told who came too soon.

@@ -105,7 +105,9 @@ class NestedDecision(Decision, frozen=True, kw_only=True, tag="nested-decision")
     """The same, of a dataset that is within others."""
 
     budgets: list[Name]  # the dataset itself, then the others, the nearest first
-    refused: bytes  # for each of the halted the first of these budgets that the step does not fit
+    # For each of the halted the first of these budgets that the step does not fit or, where norms
+    # are clipped, that has nothing for it.
+    refused: bytes
 
 
 class SeparatedDecision(Decision, frozen=True, kw_only=True, tag="separated-decision"):

@@ -147,6 +147,8 @@ def _check_later_features(request: Request) -> None:
             feature = "pseudonyms"
         case CreateDataset(policy=policy) if policy.allow is not UNSET:
             feature = "allow"
+        case CreateDataset(policy=policy) if policy.own_exhaustion is not UNSET:
+            feature = "own_exhaustion"
         case OpenRun(min_separation=separation) if separation is not UNSET:
             feature = "min_separation"
         case _:

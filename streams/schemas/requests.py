@@ -72,7 +72,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # something, and charged there alone; else all orders have to hold.
     own_order: Literal[True] | UnsetType = UNSET
     # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
-    # charged to: of the same users, and halting as this one does.
+    # charged to: of the same users. If this one clips, or that one does or one around it, the
+    # policy has to have own_exhaustion, too.
     within: Name | UnsetType = UNSET
     # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
     # another key, or none, everybody would be somebody else, with nothing spent.
@@ -80,6 +81,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # From version 3 on. Requests about it have to be signed by one of these. Not given: by one of
     # those that the dataset names that it is within, or by nobody, if none of them names any.
     allow: Allow | UnsetType = UNSET
+    # From version 3 on. Its on_exhaustion decides what becomes of who cannot pay, whatever the
+    # datasets around it say: a clipped norm is the largest that all budgets have room for. Not
+    # kept where all of them halt.
+    own_exhaustion: Literal[True] | UnsetType = UNSET
 
     def epsilon(self, delta: float = DELTA) -> float:
         """What the budget guarantees to each user, rounded up; of an own order the worst.

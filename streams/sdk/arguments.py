@@ -153,7 +153,7 @@ def read_mechanism(
         noise_stddev: standard deviation of Gaussian noise.
         mechanism: or a mechanism, or a DpEvent.
         clip_norm: of which noise in a DpEvent is a multiple.
-        policies: of all budgets that count.
+        policies: of all budgets that count, that of the dataset itself first.
 
     Raises:
         InvalidRequest: with what can be charged.
@@ -172,8 +172,7 @@ def read_mechanism(
                 "Gaussian, which never costs less"
             )
         scale = noise_scale(chosen)
-        for policy in policies:
-            mechanism_of(name, scale, policy)
+        mechanism_of(name, scale, *policies)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     except Rejection as refused:

@@ -177,13 +177,14 @@ class Turnstile:
             odometer_step: how finely the odometer counts, in the unit of the budget; an eighth
                 of the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit; "clip" grants the
-                norm that still fits (budget-aware clipping, Feldman and Zrnic, Algorithm 7).
+                norm that still fits (budget-aware clipping, Feldman and Zrnic, Algorithm 7), and
+                every budget that it is within.
             user_ids: "integer", "string", "one-kind" (whichever comes first) or "mixed". 1 and
                 "1" are two users with a budget each, so mixed ids must be wanted. None: what the
                 dataset has, or "one-kind" for a new one.
             within: another dataset of the same users, whose budget every step has to fit as well,
-                and is charged to: a person's, over all datasets. Up to 8, one within the other;
-                they halt and do not clip.
+                and is charged to: a person's, over all datasets. Up to 8, one within the other.
+                What becomes of who cannot pay this dataset says, whatever they do.
             allow: principals that may "charge" the dataset (open, charge and close runs, enrol
                 users) and that may "manage" it (withdraw and close it, forget users, create
                 datasets within it), whose requests have to be signed. None: those of the dataset

@@ -105,7 +105,7 @@ def policy_from(
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"own_order": True} if own_order else {}),
-                **({} if within is None else {"within": within}),
+                **({} if within is None else {"within": within, "own_exhaustion": True}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": asdict(allow)}),
             },
@@ -277,6 +277,7 @@ def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
 def _terms(policy: Policy) -> str:
     """A policy in the words of ``create_dataset``; budgets rounded down, for gdp mu squared."""
     terms = asdict(policy)
+    del terms["own_exhaustion"]  # which follows from the others
     for field in ("budget", "odometer_step"):
         terms[field] = [float(from_units_down(units)) for units in terms[field]]
     if policy.user_ids is UNSET:

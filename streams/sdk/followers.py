@@ -59,15 +59,16 @@ _REMEMBERED_REJECTS = 100_000
 class Halt:
     """A user was left out of a step, and charged nothing for it.
 
-    Except, where policies clip, what was too little to pay for any norm: it is charged and the
-    user is exhausted.
+    Except, where a dataset clips that is within no other, what was too little to pay for any norm:
+    it is charged and the user is exhausted.
 
     Attributes:
         user: the id as the log has it; strings are in Unicode's normal form NFC.
         exhausted: nothing is left, so that no later step can admit this user either. Otherwise a
             cheaper step still may.
-        refused_by: the dataset whose budget the step does not fit, the nearest one if there are
-            several: the one that was charged, or one that it is within. None: no budget was asked.
+        refused_by: the dataset whose budget the step does not fit, or that has nothing for any norm
+            where norms are clipped; the nearest one if there are several: the one that was charged,
+            or one that it is within. None: no budget was asked.
         reason: "budget", or "too-soon": the last participation is less than the ``min_separation``
             of the run ago. That says nothing about what is left. Or "forgotten": the user is not
             known any more, and ``user`` is the name that took the place of the id.

@@ -122,6 +122,7 @@ class Auditor(Arrivals):
         policy, version = request["policy"], request["v"]
         chain = self._check_policy(partition, policy)
         known = self.datasets[partition].get(policy["dataset"])
+        not_compared = {"user_ids": 0, "own_exhaustion": 0}
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
@@ -135,8 +136,10 @@ class Auditor(Arrivals):
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
             stored = {**policy, "user_ids": kinds} if unsaid else policy
+            if all(p["on_exhaustion"] == "halt" for p in [policy, *(d.policy for d in chain)]):
+                stored = {**stored, "own_exhaustion": NOT_GIVEN}
             known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
-        elif {**known.policy, "user_ids": 0} != {**policy, "user_ids": 0} or (
+        elif {**known.policy, **not_compared} != {**policy, **not_compared} or (
             not unsaid and known.kinds != Dataset(policy).kinds
         ):
             raise Rejection("policy-changed")

@@ -1,8 +1,4 @@
-"""What a charge comes to, by norms or of a roster: who is admitted, and what is charged.
-
-One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
-for which the documents give a range. The auditor checks the range and charges by the norm.
-"""
+"""What a charge comes to, by norms or of a roster: who is admitted, and what is charged."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from fractions import Fraction
 from typing import Any
 
-from tests.audit.auditor_accounts import Account, Dataset, exact_cost
+from tests.audit.auditor_accounts import Dataset
+from tests.audit.auditor_grants import granted_by_all, granted_by_one
 from tests.audit.auditor_requests import Rejection, User, digest_of, is_uneven, numbers_of
 from tests.audit.auditor_rosters import (
     Cost,
@@ -33,7 +29,6 @@ _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
 _MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
 _LARGEST_VALUE = 2**29 - 1
-_SHORTFALL = Fraction(1, 2**49)
 
 
 class Charges(Held):
@@ -163,6 +158,7 @@ class Charges(Held):
             raise Rejection("roster-changed")
         for dataset in chain:
             _check_roster_mechanism(dataset, charge)
+        _check_clipped(chain, charge)
         prices = roster.prices_of(charge, [len(dataset.budget) for dataset in chain])
         moved = roster.levels_of(charge)
         roster.tariff, roster.prices = charge["tariff"], prices
@@ -201,17 +197,16 @@ class Charges(Held):
         """Charge a member of a roster; the level that is granted, None if the user is left out, and
         then the first budget that refused.
         """
-        own, refusing = [], []
-        for number, (dataset, prices) in enumerate(zip(chain, tables, strict=True)):
+        own, offers = [], []
+        for dataset, prices in zip(chain, tables, strict=True):
             account = dataset.accounts[user]
             dataset.bind(account, prices[level])
             own.append([dataset.at_orders(account, cost) for cost in prices])
-            left = dataset.left(account)
-            if any(units > rest for units, rest in zip(own[-1][level], left, strict=True)):
-                refusing.append(number)
-        granted = None if refusing else level
-        if refusing and chain[0].policy["on_exhaustion"] == "clip":
-            granted = highest_that_fits(own[0], level, left)
+            offer = highest_that_fits(own[-1], level, dataset.left(account))
+            clips = chain[0].policy["on_exhaustion"] == "clip"
+            offers.append(offer if clips or offer == level else None)
+        refusing = [number for number, offer in enumerate(offers) if offer is None]
+        granted = None if refusing else min(offer for offer in offers if offer is not None)
         for dataset, prices in zip(chain, own, strict=True):
             self._book(place, dataset, user, prices[granted or 0])
         return granted, min(refusing, default=0)
@@ -233,6 +228,7 @@ class Charges(Held):
             raise Rejection("length-mismatch")
         for dataset in chain:
             _check_mechanism(dataset, charge)
+        _check_clipped(chain, charge)
         if not all(dataset.has_room_for(asked, charge["v"]) for dataset in chain):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
@@ -272,7 +268,7 @@ class Charges(Held):
         for user, norm in zip(users, norms, strict=True):
             before = dataset.account(user)
             after = deepcopy(before)
-            _, cost = _granted(dataset, after, charge, norm, None)
+            _, cost = granted_by_one(dataset, after, charge, norm, None)
             after.pay(cost, dataset.at_orders(after, dataset.steps))
             charged += after.spent != before.spent
             raised += after.rungs != before.rungs
@@ -304,16 +300,18 @@ class Charges(Held):
                 granted.append(None)
                 refused.append(0)
                 continue
-            offers = [
-                _granted(dataset, account, charge, norm, witness.get(position))
-                for dataset, account in zip(chain, accounts, strict=True)
-            ]
-            refusing = [number for number, (grant, _) in enumerate(offers) if grant is None]
-            granted.append(None if refusing else offers[0][0])
-            refused += refusing[:1]
-            for dataset, (_, cost) in zip(chain, offers, strict=True):
-                is_free = refusing and len(chain) > 1
-                self._book(place, dataset, user, (0,) * len(cost) if is_free else cost)
+            if len(chain) > 1:
+                grant, refusing, costs = granted_by_all(
+                    chain, accounts, charge, norm, witness.get(position)
+                )
+                refused += refusing[:1]
+            else:
+                grant, cost = granted_by_one(*chain, *accounts, charge, norm, witness.get(position))
+                costs = [cost]
+                refused += [0] * (grant is None)
+            granted.append(grant)
+            for dataset, cost in zip(chain, costs, strict=True):
+                self._book(place, dataset, user, cost)
         return granted, refused
 
     def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
@@ -363,10 +361,15 @@ def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
     _check_unsampled(dataset, charge)
 
 
+def _check_clipped(chain: Sequence[Dataset], charge: Mapping[str, Any]) -> None:
+    """The dataset that is charged says whether norms are clipped, and then they are Gaussian."""
+    gaussian = charge["mechanism"] in ("gaussian", "poisson-gaussian")
+    if chain[0].policy["on_exhaustion"] == "clip" and not gaussian:
+        raise Rejection("invalid-mechanism")
+
+
 def _check_unsampled(dataset: Dataset, charge: Mapping[str, Any]) -> None:
     if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
-        raise Rejection("invalid-mechanism")
-    if dataset.policy["on_exhaustion"] == "clip" and charge["mechanism"] != "gaussian":
         raise Rejection("invalid-mechanism")
     if dataset.measure == "pure-dp" and charge["mechanism"] == "gaussian":
         raise Rejection("invalid-mechanism")
@@ -383,25 +386,6 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         raise Rejection("invalid-mechanism")
 
 
-def _granted(
-    dataset: Dataset,
-    account: Account,
-    charge: Mapping[str, Any],
-    norm: float,
-    witness: float | None,
-) -> tuple[float | None, Cost]:
-    """The norm that a user is granted, None for who is left out, and what is charged for it."""
-    cost = dataset.cost(charge, norm)
-    dataset.bind(account, cost)
-    left, cost = dataset.left(account), dataset.at_orders(account, cost)
-    grant: float | None = norm
-    if any(units > rest for units, rest in zip(cost, left, strict=True)):
-        grant, cost = None, (0,) * len(left)
-        if dataset.policy["on_exhaustion"] == "clip" and all(left):
-            grant, cost = _clip(dataset, account, charge, witness)
-    return grant, cost
-
-
 def _may_write(chain: Sequence[Dataset], users: list[User]) -> int:
     """The documented count of what a charge of these users may make a worker write."""
     total = 0
@@ -414,21 +398,3 @@ def _may_write(chain: Sequence[Dataset], users: list[User]) -> int:
 
 def _string_bytes(users: list[User]) -> int:
     return sum(len(user.encode()) for user in users if isinstance(user, str))
-
-
-def _clip(
-    dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
-) -> tuple[float | None, Cost]:
-    """What budget-aware clipping charges; checks that the granted norm is in the range."""
-    left = dataset.left(account)
-    orders = [Fraction(order) for order in dataset.at_orders(account, dataset.orders or (1,))]
-    payable = [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
-    tightest = payable.index(min(payable))
-    exact = exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
-    assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
-    assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
-        f"a granted norm of {grant} wastes more than documented of {left}"
-    )
-    cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
-    cost[tightest] = left[tightest]
-    return grant, tuple(cost)

@@ -138,8 +138,12 @@ POLICY = {
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
     ),
     "allow": _is_allow,
+    "own_exhaustion": lambda value: value is NOT_GIVEN or value is True,
 }
-_POLICY_SINCE = {"user_ids": 2, "own_order": 3, "within": 3, "pseudonyms": 3, "allow": 3}
+_POLICY_SINCE = {
+    "user_ids": 2,
+    **dict.fromkeys(("own_order", "within", "pseudonyms", "allow", "own_exhaustion"), 3),
+}
 
 
 def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
@@ -296,6 +300,7 @@ _DEFAULTS = {
     "within": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,
+    "own_exhaustion": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,

@@ -646,6 +646,16 @@ def _table() -> dict[str, BadInput]:
         "invalid-policy",
         lambda lane: lane.policy(v=3, within=lane.dataset, allow={"charge": ["a"]}),
     )
+    add(
+        "policy: one within another clips, and does not say that its own word counts",
+        "invalid-policy",
+        lambda lane: lane.policy(v=3, within=lane.dataset, on_exhaustion="clip"),
+    )
+    add(
+        "policy: its own word counts, and there is no other",
+        "invalid-policy",
+        lambda lane: lane.policy(v=3, own_exhaustion=True),
+    )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)
     for name, (reason, value) in GARBAGE.items():

@@ -144,9 +144,8 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        unsaid = dict.fromkeys(
-            ("user_ids", "own_order", "within", "pseudonyms", "allow"), NOT_GIVEN
-        )
+        later = "user_ids", "own_order", "within", "pseudonyms", "allow", "own_exhaustion"
+        unsaid = dict.fromkeys(later, NOT_GIVEN)
         assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())
         counts = summary.datasets[name]

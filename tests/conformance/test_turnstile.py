@@ -666,8 +666,44 @@ def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
         turnstile.withdraw_dataset(f"{name}-outer")
     turnstile.withdraw_dataset(name)
     turnstile.withdraw_dataset(f"{name}-outer")
-    with pytest.raises(InvalidRequest, match="halts"):
-        turnstile.create_dataset(name, budget=1.0, on_exhaustion="clip", within=f"{name}-outer")
+
+
+def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_for(
+    turnstile: Turnstile, name: str
+) -> None:
+    person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
+    turnstile.create_dataset(person, budget=0.125)
+    made = turnstile.create_dataset(
+        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+    )
+    assert (made.within, made.on_exhaustion) == (person, "clip")
+    assert made == turnstile.create_dataset(
+        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+    )
+    turnstile.create_dataset(news, budget=1.0, within=ads)  # which halts, whatever ads does
+    run = turnstile.run(ads, "r")
+    decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
+    assert decided.admitted.all()
+    assert decided.granted == pytest.approx([0.5, 0.25])
+    assert decided.exhausted.tolist() == [True, False]
+    assert run.charge([1], [0.1], noise_stddev=1.0).halted.all()
+    roster = turnstile.run(ads, "s").enrol([3, 4], clip_norm=1.0, levels=8)
+    assert roster.charge(noise_stddev=1.0).clip_norms.tolist() == [0.5, 0.5]
+    assert roster.charge(noise_stddev=1.0).halted.tolist() == [0, 1]  # positions
+    assert turnstile.run(news, "r").charge([5], [1.0], noise_stddev=1.0).halted.all()
+    refused = {
+        (halt.dataset, halt.user): halt.refused_by
+        for dataset in (ads, news)
+        for halt in turnstile.halts(dataset, follow=False)
+    }
+    assert refused == {(ads, 1): person, (ads, 3): person, (ads, 4): person, (news, 5): person}
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(ads, measure="gdp", budget=1.0, within=person)
+    turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
+    with pytest.raises(RequestRejected, match="gaussian"):
+        turnstile.create_dataset(
+            f"{name}-new", budget=1.0, within=f"{name}-pure", on_exhaustion="clip"
+        )
 
 
 @pytest.mark.parametrize("measure", ["pure-dp", "zcdp", "gdp"])

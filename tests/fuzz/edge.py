@@ -109,10 +109,13 @@ class Fuzz:
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
         log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", v=3, **orders)
         log.create("within", budget=5.0, within="own", v=3)
+        clips = {"on_exhaustion": "clip", "own_exhaustion": True}
+        log.create("clips", budget=4.0, within="within", v=3, **clips)
         log.create("old", v=1)
         for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r", v=2)
-        log.open(dataset="within", run="r", v=3)
+        for dataset in ("within", "clips"):
+            log.open(dataset=dataset, run="r", v=3)
         for dataset in ("a", "b", "within"):
             log.open(dataset=dataset, run="apart", v=3, min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)

@@ -12,7 +12,7 @@ from tests.audit.auditor_rosters import tariff_digest
 from tests.keys import public_key, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
 
-DATASETS = ["a", "b", "c", "own", "within", "old", "guarded", "nobody-created-this"]
+DATASETS = ["a", "b", "c", "own", "within", "clips", "old", "guarded", "nobody-created-this"]
 SIGNERS = ["alice", "mary", "cora", "eve", None]
 """Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
 ALLOW = {"charge": ["alice"], "manage": ["mary"]}
@@ -76,6 +76,9 @@ class Records:
                 del record["policy"]["user_ids"]
             if rng.random() < 0.3:
                 record["policy"]["within"] = rng.choice(DATASETS)
+                record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
+                if rng.random() < 0.5:
+                    record["policy"]["own_exhaustion"] = True
             if rng.random() < 0.2:
                 record["policy"]["allow"] = ALLOW
         elif kind in ("bind-operator", "register-principal"):

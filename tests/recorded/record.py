@@ -299,7 +299,16 @@ def make_nested(seed: int) -> Log:
         log.enrol(users[: 10 + int(rng.integers(20))], dataset=name, run="by-roster")
     log.withdraw("person")
     log.open(dataset="ads", run="by-norms", v=2)
-    for _ in range(250):
+    _charge_all(log, users, rng)
+    log.audit()
+    return log
+
+
+def _charge_all(
+    log: RosterLog, users: list[Any], rng: np.random.Generator, steps: int = 250
+) -> None:
+    """Steps of both runs of every dataset, in any order."""
+    for _ in range(steps):
         name, by_roster = str(rng.choice(list(NESTED))), bool(rng.integers(2))
         run = "by-roster" if by_roster else "by-norms"
         state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
@@ -318,6 +327,34 @@ def make_nested(seed: int) -> Log:
             about |= {"scale": scale, "positions": rows, "levels": levels}
             log.units[run] = log.ledger.rosters[name, run].units
             log.step(step, units, members=members, **about)
+
+
+CLIPPED: dict[str, dict[str, Any]] = {
+    "person": {"on_exhaustion": "clip"},
+    "ads": {"own_exhaustion": True},
+    "search": {"on_exhaustion": "clip", "own_exhaustion": True},
+    "tuning": {"on_exhaustion": "clip", "own_exhaustion": True},
+}
+
+
+def make_clipped(seed: int) -> Log:
+    """The same datasets, most of which clip; and what is refused as it was before they could."""
+    rng = np.random.default_rng(900 + seed)
+    log = RosterLog(partitions=3, partition=1)
+    ids: list[Any] = [*range(60), *(f"user-{i}" for i in range(60))]
+    users = [u for u, p in zip(ids, partitions_of(ids, 3), strict=True) if p == 1]
+    for name, policy in NESTED.items():
+        fields = {**policy, **CLIPPED[name]}
+        log.create(name, **{**fields, "own_exhaustion": UNSET if "within" in policy else True})
+        log.create(name, **fields)
+        for run in ("by-roster", "by-norms"):
+            log.open(dataset=name, run=run, attempt=0, request="first")
+        log.enrol(users[: 10 + int(rng.integers(20))], dataset=name, run="by-roster")
+    log.charge(0, users[:3], [0.1] * 3, dataset="search", run="by-norms", mechanism="laplace")
+    log.charge(0, users[:3], [0.1] * 3, dataset="ads", run="by-norms", mechanism="laplace")
+    _charge_all(log, users, rng, 120)
+    log.send(Forget(v=3, request="f", user=users[0], dataset="tuning"))
+    _charge_all(log, users, rng, 120)
     log.audit()
     return log
 
@@ -628,6 +665,7 @@ MAKERS = {
     "second": make_second,
     "third": make_third,
     "nested": make_nested,
+    "clipped": make_clipped,
     "separated": make_separated,
     "forgotten": make_forgotten,
     "closed": make_closed,

@@ -90,6 +90,12 @@ def test_the_nested_recordings_hold_datasets_within_others():
     }
 
 
+def test_the_clipped_recordings_hold_datasets_within_others_that_clip():
+    types, reasons = kinds_in("clipped")
+    assert types >= {(kind, 3) for kind in ("nested-decision", "decision", "halted", "forgotten")}
+    assert reasons >= {Reason.INVALID_POLICY, Reason.INVALID_MECHANISM}
+
+
 def test_the_separated_recordings_hold_runs_that_keep_participations_apart():
     types, reasons = kinds_in("separated")
     assert types >= {(kind, 3) for kind in ("separated-decision", "nested-decision", "decision")}

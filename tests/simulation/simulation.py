@@ -54,6 +54,7 @@ class Simulation:
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._apart = Random(f"separations of {seed}")
         self._ahead = Random(f"charged ahead in {seed}")
+        self._clips_within = Random(f"clips within others in {seed}").random() < 0.5
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.signing: Signing | None = None
@@ -138,7 +139,7 @@ class Simulation:
         for policy in policies:
             if outer is not None:
                 policy |= {"within": outer.dataset, "user_ids": None}
-            if outer is not None or dataset == "all":
+            if (outer is not None or dataset == "all") and not self._clips_within:
                 policy["on_exhaustion"] = "halt"
         return Plan(dataset, users, policies, outer)
 

@@ -63,6 +63,9 @@ def test_nothing_is_wrong_whatever_happens(first: int) -> None:
         ("moved-datasets-charged", 9),
         ("keys-of-now-moved", 40030),
         ("levels-charged-twice", 52),
+        ("outer-grants-not-taken", 58),
+        ("charged-for-what-each-grants-alone", 41),
+        ("outer-levels-not-asked", 18),
     ],
 )
 def test_a_guarantee_that_is_taken_out_is_missed(name: str, first: int) -> None:

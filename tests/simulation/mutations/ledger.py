@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from accounting.rules import standing
 from streams.ledger import (
     access,
     accounts,
@@ -20,6 +21,7 @@ from streams.ledger import (
     ledger,
     lifecycle,
     moving,
+    rule,
     runs,
     tracked,
 )
@@ -45,11 +47,47 @@ def repeated_step_charged_again() -> Patches:
 def outer_budgets_not_asked() -> Patches:
     """A charge by norms is admitted where the budget of its own dataset is large enough."""
 
-    def allowed(self: Any, plans: Any) -> Any:
-        admits = self.own.admits(plans[0])
-        return admits, np.zeros(len(admits), dtype=np.uint8)
+    def granted(self: Any, plans: Any) -> Any:
+        grants = self.own.grants(plans[0])
+        return grants, np.zeros(len(grants), dtype=np.uint8)
 
-    yield replaced(budgets.Budgets, "_allowed", allowed)
+    yield replaced(budgets.Budgets, "_granted", granted)
+
+
+@mutation
+def outer_grants_not_taken() -> Patches:
+    """Whoever all budgets admit is granted what that of the dataset itself has room for."""
+    real = budgets.Budgets._granted
+
+    def granted(self: Any, plans: Any) -> Any:
+        grants, refused = real(self, plans)
+        return np.where(grants > 0, self.own.grants(plans[0]), grants), refused
+
+    yield replaced(budgets.Budgets, "_granted", granted)
+
+
+@mutation
+def charged_for_what_each_grants_alone() -> Patches:
+    """Each budget is charged for the norm that it would grant if there were no other."""
+
+    def charges(self: Any, spent: Any, order: Any, mechanism: Any, norms: Any, granted: Any) -> Any:
+        return self._grants(spent, order, mechanism, norms)[1]
+
+    yield replaced(rule.Rule, "_charges", charges)
+
+
+@mutation
+def outer_levels_not_asked() -> Patches:
+    """A member of a roster is granted the level that the budget of the dataset itself can pay."""
+    real = standing.grant
+
+    def grant(seats: Any, asked: Any, *, clip: bool) -> Any:
+        granted, refused_by = real(seats[:1] if clip else seats, asked, clip=clip)
+        for seat in seats[1:] if clip else []:
+            seat.ask_for(np.arange(asked.size), granted)
+        return granted, refused_by
+
+    yield replaced(standing, "grant", grant)
 
 
 @mutation

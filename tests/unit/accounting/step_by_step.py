@@ -122,6 +122,7 @@ class Roll:
                 ]
 
             granted, refused_by = asked, refusers(asked)
+            nothing = refusers(1)  # of these accounts alone nothing would be granted
             if refused_by:
                 granted = 0
                 while self.clip and not refusers(granted + 1):
@@ -135,7 +136,7 @@ class Roll:
             halted = granted == 0 and asked > 0
             if halted and not self.halted[position]:
                 news["halted"].append(position)
-                news["refused_by"].append(refused_by[0])
+                news["refused_by"].append(nothing[0] if self.clip else refused_by[0])
             if self.halted[position] and not halted:
                 news["readmitted"].append(position)
             exhausted = any(

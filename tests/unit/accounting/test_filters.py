@@ -339,6 +339,90 @@ def test_granted_norm_fits_every_order_and_spends_the_tightest(
     np.testing.assert_array_equal(new_state, state + charged)
 
 
+def least_granted(
+    rules: list[BudgetFilter], states: list[np.ndarray], scale: float, norms: list[float]
+) -> np.ndarray:
+    """What several filters grant together."""
+    grants = [
+        rule.grant_units(state, Gaussian(scale), norms)[1]
+        for rule, state in zip(rules, states, strict=True)
+    ]
+    return np.min(grants, axis=0)
+
+
+@given(
+    norms=st.lists(exact.usual_norm | st.just(0.0), min_size=1, max_size=5),
+    scale=exact.usual_scale,
+    chosen=st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3),
+    data=st.data(),
+)
+def test_the_least_of_what_several_filters_grant_fits_all_of_them_and_spends_one(
+    norms: list[float], scale: float, chosen: list[BudgetFilter], data: st.DataObject
+) -> None:
+    spent = [
+        [data.draw(st.integers(0, end) | st.just(max(0, end - 3))) for end in limits(rule)]
+        for rule in chosen
+    ]
+    states = [
+        np.array(s * len(norms)).reshape(rule.initial_state(len(norms)).shape)
+        for rule, s in zip(chosen, spent, strict=True)
+    ]
+    granted = least_granted(chosen, states, scale, norms)
+    charges = [
+        rule.charge_granted(state, Gaussian(scale), norms, granted)
+        for rule, state in zip(chosen, states, strict=True)
+    ]
+    ended = np.zeros(len(norms), dtype=np.bool_)
+    for rule, state, charge in zip(chosen, states, charges, strict=True):
+        assert (state + charge <= limits(rule)).all()
+        assert (charge >= rule.charge_units(Gaussian(scale), granted)).all()
+        ended |= rule.exhausted(state + charge)
+        assert not charge[granted == 0].any()
+        in_full = granted == norms
+        full = rule.charge_units(Gaussian(scale), norms)
+        np.testing.assert_array_equal(charge[in_full], full[in_full])
+    clipped = (granted > 0) & (granted < norms)
+    assert ended[clipped].all()
+    if any(rule.budget_rests for rule in chosen):
+        return  # which pay for a step that is admitted, and for nothing that is granted
+    larger = np.where(clipped, granted * (1 + 2.0**-40), granted)
+    for place in np.flatnonzero(clipped & (larger <= norms)):
+        assert not all(
+            can_pay(rule, state[[place]], scale, norms[place], larger[place])
+            for rule, state in zip(chosen, states, strict=True)
+        )
+
+
+def can_pay(
+    rule: BudgetFilter, state: np.ndarray, scale: float, norm: float, granted: float
+) -> bool:
+    try:
+        rule.charge_granted(state, Gaussian(scale), [norm], [granted])
+    except InvalidInput:
+        return False
+    return True
+
+
+@every_filter
+def test_who_is_granted_by_one_filter_alone_is_charged_what_it_charges(rule: BudgetFilter) -> None:
+    state = rule.initial_state(4)
+    for norms in ([0.0, 0.5, 1.0, 5.0], [1.0, 0.25, 8.0, 0.25]):
+        after, granted, charged = rule.grant_units(state, Gaussian(2.0), norms)
+        together = rule.charge_granted(state, Gaussian(2.0), norms, granted)
+        np.testing.assert_array_equal(together, charged)
+        state = after
+
+
+@every_filter
+def test_what_no_filter_grants_is_not_charged(rule: BudgetFilter) -> None:
+    state, step = rule.initial_state(2), Gaussian(4.0)
+    for granted in ([1.5, 0.0], [1e9, 1.0], [1.0], [[1.0, 1.0]], [math.nan, 1.0], [-1.0, 1.0]):
+        with pytest.raises(InvalidInput):
+            rule.charge_granted(state, step, [1.0, 1.0], granted)
+    with pytest.raises(InvalidInput, match="granted"):
+        rule.charge_granted(state, step, [1e9, 1.0], [1e9, 1.0])
+
+
 @every_filter
 def test_user_with_nothing_left_is_granted_zero_and_charged_zero(rule: BudgetFilter) -> None:
     full = np.array(limits(rule)).reshape(rule.initial_state(1).shape)

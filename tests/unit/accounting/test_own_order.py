@@ -109,6 +109,28 @@ def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, c
     ]
 
 
+def test_what_several_filters_grant_is_charged_at_the_own_order() -> None:
+    orders, budgets = [2.0, 5.5, 16.0], [2**44, 2**45, 2**46]
+    rule, step = OwnOrderFilter.from_units(orders, budgets), Gaussian(1.0)
+    rng = np.random.default_rng(4)
+    order = rng.integers(0, 3, 200).astype(np.uint8)
+    spent = (np.array(budgets)[order] * rng.choice([0.0, 0.5, 0.97, 1.0], 200)).astype(np.int64)
+    norms = rng.uniform(0.0, 2.0, 200)
+    _, alone, charged_alone = rule.grant_units(spent, order, step, norms)
+    granted = np.where(rng.random(200) < 0.5, alone, alone * rng.uniform(0.0, 1.0, 200))
+    charged = rule.charge_granted(spent, order, step, norms, granted)
+    assert (charged == charged_alone)[granted == alone].all()
+    for user, index in enumerate(order.tolist()):
+        single = RenyiFilter.from_units([orders[index]], [budgets[index]])
+        state, one = spent[user : user + 1, np.newaxis], slice(user, user + 1)
+        expected = single.charge_granted(state, step, norms[one], granted[one])
+        assert charged[user] == expected[0, 0]
+    with pytest.raises(InvalidInput, match="granted"):
+        rule.charge_granted(spent, order, step, norms, granted[:-1])
+    with pytest.raises(InvalidInput, match="granted"):
+        rule.charge_granted(spent, order, step, norms, norms + 1.0)
+
+
 @given(st.data())
 def test_no_sequence_of_charges_spends_more_than_the_budget_of_the_own_order(
     data: st.DataObject,

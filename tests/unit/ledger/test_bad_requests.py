@@ -289,7 +289,7 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
 def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
     record = good("create-dataset", v)
     policy = record["policy"]
-    for field in [*policy, "user_ids", "allow", "unknown"]:
+    for field in [*policy, "user_ids", "allow", "own_exhaustion", "unknown"]:
         without = {name: value for name, value in policy.items() if name != field}
         for other in [*({**policy, field: value} for value in VALUES), without]:
             judge.refuses(sealed("create-dataset", encoded({**record, "policy": other})))
@@ -331,6 +331,7 @@ FEATURES = [
     ("bind-operator", {}, 3),
     ("register-principal", {}, 3),
     ("create-dataset", {"policy": {**POLICY, "allow": {}}}, 3),
+    ("create-dataset", {"policy": {**POLICY, "own_exhaustion": True}}, 3),
     ("signed", {}, 3),
 ]
 OLDER = [(*row, v) for row in FEATURES for v in range(row[-1])]

@@ -269,7 +269,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
     st.randoms(use_true_random=False),
 )
 def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happenings, rng):
-    scenario = test_nested.Scenario()
+    scenario = test_nested.Scenario(clipping=rng.random() < 0.5)
     for kind, *what in happenings:
         if kind == "forget":
             forget(scenario.log, what[1], what[0])

@@ -29,16 +29,21 @@ DATASETS = {
     "tuning": {"measure": "zcdp", "budget": 0.15, "within": "ads"},
 }
 """A tree: what is charged to tuning counts for ads and person, too."""
+CLIPS = {"on_exhaustion": "clip", "own_exhaustion": True}
+CLIPPING = {"ads": {"own_exhaustion": True}, "search": CLIPS, "tuning": CLIPS}
+"""The same tree, where the outermost clips, ads halts within it, and the others clip."""
 RUNS = {"p": "person", "a": "ads", "s": "search", "t": "tuning", "u": "tuning"}
 USERS = [0, 1, 5, "Zoë", 2**63 - 1, "5", -3, "x"]
 
 
-def nested(**outermost) -> RosterLog:
+def nested(clipping: bool = False, **outermost) -> RosterLog:
     """A log of these datasets, with a run of each."""
     log = RosterLog()
+    if clipping:
+        outermost |= {"on_exhaustion": "clip"}
     for name, policy in DATASETS.items():
         fields = policy if "within" in policy else {**policy, "user_ids": "mixed", **outermost}
-        log.create(name, **fields)
+        log.create(name, **fields | (CLIPPING.get(name, {}) if clipping else {}))
     for run, dataset in RUNS.items():
         log.open(dataset, run)
     return log
@@ -104,6 +109,13 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
         (Reason.INVALID_POLICY, {"within": "new"}),
         (Reason.INVALID_POLICY, {"within": "plain", "on_exhaustion": "clip"}),
         (Reason.INVALID_POLICY, {"within": "clipping"}),
+        (Reason.INVALID_POLICY, {"within": "clipping", "on_exhaustion": "clip"}),
+        (Reason.INVALID_POLICY, {"within": "around-clipping"}),
+        (Reason.INVALID_POLICY, {"own_exhaustion": True}),
+        (Reason.INVALID_POLICY, {"own_exhaustion": True, "on_exhaustion": "clip"}),
+        (Reason.INVALID_POLICY, {"within": "pure", **CLIPS}),
+        (Reason.MALFORMED, {"own_exhaustion": True, "v": 2}),
+        (Reason.MALFORMED, {"own_exhaustion": False, "within": "plain"}),
         (Reason.INVALID_POLICY, {"within": "old"}),
         (Reason.INVALID_POLICY, {"within": "plain", "user_ids": "string"}),
         (Reason.INVALID_POLICY, {"within": f"depth{MAX_BUDGETS}"}),
@@ -117,6 +129,8 @@ def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fi
     log.create("old", v=1)
     log.create("plain", user_ids="integer")
     log.create("clipping", on_exhaustion="clip")
+    log.create("around-clipping", within="clipping", own_exhaustion=True)
+    log.create("pure", measure="pure-dp")
     log.create("depth1")
     for depth in range(2, MAX_BUDGETS + 1):
         log.create(f"depth{depth}", within=f"depth{depth - 1}")
@@ -241,8 +255,8 @@ OPERATIONS = st.one_of(
 class Scenario:
     """Whatever happens to the runs of all these datasets; most of it is applied."""
 
-    def __init__(self) -> None:
-        self.log = nested()
+    def __init__(self, clipping: bool) -> None:
+        self.log = nested(clipping)
         self.pages: dict[str, bytes] = {}
         for run, dataset in RUNS.items():
             self.log.enrol(USERS[2:5], dataset=dataset, run=run)
@@ -285,9 +299,11 @@ class Scenario:
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.lists(OPERATIONS, max_size=16))
-def test_ledger_and_auditor_agree_about_whatever_happens_to_a_tree_of_datasets(happenings):
-    scenario = Scenario()
+@given(st.lists(OPERATIONS, max_size=16), st.booleans())
+def test_ledger_and_auditor_agree_about_whatever_happens_to_a_tree_of_datasets(
+    happenings, clipping
+):
+    scenario = Scenario(clipping)
     for happening in happenings:
         scenario.happen(*happening)
     scenario.log.audit()
@@ -297,7 +313,7 @@ def test_ledger_and_auditor_agree_about_whatever_happens_to_a_tree_of_datasets(h
 @given(st.lists(OPERATIONS, min_size=1, max_size=8), st.data())
 def test_a_new_owner_goes_on_as_the_old_one_would(happenings, data):
     """From changes alone, wherever the old one has stopped."""
-    scenario = Scenario()
+    scenario = Scenario(data.draw(st.booleans()))
     for happening in happenings:
         scenario.happen(*happening)
         if data.draw(st.booleans()):

@@ -247,6 +247,12 @@ def test_it_is_the_separation_filter_of_accounting(separation, steps):
 POLICIES = {
     "zcdp": {"budget": 0.2},
     "clip": {"budget": 0.2, "on_exhaustion": "clip"},
+    "clip within another": {
+        "budget": 0.2,
+        "on_exhaustion": "clip",
+        "within": "outer",
+        "own_exhaustion": True,
+    },
     "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.2, 1.0]},
     "own order": {
         "measure": "renyi",
@@ -278,6 +284,8 @@ OPERATIONS = st.one_of(
 def whatever_happens(policy: str, operations: list[tuple[Any, ...]]) -> RosterLog:
     """Runs of several separations over the same users."""
     log = RosterLog()
+    if "within" in POLICIES[policy]:
+        log.create("outer", measure="gdp", budget=0.3, user_ids="mixed")
     log.create(user_ids="mixed", **POLICIES[policy])
     for run, separation in {"two": 2, "three": 3, "seven": 7, "plain": UNSET}.items():
         log.open(run=run, min_separation=separation)

@@ -88,6 +88,29 @@ def test_a_norm_that_was_clipped_is_told_with_what_was_granted() -> None:
     assert clipped.budgets[0].left == [0.0]
 
 
+def test_a_norm_that_an_outer_budget_clipped_is_told_with_what_both_paid() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("person", budget=0.125)
+    turnstile.create_dataset("d", budget=0.5, within="person", on_exhaustion="clip")
+    run = turnstile.run("d", "r")
+    for _ in range(2):
+        run.charge([7], [3.0], noise_stddev=4.0)
+    clipped, refused = told(archived, 7)
+    assert (clipped.what, refused.what) == ("clipped", "refused")
+    assert clipped.granted == pytest.approx(2.0)
+    own, person = clipped.budgets
+    assert (own.cost, person.cost) == ([0.125], [0.125])
+    assert (own.left, person.left) == ([0.375], [0.0])
+    assert [share.cost for share in refused.budgets] == [[0.0], [0.0]]
+    assert refused.refused_by == "person"
+    roster = turnstile.run("d", "s").enrol([8], clip_norm=4.0, levels=8)
+    for _ in range(2):
+        roster.charge(noise_stddev=4.0)
+    _, first, second = told(archived, 8)
+    assert (first.what, first.granted, second.what) == ("clipped", 2.0, "refused")
+    assert second.refused_by == "person"
+
+
 def test_who_came_too_soon_is_told_so() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", budget=0.1)

@@ -48,6 +48,11 @@ FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
         "innermost": {"measure": "renyi", "epsilon": 0.5, "delta": 1e-5, "within": "inner"},
         "beside": {"budget": 0.4, "within": "d", "odometer_step": 0.01},
     },
+    "nested and clipping": {
+        "d": {"budget": 0.6, "on_exhaustion": "clip"},
+        "inner": {"measure": "gdp", "budget": 0.5, "within": "d"},
+        "innermost": {"budget": 0.3, "on_exhaustion": "clip", "within": "inner"},
+    },
 }
 
 

@@ -1,0 +1,118 @@
+"""What one user is granted of a step that comes with norms, and what is charged for it.
+
+One thing is taken from the decisions: the norm that budget-aware clipping granted, a square root
+for which the documents give a range. The auditor checks the range and charges by the norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tests.audit.auditor_accounts import Account, Dataset, exact_cost
+from tests.audit.auditor_rosters import Cost
+
+_SHORTFALL = Fraction(1, 2**49)
+
+
+def granted_by_one(
+    dataset: Dataset,
+    account: Account,
+    charge: Mapping[str, Any],
+    norm: float,
+    witness: float | None,
+) -> tuple[float | None, Cost]:
+    """The norm that a user is granted, None for who is left out, and what is charged for it."""
+    cost = dataset.cost(charge, norm)
+    dataset.bind(account, cost)
+    left, cost = dataset.left(account), dataset.at_orders(account, cost)
+    grant: float | None = norm
+    if any(units > rest for units, rest in zip(cost, left, strict=True)):
+        grant, cost = None, (0,) * len(left)
+        if dataset.policy["on_exhaustion"] == "clip" and all(left):
+            grant, cost = _clip(dataset, account, charge, witness)
+    return grant, cost
+
+
+def granted_by_all(
+    chain: Sequence[Dataset],
+    accounts: Sequence[Account],
+    charge: Mapping[str, Any],
+    norm: float,
+    witness: float | None,
+) -> tuple[float | None, list[int], list[Cost]]:
+    """The norm that budgets within one another grant a user, None for who is left out; those that
+    would grant nothing; and what each of them charges.
+    """
+    lasting = []  # of each budget: what it can pay of the step
+    for dataset, account in zip(chain, accounts, strict=True):
+        dataset.bind(account, dataset.cost(charge, norm))
+        lasting.append(_payable(dataset, account))
+    costs = _costs_at(chain, accounts, charge, norm)
+    lefts = [dataset.left(account) for dataset, account in zip(chain, accounts, strict=True)]
+    short = [
+        number
+        for number, (cost, left) in enumerate(zip(costs, lefts, strict=True))
+        if any(units > rest for units, rest in zip(cost, left, strict=True))
+    ]
+    if not short:
+        return norm, [], costs
+    refusing = short
+    if chain[0].policy["on_exhaustion"] == "clip":
+        refusing = [number for number in short if not min(lasting[number])]
+    if refusing:
+        assert witness is None, f"a norm of {witness} is granted where a budget has nothing for it"
+        return None, refusing, [(0,) * len(cost) for cost in costs]
+    assert witness is not None, "nobody is granted what all budgets can pay for"
+    assert 0 < witness < norm
+    exact = [
+        exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), witness)
+        for dataset in chain
+    ]
+    ends = [min(payable) for payable in lasting]
+    pairs = list(zip(exact, ends, strict=True))
+    assert all(cost <= end for cost, end in pairs), f"{witness} costs more than is left of {ends}"
+    assert any(exact[n] >= ends[n] * (1 - _SHORTFALL) ** 2 for n in short), (
+        f"a granted norm of {witness} wastes more than documented of {ends}"
+    )
+    costs = _costs_at(chain, accounts, charge, witness)
+    for number, left in enumerate(lefts):
+        if ends[number] - math.ceil(exact[number]) <= ends[number] // 2**48:
+            spent_to_the_end, at = list(costs[number]), lasting[number].index(ends[number])
+            spent_to_the_end[at] = left[at]
+            costs[number] = tuple(spent_to_the_end)
+    return witness, [], costs
+
+
+def _clip(
+    dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
+) -> tuple[float | None, Cost]:
+    """What budget-aware clipping charges; checks that the granted norm is in the range."""
+    left, payable = dataset.left(account), _payable(dataset, account)
+    tightest = payable.index(min(payable))
+    exact = exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
+    assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
+    assert exact >= payable[tightest] * (1 - _SHORTFALL) ** 2, (
+        f"a granted norm of {grant} wastes more than documented of {left}"
+    )
+    cost = list(dataset.at_orders(account, dataset.cost(charge, grant or 0.0)))
+    cost[tightest] = left[tightest]
+    return grant, tuple(cost)
+
+
+def _costs_at(
+    chain: Sequence[Dataset], accounts: Sequence[Account], charge: Mapping[str, Any], norm: float
+) -> list[Cost]:
+    return [
+        dataset.at_orders(account, dataset.cost(charge, norm))
+        for dataset, account in zip(chain, accounts, strict=True)
+    ]
+
+
+def _payable(dataset: Dataset, account: Account) -> list[int]:
+    """What is left at each order, as units of the step at order 1, rounded down."""
+    orders = [Fraction(order) for order in dataset.at_orders(account, dataset.orders or (1,))]
+    left = dataset.left(account)
+    return [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]
