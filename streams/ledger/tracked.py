@@ -20,6 +20,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from streams.ledger.columns import UnknownState
 from streams.schemas import encode
 
 Value = TypeVar("Value")
@@ -78,10 +79,17 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         return changes
 
     def put_back(self, name: str, packed: bytes) -> None:
-        """Set an entry to what was stored under its name, or delete it."""
+        """Set an entry to what was stored under its name, or delete it.
+
+        Raises:
+            UnknownState: a later release wrote it: it has fields, or values, that are not known.
+        """
         address = _address(name)
         if packed != _GONE:
-            self[address] = msgspec.msgpack.decode(packed, type=self._value_type)
+            try:
+                self[address] = msgspec.msgpack.decode(packed, type=self._value_type)
+            except msgspec.ValidationError as error:
+                raise UnknownState(f"an entry {name!r} that is none here ({error})") from error
         elif address in self._values:
             del self[address]
         else:

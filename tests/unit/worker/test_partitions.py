@@ -205,6 +205,13 @@ def let_a_later_release_write_a_change(cluster):
     kept.meta |= {"changes": "1", "since": "0"}
 
 
+def let_a_later_release_write_a_field(cluster):
+    kept, policy = cluster.store.contents(0), {"dataset": "d", "invention": 1}
+    later = Changes({"policy:d": Raw(encode(policy))}, [])
+    kept.changes = pack_change(0, 4, encode(later))
+    kept.meta |= {"changes": "1", "since": "0"}
+
+
 def lose_the_key_of_names(cluster):
     kept = cluster.store.contents(0)
     names = Changes({"erasure:0123456789abcdef": Raw(encode(0))}, [])
@@ -216,6 +223,7 @@ STOPS = {
     let_another_release_write: StopReason.OTHER_LAYOUT,
     let_a_later_release_write_a_page: StopReason.OTHER_LAYOUT,
     let_a_later_release_write_a_change: StopReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_field: StopReason.OTHER_LAYOUT,
     lose_changes: StopReason.DAMAGED,
     lose_the_key_of_names: StopReason.ERASURE_KEY,
     rename_a_parcel: StopReason.DAMAGED,
