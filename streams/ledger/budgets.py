@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput
-from streams.ledger.accounts import Accounts, Plan, Raised, Sought
+from streams.ledger.accounts import Accounts, Plan
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
 from streams.ledger.forgotten import which_forgotten
+from streams.ledger.kept_accounts import Raised, Sought
 from streams.schemas import Charge, Policy, User
 
 _NOBODY = np.empty(0, dtype=np.uint8)
