@@ -120,7 +120,7 @@ def _add_local(verbs: Any) -> None:
         type=whole(1, _MOST_REDIS_NODES),
         default=1,
         metavar="N",
-        help="(default 1); 3 are a Redis Cluster; with 6, one may be lost",
+        help="(default 1); 3 are a Redis Cluster; with 6, one may be lost; not with --secure",
     )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep the data here between runs")
     up.add_argument(

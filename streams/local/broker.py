@@ -87,6 +87,7 @@ class KafkaBroker(Server):
         directory: Path | str,
         *,
         port: int | None = None,
+        more_ports: Sequence[int] = (),
         heap: str = "512m",
         jvm_options: Sequence[str] = JVM_OPTIONS,
         settings: Mapping[str, str] | None = None,
@@ -100,6 +101,8 @@ class KafkaBroker(Server):
         Args:
             directory: keeps data and logs; used again, the broker has its topics again.
             port: for clients; a free one by default.
+            more_ports: beside that one, if others have to know them before it starts: that of the
+                controller first.
             heap: largest heap, as in ``-Xmx``.
             jvm_options: further options of the virtual machine.
             settings: broker settings on top of the defaults.
@@ -108,7 +111,7 @@ class KafkaBroker(Server):
             progress: called with a line of text while the jars are downloaded.
             hold: descriptors that stay open until the broker has ended.
         """
-        super().__init__(directory, port=port, hold=hold)
+        super().__init__(directory, port=port, more_ports=more_ports, hold=hold)
         self._data = self.directory / "kafka"
         self._heap = heap
         self._jvm_options = tuple(jvm_options)

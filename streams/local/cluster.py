@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 from streams.local.broker import JVM_OPTIONS, KafkaBroker, new_cluster_id
 from streams.local.errors import LocalStackError
@@ -30,6 +31,8 @@ class KafkaCluster:
     """
 
     name = "Kafka"
+    port_count: ClassVar[int] = KafkaBroker.port_count  # of each
+    brokers: Sequence[KafkaBroker]
 
     def __init__(
         self,
@@ -55,25 +58,27 @@ class KafkaCluster:
         if count < 2:
             raise LocalStackError(f"A cluster of {count} brokers is none: give 2 or more.")
         root = Path(directory).absolute()
-        numbers = range(1, count + 1)
-        clients, controllers = (dict(zip(numbers, free_ports(count), strict=True)) for _ in "ab")
-        while set(clients.values()) & set(controllers.values()):
-            controllers = dict(zip(numbers, free_ports(count), strict=True))
-        voters = ",".join(f"{n}@{LOOPBACK}:{port}" for n, port in controllers.items())
+        found = free_ports(count * self.port_count)
+        ports = {n: found[n - 1 :: count] for n in range(1, count + 1)}
+        voters = ",".join(
+            f"{n}@{LOOPBACK}:{controller}" for n, (_, controller, *_) in ports.items()
+        )
         known = next(root.glob("kafka-*/kafka/cluster.id"), None)
         cluster = known.read_text() if known else new_cluster_id()
         self.brokers = [
-            KafkaBroker(
+            self._new_broker(
+                number,
                 root / f"kafka-{number}",
-                port=clients[number],
+                port=own[0],
+                more_ports=own[1:],
                 heap=heap,
                 jvm_options=jvm_options,
-                settings=_settings(number, clients[number], controllers[number], voters, count),
+                settings=_settings(number, voters, count),
                 cluster=cluster,
                 progress=progress,
                 hold=hold,
             )
-            for number in numbers
+            for number, own in ports.items()
         ]
 
     @property
@@ -112,6 +117,9 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.check()
 
+    def _new_broker(self, number: int, directory: Path, **options: Any) -> KafkaBroker:
+        return KafkaBroker(directory, **options)
+
     def _all(self, work: Callable[[KafkaBroker], None]) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(work, self.brokers))
@@ -124,14 +132,10 @@ def count_of_brokers(directory: Path) -> int:
     return len(list(directory.glob("kafka-*/kafka")))
 
 
-def _settings(
-    number: int, client: int, controller: int, voters: str, count: int
-) -> Mapping[str, str]:
+def _settings(number: int, voters: str, count: int) -> Mapping[str, str]:
     replicas, least = min(REPLICAS, count), min(2, count)
-    own = (f"PLAINTEXT://{LOOPBACK}:{client}", f"CONTROLLER://{LOOPBACK}:{controller}")
     return {
         "node.id": str(number),
-        "listeners": ",".join(own),
         "controller.quorum.voters": voters,
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(least),

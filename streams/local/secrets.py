@@ -50,10 +50,13 @@ class Secrets:
         """The file of settings of a role, or of the admin."""
         return self.directory / f"{role}.toml"
 
-    def write_settings(self, kafka: str, internal: str, redis: str, prefix: str) -> None:
+    def write_settings(
+        self, kafka: str, internal: str, redis: str, prefix: str, replication: int = 1
+    ) -> None:
         """Write the settings of every role, with the addresses that hold now."""
         common = {
             "prefix": prefix,
+            "replication": str(replication),
             "kafka_ca": "ca.pem",
             "trusted_keys_file": "trusted.keys",
             "answer_keys_file": "answer.keys",

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from streams.config import Config
-from streams.local.cluster import count_of_brokers
+from streams.local.certificates import Authority
+from streams.local.cluster import REPLICAS
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
-from streams.local.redis_cluster import count_of_redis_nodes
 from streams.local.secrets import PRINCIPALS, Secrets
-from streams.local.secure_broker import SecureBroker
+from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker, SecureCluster
 from streams.local.secure_redis import SecureRedis
 from streams.local.stack import LocalStack
 from streams.operations.errors import Unavailable
@@ -33,7 +33,6 @@ from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import ensure_topics
 
 _FOLDER = "secure"
-_PRIVATE_FOLDERS = ("kafka", "redis", "logs")
 
 
 class SecureStack(LocalStack):
@@ -50,18 +49,16 @@ class SecureStack(LocalStack):
 
         Args:
             options: of ``LocalStack``. A broker or a Redis that is there already cannot be given:
-                its users and rights are its operator's. There is one broker and one Redis.
+                its users and rights are its operator's. Nor can a Redis Cluster: its nodes take
+                the word of whoever reaches the ports on which they talk to each other, which are
+                not encrypted, and would hand clients with their passwords on to anybody.
         """
         if options.get("kafka") or options.get("redis"):
             raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
-        if options.get("brokers", 1) != 1:
-            raise LocalStackError(
-                f"A secure stack has one broker, and {options['brokers']} are asked for: leave out "
-                "one of the two."
-            )
         if options.get("redis_nodes", 1) != 1:
             raise LocalStackError(
-                f"A secure stack has one Redis, and {options['redis_nodes']} nodes are asked for: "
+                f"A secure stack has one Redis, and {options['redis_nodes']} nodes are asked for, "
+                "which would believe whoever reaches the ports on which they talk to each other: "
                 "leave out one of the two."
             )
         super().__init__(**options)
@@ -111,46 +108,44 @@ class SecureStack(LocalStack):
         self.secrets.note_bound(log)
 
     def _start_servers(self, directory: DataDirectory) -> None:
-        if (kept := count_of_brokers(directory.path)) > 1:
-            raise LocalStackError(
-                f"{directory.path} has the data of {kept} brokers, and a secure stack has one: use "
-                "another data directory."
-            )
-        if (kept := count_of_redis_nodes(directory.path)) > 1:
-            raise LocalStackError(
-                f"{directory.path} has the data of {kept} nodes of Redis, and a secure stack has "
-                "one: use another data directory."
-            )
-        for folder in _PRIVATE_FOLDERS:  # what is in them is encrypted nowhere
-            (directory.path / folder).mkdir(mode=0o700, exist_ok=True)
+        several = [f"kafka-{number}" for number in range(1, self._count_of_brokers + 1)]
+        for folder in (*(several if len(several) > 1 else ["kafka"]), "redis", "logs"):
+            (directory.path / folder).mkdir(mode=0o700, exist_ok=True)  # nothing there is encrypted
             (directory.path / folder).chmod(0o700)
         secrets = self._secrets = Secrets(directory.path / _FOLDER)
-        users = {
-            role: (secrets.passwords[role], rights(known.redis, self.prefix))
-            for role, known in ROLES.items()
-            if known.redis
-        }
-        redis = SecureRedis(directory.path, secrets.directory, users, hold=self._hold)
+        self._redis = redis = self._new_redis(directory.path)
         if not redis.encrypted:
             self._say(
                 "This redis-server was built without TLS: Redis has passwords and rights, and its "
                 "connections, on the loopback address, are not encrypted"
             )
-        self._redis = redis
         self._announced_start(redis)
-        broker = SecureBroker(
-            directory.path,
-            secrets.directory,
-            heap=self._heap,
-            jvm_options=self._jvm_options,
-            progress=self._say,
-            hold=self._hold,
-        )
-        self._broker = broker
+        Authority(secrets.directory).issue(ADMIN, secrets.directory / ADMIN_FILE)
+        self._broker = broker = self._new_broker(directory.path)
         self._announced_start(broker)
-        secrets.write_settings(broker.address, broker.internal_address, redis.url, self.prefix)
+        secrets.write_settings(
+            broker.address,
+            broker.internal_address,
+            redis.url,
+            self.prefix,
+            replication=min(self._count_of_brokers, REPLICAS),
+        )
         self._set_up(secrets)
         self._worker_environment["TURNSTILE_CONFIG"] = str(secrets.settings_of("worker"))
+
+    def _new_redis(self, directory: Path) -> SecureRedis:
+        users = {
+            role: (self.secrets.passwords[role], rights(known.redis, self.prefix))
+            for role, known in ROLES.items()
+            if known.redis
+        }
+        return SecureRedis(directory, self.secrets.directory, users, hold=self._hold)
+
+    def _new_broker(self, directory: Path) -> SecureBroker | SecureCluster:
+        secrets, count = self.secrets.directory, self._count_of_brokers
+        if count == 1:
+            return SecureBroker(directory, secrets, **self._broker_options)
+        return SecureCluster(directory, secrets, count, **self._broker_options)
 
     def _set_up(self, secrets: Secrets) -> None:
         """Users, rights and topics, as the admin; those that there are stay."""

@@ -29,11 +29,18 @@ class Server(ABC):
     port_count: ClassVar[int]
     start_timeout: ClassVar[float]
 
-    def __init__(self, directory: Path | str, *, port: int | None, hold: Sequence[int]) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        port: int | None,
+        more_ports: Sequence[int] = (),
+        hold: Sequence[int],
+    ) -> None:
         """Keep everything under ``directory``; ``hold`` are descriptors the guard keeps open."""
         self.directory = Path(directory).absolute()
         self.log = self.directory / "logs" / f"{self.name.lower()}.log"
-        self._wanted_port = port
+        self._wanted = () if port is None else (port, *more_ports)
         self._preferred: int | None = None
         self._ports: tuple[int, ...] | None = None
         self._hold = tuple(hold)
@@ -98,7 +105,7 @@ class Server(ABC):
                 taken = [port for port in ports if not is_free(port)]
                 if not taken:
                     raise
-                if last or self._ports is not None or self._wanted_port in taken:
+                if last or self._ports is not None or set(taken) & set(self._wanted):
                     raise LocalStackError(
                         f"Another process uses port {taken[0]}; end it, or give another port. "
                         f"{error}"
@@ -142,11 +149,10 @@ class Server(ABC):
 
     def _choose_ports(self) -> tuple[int, ...]:
         preferred, self._preferred = self._preferred, None  # once: who took it keeps it
-        if self._wanted_port is None and preferred is not None and is_free(preferred):
-            return (preferred, *free_ports(self.port_count - 1))
-        if self._wanted_port is None:
-            return free_ports(self.port_count)
-        return (self._wanted_port, *free_ports(self.port_count - 1))
+        wanted = self._wanted
+        if not wanted and preferred is not None and is_free(preferred):
+            wanted = (preferred,)
+        return (*wanted, *free_ports(self.port_count - len(wanted)))
 
     def __enter__(self) -> Self:
         self.start()

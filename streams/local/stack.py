@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from streams.config import PREFIX
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
@@ -162,6 +162,7 @@ class LocalStack:
             self._directory.acquire()
             if self._known_ports:
                 self._ports_claim = claim_known_ports()
+            self._refuse_other_data(self._directory.path)
             self._start_servers(self._directory)
             for _ in range(self._count):
                 self.start_worker()
@@ -253,6 +254,25 @@ class LocalStack:
         claim = () if self._ports_claim is None else (self._ports_claim,)
         return (self._directory.lock, *claim)
 
+    def _refuse_other_data(self, directory: Path) -> None:
+        """Refuse a directory that other numbers of servers have kept their data in."""
+        brokers, nodes = count_of_brokers(directory), count_of_redis_nodes(directory)
+        for given, kept, count, what in (
+            (self._given_kafka, brokers, self._count_of_brokers, ("broker", "brokers")),
+            (
+                self._given_redis,
+                nodes,
+                self._count_of_redis_nodes,
+                ("node of Redis", "nodes of Redis"),
+            ),
+        ):
+            if given is None and kept not in (0, count):
+                raise LocalStackError(
+                    f"{directory} has the data of {kept} {what[kept > 1]}, and {count} "
+                    f"{'are' if count > 1 else 'is'} asked for: run as many, or use another data "
+                    "directory."
+                )
+
     def _start_servers(self, directory: DataDirectory) -> None:
         if self._given_redis is None:
             self._redis = self._new_redis(directory.path)
@@ -262,36 +282,23 @@ class LocalStack:
             self._announced_start(self._broker, KAFKA_PORT)
 
     def _new_redis(self, directory: Path) -> RedisServer | RedisCluster:
-        count = self._count_of_redis_nodes
-        kept = count_of_redis_nodes(directory)
-        if kept not in (0, count):
-            raise LocalStackError(
-                f"{directory} has the data of {kept} node{'s' if kept > 1 else ''} of Redis, and "
-                f"{count} are asked for: run as many, or use another data directory."
-            )
-        if count == 1:
+        if self._count_of_redis_nodes == 1:
             return RedisServer(directory, hold=self._hold)
-        return RedisCluster(directory, count, hold=self._hold)
+        return RedisCluster(directory, self._count_of_redis_nodes, hold=self._hold)
 
     def _new_broker(self, directory: Path) -> KafkaBroker | KafkaCluster:
-        heap, options, say, hold = self._heap, self._jvm_options, self._say, self._hold
-        kept = count_of_brokers(directory)
-        if kept not in (0, self._count_of_brokers):
-            raise LocalStackError(
-                f"{directory} has the data of {kept} broker{'s' if kept > 1 else ''}, and "
-                f"{self._count_of_brokers} are asked for: run as many, or use another data "
-                "directory."
-            )
         if self._count_of_brokers == 1:
-            return KafkaBroker(directory, heap=heap, jvm_options=options, progress=say, hold=hold)
-        return KafkaCluster(
-            directory,
-            self._count_of_brokers,
-            heap=heap,
-            jvm_options=options,
-            progress=say,
-            hold=hold,
-        )
+            return KafkaBroker(directory, **self._broker_options)
+        return KafkaCluster(directory, self._count_of_brokers, **self._broker_options)
+
+    @property
+    def _broker_options(self) -> dict[str, Any]:
+        return {
+            "heap": self._heap,
+            "jvm_options": self._jvm_options,
+            "progress": self._say,
+            "hold": self._hold,
+        }
 
     def _announced_start(self, server: _Server, known_port: int | None = None) -> None:
         self._say(f"Starting {server.name}")

@@ -12,7 +12,7 @@ from streams.config import ConfigurationError
 
 _CONNECTING = ("client|setname", "cluster|info", "cluster|slots", "ping", "role", "select")
 _LOOKING = ("exec", "hget", "hgetall", "info", "multi", "time")
-_DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange", "script|load")
+_DECIDING = ("eval", "evalsha", "hmget", "hset", "lrange")
 _IN_SCRIPTS = (
     "del",
     "exists",

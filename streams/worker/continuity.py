@@ -13,9 +13,12 @@ what is applied without one of them being the first that comes.
 
 What cannot be seen: that records were lost and replaced which have been deleted since, as the
 retention of the log says. What was decided stays decided, by the state; and a log that does not
-begin at its beginning is never applied again in place of the state. A broker that knows no leader
-epochs says -1 of every record, and so does a state from before they were kept: there the content
-has to do.
+begin at its beginning is never applied again in place of the state. Nor that all directories of
+Kafka went back to a copy and were then written on, up to the same last record: elections are
+counted from the copy on, so that the same leader epochs come again. Therefore nobody writes before
+workers have looked, who see that the log is too short (docs/operations.md). A broker that knows no
+leader epochs says -1 of every record, and so does a state from before they were kept: there the
+content has to do.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class Stops:
             StopReason.LOG_ENDS_EARLY,
             f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
             "Kafka lost records that were decided",
-            f"Restore the log from a copy. What they spent is known to {self.holder} alone until "
-            "then: deleting it there would forget it",
+            "Restore the log from a copy that has them (docs/operations.md). What they spent is "
+            f"known to {self.holder} alone until then: deleting it there would forget it",
         )
 
     def log_begins_late(self, next_offset: int) -> Stop:

@@ -63,8 +63,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
     options = parser.parse_args()
     has_cluster = options.redis == "cluster"
-    if options.secure and (options.brokers > 1 or has_cluster):
-        parser.error("a secure service has one broker and one Redis")
+    if options.secure and has_cluster:
+        parser.error("a secure service has one Redis: leave out --redis cluster (REDIS=cluster)")
     shape = Shape(options.workers, options.partitions, options.brokers, has_cluster, options.secure)
     kinds = [name for name in suiting(shape) if name in options.only]
     if not kinds:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from tests.integration.redis_failover import ClusterFailover
 
 PREFIX = "chaos."
 REDIS_NODES = 6
+_HEAP = "256m"  # of each of several brokers
 _ROOT = Path(__file__).parents[2]
 _WORKER = (sys.executable, "-m", "tests.chaos.worker")
 
@@ -73,7 +74,7 @@ class Scene:
 
     directory: Path
     shape: Shape
-    brokers: list[KafkaBroker]
+    brokers: Sequence[KafkaBroker]
     redises: list[RedisServer]
     failover: ClusterFailover | None
     proxies: Mapping[str, Proxy]
@@ -171,15 +172,17 @@ def _secure(
             workers=shape.workers,
             partitions=shape.partitions,
             prefix=PREFIX,
+            brokers=shape.brokers,
             data=directory,
             worker_command=_WORKER,
             worker_environment=environment,
+            **({"heap": _HEAP} if shape.brokers > 1 else {}),
         )
     )
     stack.settle()
     partitions = shape.partitions
     return {
-        "brokers": [stack.broker],
+        "brokers": stack.cluster.brokers if shape.brokers > 1 else [stack.broker],
         "redises": [stack.redis_server],
         "failover": None,
         "proxies": {},
@@ -233,10 +236,10 @@ def _open_to_all(
 
 def _brokers(
     open_: ExitStack, directory: Path, count: int, proxies: dict[str, Proxy]
-) -> tuple[list[KafkaBroker], str]:
+) -> tuple[Sequence[KafkaBroker], str]:
     """The brokers, and where clients reach them."""
     if count > 1:
-        cluster = KafkaCluster(directory, count, heap="256m")
+        cluster = KafkaCluster(directory, count, heap=_HEAP)
         open_.callback(cluster.kill)
         cluster.start()
         return cluster.brokers, cluster.address

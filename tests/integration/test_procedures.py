@@ -31,7 +31,7 @@ REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers
 def training(service: Service) -> Iterator[list[Lane[Any]]]:
     """Trainers of every kind, which ask again until they are answered."""
     config = replace(service.config, timeout=8.0)
-    lanes = lanes_of_a_training(config, random.randrange(10**9), 0.1)
+    lanes = lanes_of_a_training(config, random.randrange(10**9), 0.3)
     for lane in lanes:
         lane.start()
     try:

@@ -55,5 +55,5 @@ def test_a_file_that_names_no_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_secure_stack_has_one_redis() -> None:
-    with pytest.raises(LocalStackError, match="one Redis, and 3 nodes are asked for"):
+    with pytest.raises(LocalStackError, match="one Redis, and 3 nodes are asked for, which would"):
         SecureStack(redis_nodes=3)

@@ -57,6 +57,7 @@ REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
     ("worker", ("SHUTDOWN",)),
     ("worker", ("SAVE",)),
     ("worker", ("SCRIPT", "FLUSH")),
+    ("worker", ("SCRIPT", "LOAD", "return 1")),
     ("worker", ("REPLICAOF", "NO", "ONE")),
     ("worker", ("CLIENT", "LIST")),
     ("worker", ("MONITOR",)),

@@ -1,0 +1,147 @@
+"""Three brokers, and each knows who is there: as `turnstile up --secure --brokers 3` has them."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import TopicAuthorizationFailedError
+
+from streams.config import Config
+from streams.local import KafkaBroker
+from streams.local.ports import LOOPBACK
+from streams.local.secure_stack import SecureStack
+from streams.sdk.client import Turnstile
+from streams.topics.admittance import check_admittance
+from streams.topics.clients import new_admin
+from streams.topics.security import NotAdmitted, security
+from streams.topics.topics import TOPICS
+from tests.integration.command import turnstile
+from tests.integration.service import IMPATIENT_WORKER
+from tests.waiting import HANGS_AFTER, eventually
+
+BROKERS = 3
+USERS = list(range(12))
+
+
+@pytest.fixture
+def stack() -> Iterator[SecureStack]:
+    with SecureStack(
+        workers=1,
+        partitions=BROKERS,  # each of them leads one
+        brokers=BROKERS,
+        heap="256m",
+        worker_command=IMPATIENT_WORKER,
+    ) as running:
+        running.settle()
+        yield running
+        for worker in running.workers:
+            worker.terminate()
+            worker.hasten()
+        running.cluster.kill()
+        running.redis_server.kill()
+
+
+def listeners(broker: KafkaBroker) -> dict[str, int]:
+    """Where it listens, by the names of its file."""
+    file = broker.directory / "kafka" / "server.properties"
+    lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    named = (listener.partition("://") for listener in lines["listeners"].split(","))
+    return {name: int(address.rpartition(":")[2]) for name, _, address in named}
+
+
+def certificate(port: int, authority: str) -> bytes:
+    """With what a broker proves who it is."""
+    context = ssl.create_default_context(cafile=authority)
+    with (
+        socket.create_connection((LOOPBACK, port)) as plain,
+        context.wrap_socket(plain, server_hostname=LOOPBACK) as connection,
+    ):
+        return connection.getpeercert(binary_form=True) or b""
+
+
+def check_that_no_stranger_is_let_in_at_any_port(stack: SecureStack) -> None:
+    trainer, admin = stack.config_of("trainer"), stack.config_of("admin")
+    shown = set()
+    for broker in stack.cluster.brokers:
+        ports = listeners(broker)
+        assert ports.keys() == {"CLIENT", "INTERNAL", "CONTROLLER"}
+        for port in ports.values():
+            with pytest.raises(NotAdmitted, match="set kafka_security to SSL or SASL_SSL"):
+                check_admittance(Config(kafka=f"{LOOPBACK}:{port}"))
+        known = replace(trainer, kafka=broker.address)
+        check_admittance(known)
+        with pytest.raises(NotAdmitted, match="check kafka_username and kafka_password"):
+            check_admittance(replace(known, kafka_password="hunter2"))
+        for name in ("INTERNAL", "CONTROLLER"):
+            among = replace(admin, kafka=f"{LOOPBACK}:{ports[name]}")
+            with pytest.raises(NotAdmitted, match="a certificate that these settings do not give"):
+                check_admittance(replace(among, kafka_certificate=""))
+            shown.add(certificate(ports[name], admin.kafka_ca))
+        check_admittance(replace(admin, kafka=f"{LOOPBACK}:{ports['INTERNAL']}"))
+    assert len(shown) == BROKERS  # each has a certificate of its own
+
+
+def leaders(config: Config, topic: str) -> dict[int, int]:
+    """Partition -> which broker leads it."""
+    with closing(new_admin(config)) as admin:
+        (found,) = admin.describe_topics([config.topic(topic)])
+    return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
+
+
+def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureStack) -> None:
+    trainer = stack.config_of("trainer")
+    for topic, is_allowed in (("norms", True), ("halts", False)):
+        assert sorted(leaders(trainer, topic).values()) == [1, 2, 3]
+        with closing(
+            KafkaProducer(
+                bootstrap_servers=trainer.kafka.split(","), acks="all", **security(trainer)
+            )
+        ) as producer:
+            for partition in range(BROKERS):
+                sent = producer.send(trainer.topic(topic), b"\xc1", partition=partition)
+                if is_allowed:
+                    sent.get(timeout=HANGS_AFTER)
+                else:
+                    with pytest.raises(TopicAuthorizationFailedError):
+                        sent.get(timeout=HANGS_AFTER)
+
+
+def check_that_every_record_is_on_all_of_them(stack: SecureStack) -> None:
+    assert stack.config_of("operator").replication == BROKERS
+    examined = turnstile("doctor", "--config", str(stack.roles["operator"]), "--json").lines
+    (kafka,) = (line["what"] for line in examined if line["area"] == "Kafka")
+    assert "3 brokers" in kafka
+    topics = [line for line in examined if line["area"] == "topics"]
+    assert [line["level"] for line in topics] == ["ok"] * len(TOPICS)
+
+
+def check_that_one_of_the_brokers_may_be_lost(stack: SecureStack) -> None:
+    trainer = replace(stack.config_of("trainer"), timeout=HANGS_AFTER)
+    with Turnstile(config=trainer) as client:
+        client.create_dataset("d", budget=1.2)
+        run = client.run("d", "r")
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
+        lost = leaders(trainer, "norms")[0]
+        stack.cluster.brokers[lost - 1].kill()
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
+        assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
+        eventually(lambda: lost not in leaders(trainer, "norms").values())
+    with Turnstile(config=trainer) as another:  # for whom the one that is lost is named, too
+        assert another.run("d", "r").step == 3
+
+
+def test_each_of_three_brokers_knows_who_is_there_and_one_of_them_may_be_lost(
+    stack: SecureStack,
+) -> None:
+    """One test, since three brokers are dear to start."""
+    check_that_no_stranger_is_let_in_at_any_port(stack)
+    check_that_a_trainer_may_do_the_same_on_every_broker(stack)
+    check_that_every_record_is_on_all_of_them(stack)
+    check_that_one_of_the_brokers_may_be_lost(stack)
