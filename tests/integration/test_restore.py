@@ -21,6 +21,8 @@ from streams.operations.images import read_image
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
+pytestmark = pytest.mark.drill
+
 PARTITIONS = 2
 USERS = np.arange(12)
 KNOWN = {"d": 3, "later": None}

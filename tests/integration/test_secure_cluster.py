@@ -26,6 +26,8 @@ from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER
 from tests.waiting import HANGS_AFTER, eventually
 
+pytestmark = pytest.mark.drill
+
 BROKERS = 3
 USERS = list(range(12))
 
