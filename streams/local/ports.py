@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -44,10 +45,11 @@ def free_ports(count: int) -> tuple[int, ...]:
         if port not in found and is_free(port):
             found.append(port)
     # That range is taken or forbidden here: let the system choose.
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
             probe.bind((LOOPBACK, 0))
-        return (first.getsockname()[1], second.getsockname()[1])[:count]
+        return tuple(probe.getsockname()[1] for probe in probes)
 
 
 def claim_known_ports() -> int | None:
