@@ -160,7 +160,7 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
             "records": sum(part.records for part in parts),
             "users": sum(part.users for part in parts),
             "seconds": round(sum(part.seconds for part in parts), 3),
-            "continues_receipt_of": against.time if against else None,
+            "continues_receipt_of": against.time if against and verified.fits else None,
         }
         show(summary, as_json)
         return
