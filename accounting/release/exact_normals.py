@@ -82,12 +82,14 @@ class ExactNormals:
         return result
 
     def _fill(self, result: IntArray, stddev: Fraction) -> None:
-        rejected = self._attempt(result, stddev)
-        while rejected.size:
-            again = np.empty(rejected.size, dtype=np.int64)
-            once_more = self._attempt(again, stddev)
-            result[rejected] = again
-            rejected = rejected[once_more]
+        """A few more are drawn than are wanted, in the place of those that are rejected."""
+        holes = np.arange(len(result))
+        while holes.size:
+            drawn = np.empty(holes.size + holes.size // 256 + 4, dtype=np.int64)
+            rejected = self._attempt(drawn, stddev)
+            kept = np.delete(drawn, rejected)[: holes.size]
+            result[holes[: kept.size]] = kept
+            holes = holes[kept.size :]
 
     def _attempt(self, result: IntArray, stddev: Fraction) -> IntArray:
         """Draw once for every place; returns those to draw again for."""
