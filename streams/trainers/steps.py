@@ -252,7 +252,7 @@ class PrivateSteps:
         for exponent, total in totals:
             stddev = Fraction(step.noise_stddev) / Fraction(2) ** exponent
             units = total + self._normals.draw(stddev, len(total))
-            noisy.append(np.ldexp(units.astype(np.float64), exponent))
+            noisy.append(units * math.ldexp(1.0, exponent))  # of a power of two: exact
         return np.concatenate(noisy) / self._expected_batch
 
 

@@ -159,7 +159,8 @@ class ClippedSum:
 def _whole(rows: Rows, factors: Floats, units: float, exponent: int) -> NDArray[np.int64]:
     """The sum in spacings of the grid, where no row is longer than so many units."""
     scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
-    whole = np.trunc(np.ldexp(scaled, -exponent, out=scaled), out=scaled)
+    scaled *= math.ldexp(1.0, -exponent)  # exact, but for what is nothing in spacings
+    whole = np.trunc(scaled, out=scaled)
     if units * len(rows) < _EXACT:  # sums of such floats are exact
         return np.asarray(whole.sum(axis=0).astype(np.int64))
     return np.asarray(whole.astype(np.int64).sum(axis=0))
