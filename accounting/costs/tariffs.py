@@ -14,6 +14,7 @@ exp and log on one machine travels as integers from then on.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -48,12 +49,17 @@ def grid_norms(clip_norm: float, levels: int) -> FloatArray:
     Raises:
         InvalidInput: for other arguments, or a clip norm so small that levels would not differ.
     """
-    largest = positive_finite("clip_norm", clip_norm)
-    step = Fraction(largest) / levels
-    norms = np.array([float_toward(step * level, UP) for level in range(levels + 1)])
+    norms = _grid(positive_finite("clip_norm", clip_norm), levels).copy()
     if not (np.diff(norms) > 0.0).all():
         raise InvalidInput("clip_norm", clip_norm, "large enough for levels that differ")
     return norms
+
+
+@lru_cache(maxsize=64)
+def _grid(largest: float, levels: int) -> FloatArray:
+    """The norms, which nobody changes: every step asks for those of its roster again."""
+    step = Fraction(largest) / levels
+    return np.array([float_toward(step * level, UP) for level in range(levels + 1)])
 
 
 def norms_of(levels: npt.ArrayLike, clip_norm: float, levels_count: int) -> FloatArray:

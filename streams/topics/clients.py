@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -13,6 +14,8 @@ from streams.topics.admittance import check_admittance
 from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
+_UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
+"""What clients measure of themselves nobody reads, and it takes a tenth of the time of a charge."""
 
 
 def _connection(config: Config) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
     """A consumer outside any group: it is assigned partitions and never commits."""
-    settings = {"max_partition_fetch_bytes": _MAX_RECORD, **settings}
+    settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
     return KafkaConsumer(group_id=None, enable_auto_commit=False, **_connection(config), **settings)
 
 
@@ -51,5 +54,6 @@ def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:
         enable_idempotence=True,
         linger_ms=linger_ms,
         max_request_size=_MAX_RECORD,
+        **_UNMEASURED,
         **_connection(config),
     )

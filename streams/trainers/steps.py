@@ -38,7 +38,7 @@ from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.outer import FINER_BITS, Outer, check_grid
 from streams.trainers.pacing import Pace
 from streams.trainers.rosters import ChargedAhead, ChargesAhead, Roster, RosterDecision, TrainingRun
-from streams.trainers.sums import ClippedSum, Part
+from streams.trainers.sums import ClippedSum, Part, Scratch
 
 Schedule: TypeAlias = float | Callable[[int], float]
 """A number, or what it is in each step: a function of the step and of what was released."""
@@ -109,7 +109,7 @@ class PrivateSteps:
         if pace is not None and not own_coins:
             raise InvalidRequest("a pace follows the norms that were seen: it needs own_coins")
         self._own_coins, self._pace = own_coins, pace
-        self.outer_parts = frozenset(outer_parts)
+        self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
         self._normals = ExactNormals(not_private_generator)
         self._users = len(users)  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ class PrivateSteps:
         for exponent, total in totals:
             stddev = Fraction(step.noise_stddev) / Fraction(2) ** exponent
             units = total + self._normals.draw(stddev, len(total))
-            noisy.append(np.ldexp(units.astype(np.float64), exponent))
+            noisy.append(units * math.ldexp(1.0, exponent))  # of a power of two: exact
         return np.concatenate(noisy) / self._expected_batch
 
 
@@ -292,7 +292,7 @@ class OpenStep:
 
     def forget(self) -> None:
         """Begin anew with what is added."""
-        self._sum = ClippedSum(self.exponent, self._owner.outer_parts)
+        self._sum = ClippedSum(self.exponent, self._owner.outer_parts, self._owner.scratch)
         self._norms = np.zeros(len(self.positions))
         self._added = np.zeros(len(self.positions), dtype=np.bool_)
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,7 +26,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
 Part: TypeAlias = Rows | Outer
 
-_BLOCK: Final = 2**17  # entries worked on at a time: they stay in the cache
+_BLOCK: Final = 2**16  # entries worked on at a time: they stay in the cache
+_NARROW: Final = 1024  # columns of a part that is worked on together with others
 _RUN: Final = 256  # squares that are added up in float32
 _INTEGERS: Final = 2.0**31
 _EXACT: Final = 2.0**53
@@ -37,6 +39,22 @@ _LOST: Final = 2.0**-125
 _SHORTER: Final = 1.0 - 2.0**-22  # for the rounding of a factor and of a product to float32
 
 
+class Scratch:
+    """Memory to work in, kept from sum to sum: memory that is new to the process is slow."""
+
+    def __init__(self) -> None:
+        self._scaled = np.empty(0, dtype=np.float32)
+        self._integers = np.empty(0, dtype=np.int32)
+
+    def of(self, rows: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Two arrays of this shape, with anything in them."""
+        size = rows * columns
+        if self._scaled.size < size:
+            self._scaled, self._integers = np.empty(size, np.float32), np.empty(size, np.int32)
+        shape = rows, columns
+        return self._scaled[:size].reshape(shape), self._integers[:size].reshape(shape)
+
+
 class ClippedSum:
     """A sum over users. Rows may come in parts of columns.
 
@@ -44,14 +62,15 @@ class ClippedSum:
         exponent: the sum is in spacings of a grid of 2**exponent.
         outer: numbers of the parts that may come as outer products: their grid is finer, however
             they come. What is released shows its grid, which therefore follows no data.
+        scratch: memory that sums have in common, one after the other.
     """
 
-    def __init__(self, exponent: int, outer: Collection[int] = ()) -> None:
+    def __init__(
+        self, exponent: int, outer: Collection[int] = (), scratch: Scratch | None = None
+    ) -> None:
         self._exponent, self._outer = exponent, frozenset(outer)
         self._totals: list[NDArray[np.int64]] | None = None
-        # Kept, because memory that is new to the process is slow.
-        self._scaled = np.empty(0, dtype=np.float32)
-        self._integers = np.empty(0, dtype=np.int32)
+        self._scratch = scratch or Scratch()
 
     @property
     def widths(self) -> list[int] | None:
@@ -89,51 +108,67 @@ class ClippedSum:
             parts = [_only(part, usable) for part in parts]
         factors = clip_factors(np.where(usable, norms, 0.0), limits)
         longest = float(limits.max(initial=0.0))
-        for place, (part, total) in enumerate(zip(parts, totals, strict=True)):
+        together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for place, part in enumerate(parts):
             exponent = self._exponent_of(place)
             units = math.ldexp(longest, -exponent)
             if isinstance(part, Outer):
-                total += part.clipped_sum(factors, exponent, units)
-                continue
-            for rows in _blocks(part, at_most=_INTEGERS / (units + 1.0) - 1.0):
-                total += self._whole(part[rows], factors[rows], units, exponent)
+                totals[place] += part.clipped_sum(factors, exponent, units)
+            elif part.dtype == np.float32 and units < _INTEGERS and -120 < exponent < 120:
+                alone = -1 if part.shape[1] <= _NARROW else place
+                together[exponent, alone].append(place)
+            else:
+                for rows in _blocks(len(part), part.shape[1]):
+                    totals[place] += _whole(part[rows], factors[rows], units, exponent)
+        for (exponent, _), places in together.items():
+            units = math.ldexp(longest, -exponent)
+            chosen = [(parts[place], totals[place]) for place in places]
+            self._add_float32(chosen, factors, units, exponent)  # type: ignore[arg-type]
         return norms
 
     def _exponent_of(self, place: int) -> int:
         return self._exponent - (FINER_BITS if place in self._outer else 0)
 
-    def _whole(
-        self, rows: Rows, factors: Floats, units: float, exponent: int
-    ) -> NDArray[np.signedinteger]:
-        """The sum in spacings of the grid, where no row is longer than so many units."""
-        in_int32 = units * len(rows) < _INTEGERS and -120 < exponent < 120
-        if rows.dtype == np.float32 and in_int32:
-            return self._whole_float32(rows, factors, exponent)
-        scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
-        whole = np.trunc(np.ldexp(scaled, -exponent, out=scaled), out=scaled)
-        if units * len(rows) < _EXACT:  # sums of such floats are exact
-            return np.asarray(whole.sum(axis=0).astype(np.int64))
-        return np.asarray(whole.astype(np.int64).sum(axis=0))
+    def _add_float32(
+        self,
+        parts: Sequence[tuple[Rows, NDArray[np.int64]]],
+        factors: Floats,
+        units: float,
+        exponent: int,
+    ) -> None:
+        """Add parts to their totals, where no row is longer than so many units, an int32.
 
-    def _whole_float32(self, rows: Rows, factors: Floats, exponent: int) -> NDArray[np.int32]:
-        """The sum in spacings of the grid; it is known to be an int32."""
+        Of as many rows as are sure to, the sum is an int32 as well.
+        """
         shorter = np.where(factors < 1.0, factors * _SHORTER, 1.0)
-        scale = np.ldexp(shorter, -exponent).astype(np.float32)
-        if self._scaled.size < rows.size:
-            self._scaled, self._integers = (
-                np.empty(rows.size, np.float32),
-                np.empty(rows.size, np.int32),
-            )
-        scaled = self._scaled[: rows.size].reshape(rows.shape)
-        whole = self._integers[: rows.size].reshape(rows.shape)
-        np.multiply(rows, scale[:, np.newaxis], out=scaled)
-        np.copyto(whole, scaled, casting="unsafe")  # towards zero
-        return np.asarray(np.add.reduce(whole, axis=0, dtype=np.int32))
+        scale = np.ldexp(shorter, -exponent).astype(np.float32)[:, np.newaxis]
+        ends = list(accumulate((rows.shape[1] for rows, _ in parts), initial=0))
+        columns = [slice(*ends) for ends in pairwise(ends)]
+        for run in _blocks(len(factors), 1, at_most=_INTEGERS / (units + 1.0) - 1.0):
+            added = np.zeros(ends[-1], dtype=np.int32)
+            for block in _blocks(len(factors[run]), ends[-1]):
+                scaled, whole = self._scratch.of(len(factors[run][block]), ends[-1])
+                for (rows, _), mine in zip(parts, columns, strict=True):
+                    np.multiply(rows[run][block], scale[run][block], out=scaled[:, mine])
+                np.copyto(whole, scaled, casting="unsafe")  # towards zero
+                added += np.add.reduce(whole, axis=0, dtype=np.int32)
+            for (_, total), mine in zip(parts, columns, strict=True):
+                total += added[mine]
 
 
-def _blocks(rows: Rows, at_most: float = math.inf) -> Iterator[slice]:
-    at_once = max(1, int(min(_BLOCK // max(1, rows.shape[1]), at_most)))
-    for start in range(0, len(rows), at_once):
+def _whole(rows: Rows, factors: Floats, units: float, exponent: int) -> NDArray[np.int64]:
+    """The sum in spacings of the grid, where no row is longer than so many units."""
+    scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
+    scaled *= math.ldexp(1.0, -exponent)  # exact, but for what is nothing in spacings
+    whole = np.trunc(scaled, out=scaled)
+    if units * len(rows) < _EXACT:  # sums of such floats are exact
+        return np.asarray(whole.sum(axis=0).astype(np.int64))
+    return np.asarray(whole.astype(np.int64).sum(axis=0))
+
+
+def _blocks(rows: int, columns: int, at_most: float = math.inf) -> Iterator[slice]:
+    at_once = max(1, int(min(_BLOCK // max(1, columns), at_most)))
+    for start in range(0, rows, at_once):
         yield slice(start, start + at_once)
 
 
@@ -146,21 +181,25 @@ def _only(part: Part, usable: NDArray[np.bool_]) -> Part:
 
 def _norms(parts: Sequence[Part]) -> Floats:
     """Norms of rows, rounded up; infinite where a row is not finite or too long."""
-    by_part = np.column_stack([_norms_of(part) for part in parts])
+    by_part = np.empty((len(parts[0]), len(parts)))
+    singles: dict[int, Rows] = {}
+    for place, part in enumerate(parts):
+        if isinstance(part, Outer):
+            by_part[:, place] = part.norms()
+        elif part.dtype == np.float32:
+            singles[place] = part
+        else:
+            by_part[:, place] = _norms_float64(part)
+    if singles:
+        by_part[:, list(singles)] = _norms_float32(list(singles.values()))
     finite = np.asarray(np.isfinite(by_part).all(axis=1))
     norms = row_norms(np.where(finite[:, np.newaxis], by_part, 0.0))
     return np.where(finite, norms, np.inf)
 
 
-def _norms_of(part: Part) -> Floats:
-    if isinstance(part, Outer):
-        return part.norms()
-    return _norms_float32(part) if part.dtype == np.float32 else _norms_float64(part)
-
-
 def _norms_float64(rows: Rows) -> Floats:
     norms = np.empty(len(rows))
-    for block in _blocks(rows):
+    for block in _blocks(*rows.shape):
         norms[block] = _norms_of_block(rows[block])
     return norms
 
@@ -172,17 +211,27 @@ def _norms_of_block(rows: Rows) -> Floats:
     return np.asarray(np.where(usable, norms, np.inf))
 
 
-def _norms_float32(rows: Rows) -> Floats:
-    runs = rows.shape[1] // _RUN
-    in_runs = rows[:, : runs * _RUN].reshape(len(rows), runs, _RUN)
-    rest = rows[:, runs * _RUN :]
+def _norms_float32(parts: Sequence[Rows]) -> Floats:
+    """Of the rows of each part, (k, parts)."""
+    squares = np.empty((len(parts[0]), len(parts)))
+    lost = np.array([_LOST * rows.shape[1] for rows in parts])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        squares = np.einsum("ijk,ijk->ij", in_runs, in_runs).sum(axis=1, dtype=np.float64)
-        squares += np.einsum("ik,ik->i", rest, rest)
-        norms: Floats = np.sqrt(squares * _SQUARES + rows.shape[1] * _LOST)
+        for place, rows in enumerate(parts):
+            squares[:, place] = _squares(rows)
+        norms: Floats = np.sqrt(squares * _SQUARES + lost)
     # Nothing at all, and squares beyond float32, are looked at more closely.
-    small, large = squares < 2.0**-60, ~np.isfinite(squares)
-    for kind in (small, large):
-        if kind.any():
-            norms[kind] = _norms_float64(rows[kind])
+    closely = (squares < 2.0**-60) | ~np.isfinite(squares)
+    for place in np.flatnonzero(closely.any(axis=0)).tolist():
+        norms[closely[:, place], place] = _norms_float64(parts[place][closely[:, place]])
     return norms
+
+
+def _squares(rows: Rows) -> Floats:
+    """Sums of squares, of runs in float32 and of these in float64."""
+    whole = rows.shape[1] // _RUN * _RUN
+    rest = rows[:, whole:]
+    squares: Floats = np.einsum("ik,ik->i", rest, rest).astype(np.float64)
+    if whole:
+        runs = rows[:, :whole].reshape(len(rows), -1, _RUN)
+        squares += np.einsum("ijk,ijk->ij", runs, runs).sum(axis=1, dtype=np.float64)
+    return squares

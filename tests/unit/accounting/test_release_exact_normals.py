@@ -35,6 +35,8 @@ def test_arrays_are_normal_deviates_rounded_to_integers(
     monkeypatch.setattr(
         exact_normals, "_OPEN_ROUNDING", max(roundings, exact_normals._OPEN_ROUNDING)
     )
+    if trials:  # nor is anybody let pass by the digits of a word alone
+        monkeypatch.setattr(exact_normals, "_SURE", 0)
     draws = ExactNormals(np.random.default_rng(3)).draw(stddev, count)
     assert draws.dtype == np.int64
     if stddev == 50:
@@ -97,6 +99,37 @@ def test_numbers_beyond_the_last_threshold_reach_bins_that_have_none() -> None:
     assert min(bins) >= len(exact_normals._thresholds()) - 2
     assert max(bins) < 16 * 256
     assert len(set(bins)) > 5
+
+
+def test_first_digits_say_a_bin_where_all_that_begin_so_lie_in_it() -> None:
+    cells, thresholds = exact_normals._cells(), exact_normals._thresholds()
+    first = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
+    last = first | np.uint64(2**48 - 1)
+    low, high = (np.searchsorted(thresholds, ends, side="right") - 1 for ends in (first, last))
+    one = (low == high) & (thresholds[low] != first)
+    assert np.array_equal(cells, np.where(one, low, exact_normals._SEVERAL))
+    assert np.count_nonzero(cells == exact_normals._SEVERAL) < 0.02 * cells.size
+
+
+def test_who_passes_by_the_digits_of_a_word_would_pass_by_all_others() -> None:
+    for bin_ in (0, 1, 500, 511, 512, 1_023, 1_024, 4_000):
+        least = next(u for u in range(128) if bin_ < u * exact_normals._SURE)
+        assert exact_normals._exponent(bin_, Fraction(1, 256)) <= Fraction(least, 128)
+        # Nor could it be told by one less: then some are below it.
+        assert exact_normals._exponent(bin_, Fraction(1, 256)) > Fraction(least - 1, 128)
+
+
+@pytest.mark.parametrize("at", [0, 1, 700])
+def test_a_word_on_the_border_of_two_bins_is_finished_one_by_one(at: int) -> None:
+    normals, border = ExactNormals(np.random.default_rng(8)), int(exact_normals._thresholds()[at])
+    words = iter([border, border << 16 & 2**64 - 1])
+    normals._words = lambda count: np.full(count, next(words, 0), np.uint64)  # type: ignore[method-assign]
+    asked: list[int] = []
+    beyond = normals._bin_beyond
+    normals._bin_beyond = lambda word: asked.append(word) or beyond(word)  # type: ignore[method-assign, func-returns-value]
+    assert len(normals.draw(Fraction(2) ** 24, 3)) == 3
+    assert len(asked) >= 3
+    assert set(asked) == {border}
 
 
 def test_bits_are_the_operating_systems_unless_a_generator_is_given() -> None:

@@ -6,10 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from accounting.release.clipping import clip_factors, row_norms
 from streams.trainers import sums
-from streams.trainers.sums import ClippedSum
+from streams.trainers.sums import ClippedSum, Scratch
 
 WIDTHS = [1, 300, 7]
 
@@ -93,6 +96,70 @@ def _alone(row: NDArray[np.floating], limit: float, exponent: int) -> ClippedSum
     alone = ClippedSum(exponent)
     alone.add(in_parts(row[np.newaxis]), np.array([limit]))
     return alone
+
+
+def one_by_one(
+    parts: list[NDArray[np.floating]], limits: NDArray[np.float64], exponent: int
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Sum and norms, of each part and each user by itself."""
+    single = [part.dtype == np.float32 for part in parts]
+    norms = row_norms(
+        np.column_stack(
+            [
+                sums._norms_float32([part]) if is_single else sums._norms_float64(part)
+                for part, is_single in zip(parts, single, strict=True)
+            ]
+        )
+    )
+    factors = clip_factors(norms, limits)
+    shorter = np.where(factors < 1.0, factors * sums._SHORTER, 1.0)
+    total: list[int] = []
+    for part, is_single in zip(parts, single, strict=True):
+        in_integers = is_single and limits.max() * 2.0**-exponent < 2.0**31
+        exactly = np.ldexp(shorter if in_integers else factors, -exponent)
+        by = exactly.astype(np.float32) if in_integers else exactly
+        total += [
+            sum(int(entry * scale) for entry, scale in zip(column, by, strict=True))
+            for column in part.T
+        ]
+    return total, norms
+
+
+@given(
+    widths=st.lists(st.sampled_from([1, 3, 40, 255, 256, 600]), min_size=1, max_size=6),
+    doubles=st.sets(st.integers(0, 5), max_size=2),
+    users=st.integers(1, 9),
+    exponent=st.integers(-34, -3),
+    narrow=st.sampled_from([0, 40, 2_000]),
+    block=st.sampled_from([1, 900, 2**16]),
+    seed=st.integers(0, 2**32),
+)
+def test_parts_that_are_worked_on_together_are_added_up_as_each_by_itself(
+    widths: list[int],
+    doubles: set[int],
+    users: int,
+    exponent: int,
+    narrow: int,
+    block: int,
+    seed: int,
+) -> None:
+    rng, scratch = np.random.default_rng(seed), Scratch()
+    limits = np.full(users, 0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "_NARROW", narrow)
+        patch.setattr(sums, "_BLOCK", block)
+        for _ in range(2):  # the second time in memory in which something is left
+            parts = [
+                (rng.normal(size=(users, width)) * rng.choice([0.0, 1e-25, 0.02, 3.0])).astype(
+                    np.float64 if place in doubles else np.float32
+                )
+                for place, width in enumerate(widths)
+            ]
+            clipped = ClippedSum(exponent, scratch=scratch)
+            norms = clipped.add(parts, limits)
+            expected, expected_norms = one_by_one(parts, limits, exponent)
+            assert total_of(clipped).tolist() == expected
+            assert norms.tolist() == expected_norms.tolist()
 
 
 def test_rows_at_their_level_stay_as_they_are() -> None:

@@ -17,7 +17,7 @@ from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
-pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
+opacus = pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
 dp = pytest.importorskip("streams.trainers.torch")
 ghost = pytest.importorskip("streams.trainers.ghost")
 
@@ -124,6 +124,21 @@ def test_an_empty_batch_is_released_as_noise(mode: str) -> None:
     assert np.abs(flat(module) - before).min() > 0.0
 
 
+@pytest.mark.parametrize("rate", [0.5, 1e-9])
+def test_batches_of_tensors_are_those_of_examples_taken_one_by_one(rate: float) -> None:
+    mine, theirs = (
+        next(iter(made(FilterService(), sampling_rate=rate, collate_fn=collate)[2]))
+        for collate in (
+            torch.utils.data.default_collate,
+            lambda examples: torch.utils.data.default_collate(examples),
+        )
+    )
+    assert type(mine) is type(theirs)
+    for tensor, expected in zip(mine, theirs, strict=True):
+        assert tensor.dtype == expected.dtype
+        assert torch.equal(tensor, expected)
+
+
 def test_levels_follow_the_norms_that_were_seen() -> None:
     service = FilterService()
     module, optimizer, loader = made(service, max_grad_norm=20.0)
@@ -193,6 +208,40 @@ def test_ghost_clipping_releases_what_written_gradients_do(build: Any, owners: A
         moved.append(flat(module))
     assert np.abs(moved[0] - flat(build())).max() > 0.01
     assert moved[0] == pytest.approx(moved[1], abs=1e-5)
+
+
+class Branches(torch.nn.Module):
+    """Layers of several kinds, one of them twice, on paths that part and meet again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = torch.nn.Conv1d(1, 2, 2)
+        self.norm = torch.nn.LayerNorm(4)
+        self.linear, self.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, rows: Any) -> Any:
+        seen = self.norm(self.convolution(rows[:, None]).flatten(1))
+        # What comes back to the three is one tensor.
+        return self.last(self.other(seen) + self.linear(seen) + self.linear(2.0 * seen))
+
+
+@pytest.mark.parametrize("build", [network, Twice, Branches])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_gradients_by_example_are_those_that_opacus_finds_to_the_last_bit(
+    build: Any, reduction: str
+) -> None:
+    found = []
+    for kind in (opacus.GradSampleModule, ghost.PrivateModule):
+        module = kind(build(), loss_reduction=reduction)
+        for _ in range(2):
+            for parameter in module.parameters():
+                parameter.grad_sample = None
+            LOSS(module(ROWS), LABELS, reduction=reduction).backward()
+        found.append([parameter.grad_sample for parameter in module.parameters()])
+    assert all(len(rows) == len(ROWS) for rows in found[1])
+    assert all(map(torch.equal, *found))
 
 
 def test_what_a_user_adds_does_not_follow_how_many_examples_others_have() -> None:
