@@ -14,7 +14,7 @@ import pytest
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor import Auditor
 from tests.simulation.audit import AUDITORS, forget
-from tests.simulation.mutations import mutated
+from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.process import Process
 from tests.simulation.simulation import simulate
 from tests.simulation.world import World
@@ -35,6 +35,12 @@ def test_nothing_is_wrong_whatever_happens(first: int) -> None:
         outcome = simulate(seed)
         forget()
         assert outcome.wrong is None, f"make simulate SEED={seed}\n{outcome.wrong}"
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_guarantee_can_be_taken_out(name: str) -> None:
+    with mutated(name):
+        pass
 
 
 @pytest.mark.slow

@@ -53,28 +53,24 @@ def creation_everywhere_at_once() -> Patches:
 @mutation
 def other_content_after_a_timeout() -> Patches:
     """The SDK lets other users or norms be charged for a step that may be decided."""
-    real = run.Run._decide
-
-    def decide(self: Any, parts: Any, deadline: Any) -> Any:
-        self._published = {}
-        return real(self, parts, deadline)
-
-    yield replaced(run.Run, "_decide", decide)
+    yield replaced(run.Run, "_check_published", lambda self, asked: None)
 
 
 @mutation
 def handed_back_everywhere_at_once() -> Patches:
     """A step that was decided in some partitions is sent to all of them at once."""
-    real = run.Run._decide
+    real = run.Run._decided_step
 
-    def decide(self: Any, parts: Any, deadline: Any) -> Any:
+    def decided_step(self: Any, asked: Any, deadline: Any) -> Any:
         decided, self._decided = self._decided, set()
+        step = self.step
         try:
-            return real(self, parts, deadline)
+            return real(self, asked, deadline)
         finally:
-            self._decided = self._decided or decided
+            if self.step == step:
+                self._decided = decided
 
-    yield replaced(run.Run, "_decide", decide)
+    yield replaced(run.Run, "_decided_step", decided_step)
 
 
 @mutation
