@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from operator import index
 from typing import Final
 
 import numpy as np
@@ -49,7 +50,7 @@ def grid_norms(clip_norm: float, levels: int) -> FloatArray:
     Raises:
         InvalidInput: for other arguments, or a clip norm so small that levels would not differ.
     """
-    norms = _grid(positive_finite("clip_norm", clip_norm), levels).copy()
+    norms = _grid(positive_finite("clip_norm", clip_norm), index(levels)).copy()
     if not (np.diff(norms) > 0.0).all():
         raise InvalidInput("clip_norm", clip_norm, "large enough for levels that differ")
     return norms

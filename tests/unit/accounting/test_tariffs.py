@@ -26,6 +26,7 @@ from accounting import (
     norms_of,
     tariff,
 )
+from accounting.costs.tariffs import grid_norms
 from tests.unit.accounting import rational_model as model
 
 ORDERS = [1.5, 9.5, 64.0]
@@ -60,6 +61,12 @@ def test_a_norm_has_the_lowest_level_that_is_not_below_it(
     for norm, found in zip(norms, levels.tolist(), strict=True):
         assert grid[found] >= norm
         assert found == 0 or grid[found - 1] < norm
+
+
+def test_a_count_of_any_integer_type_is_the_same_grid() -> None:
+    for count in (np.uint8(255), np.int64(255), 255):
+        assert len(grid_norms(3.0, count)) == 256
+    assert norms_of([1, 255], 3.0, 255).tolist() == [3.0 / 255, 3.0]
 
 
 def test_levels_keep_the_shape_of_many_norms() -> None:
