@@ -105,6 +105,7 @@ class Answering:
                 break
         else:
             raise Superseded("others keep answering this run")
+        self._check_same(history.begun)  # who may have begun since it was looked
         self._run = run
         self._check_charged(run)
         self._prepare(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -106,6 +107,27 @@ def test_what_is_killed_before_marks_are_forgotten_leaves_no_more_than_the_next_
         assert len(world.marks) <= 2
         if not killed:
             break
+
+
+def test_of_two_files_that_begin_at_once_the_one_that_was_first_answers_the_run() -> None:
+    """The other one looks before there is anything, and begins when something was answered."""
+    world = World()
+    other = asked_of(FILE + COUNT.replace('"10ms"', '"6ms"'))
+    meanwhile = [True]
+
+    def opened(released: int | None) -> Any:
+        if meanwhile:
+            meanwhile.clear()
+            first = world.answering()
+            first.start()
+            read(first, world.events[:8])
+        return world.service.open(released=released)
+
+    late = Answering(other, "x", opened, MemoryJournal(world.pages, other.dataset, other.run))
+    with pytest.raises(UnusableQueries):
+        late.start()
+    world.live()
+    assert_whole(world)
 
 
 @pytest.mark.slow
