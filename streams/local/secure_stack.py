@@ -20,7 +20,7 @@ from streams.local.errors import LocalStackError
 from streams.local.secrets import PRINCIPALS, Secrets
 from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker, SecureCluster
 from streams.local.secure_redis import SecureRedis
-from streams.local.stack import LocalStack
+from streams.local.stack import SECURE_FOLDER, LocalStack
 from streams.operations.errors import Unavailable
 from streams.operations.status import topics_of
 from streams.sdk.client import Turnstile
@@ -32,8 +32,6 @@ from streams.topics.granting import grant, set_passwords
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import ensure_topics
 
-_FOLDER = "secure"
-
 
 class SecureStack(LocalStack):
     """As ``LocalStack``; without a role's file of settings nobody gets anywhere.
@@ -43,6 +41,8 @@ class SecureStack(LocalStack):
         Turnstile(config=stack.config_of("trainer"))
     ```
     """
+
+    _is_secure = True
 
     def __init__(self, **options: Any) -> None:
         """Describe the stack; ``start()`` or ``with`` starts it.
@@ -112,7 +112,7 @@ class SecureStack(LocalStack):
         for folder in (*(several if len(several) > 1 else ["kafka"]), "redis", "logs"):
             (directory.path / folder).mkdir(mode=0o700, exist_ok=True)  # nothing there is encrypted
             (directory.path / folder).chmod(0o700)
-        secrets = self._secrets = Secrets(directory.path / _FOLDER)
+        secrets = self._secrets = Secrets(directory.path / SECURE_FOLDER)
         self._redis = redis = self._new_redis(directory.path)
         if not redis.encrypted:
             self._say(

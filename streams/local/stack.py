@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from streams.config import PREFIX
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
@@ -25,6 +25,8 @@ from streams.local.workers import Worker
 
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")
 
+SECURE_FOLDER = "secure"
+"""In a data directory: certificates, passwords and keys, where nobody is let in without them."""
 
 _Part = TypeVar("_Part", KafkaBroker, KafkaCluster, RedisServer, RedisCluster)
 _Server = KafkaBroker | KafkaCluster | RedisServer | RedisCluster
@@ -41,6 +43,8 @@ class LocalStack:
     Everything that it started ends with it, also when this process is killed. A broker or a Redis
     whose address is given is used and left alone.
     """
+
+    _is_secure: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -255,7 +259,12 @@ class LocalStack:
         return (self._directory.lock, *claim)
 
     def _refuse_other_data(self, directory: Path) -> None:
-        """Refuse a directory that other numbers of servers have kept their data in."""
+        """Refuse a directory that a secure stack, or another number of servers, has its data in."""
+        if (directory / SECURE_FOLDER).exists() and not self._is_secure:
+            raise LocalStackError(
+                f"{directory} has the data of a secure stack, which nobody reaches without a login: "
+                "say --secure as well, or use another data directory."
+            )
         brokers, nodes = count_of_brokers(directory), count_of_redis_nodes(directory)
         for given, kept, count, what in (
             (self._given_kafka, brokers, self._count_of_brokers, ("broker", "brokers")),

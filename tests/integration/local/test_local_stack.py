@@ -15,8 +15,16 @@ import redis
 from streams.local import LocalStack, LocalStackError
 from streams.local.broker import registered_cluster
 from streams.local.ports import LOOPBACK, free_ports
+from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually
+
+
+def test_data_of_a_secure_stack_are_not_shown_to_everybody(tmp_path: Path) -> None:
+    (tmp_path / SECURE_FOLDER).mkdir()
+    stack = LocalStack(workers=0, data=tmp_path)
+    with pytest.raises(LocalStackError, match="say --secure as well"):
+        stack.start()
 
 
 def test_workers_are_told_where_everything_is(stack: LocalStack, worker_log: Path) -> None:
