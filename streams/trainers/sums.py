@@ -37,6 +37,7 @@ _LARGEST_ENTRY: Final = 1e150  # of a float64 row whose norm is a float64
 _SQUARES: Final = 1.0 + 2.0**-15
 _LOST: Final = 2.0**-125
 _SHORTER: Final = 1.0 - 2.0**-22  # for the rounding of a factor and of a product to float32
+_NORMAL: Final = 2.0**-126  # the smallest number of which float32 has all digits
 
 
 class Scratch:
@@ -114,20 +115,42 @@ class ClippedSum:
             units = math.ldexp(longest, -exponent)
             if isinstance(part, Outer):
                 totals[place] += part.clipped_sum(factors, exponent, units)
-            elif part.dtype == np.float32 and units < _INTEGERS and -120 < exponent < 120:
+            elif part.dtype == np.float32 and -120 < exponent < 120:
                 alone = -1 if part.shape[1] <= _NARROW else place
                 together[exponent, alone].append(place)
             else:
-                for rows in _blocks(len(part), part.shape[1]):
-                    totals[place] += _whole(part[rows], factors[rows], units, exponent)
+                totals[place] += _whole(part, factors, units, exponent)
         for (exponent, _), places in together.items():
-            units = math.ldexp(longest, -exponent)
             chosen = [(parts[place], totals[place]) for place in places]
-            self._add_float32(chosen, factors, units, exponent)  # type: ignore[arg-type]
+            self._add_by_level(chosen, factors, limits, exponent)  # type: ignore[arg-type]
         return norms
 
     def _exponent_of(self, place: int) -> int:
         return self._exponent - (FINER_BITS if place in self._outer else 0)
+
+    def _add_by_level(
+        self,
+        parts: Sequence[tuple[Rows, NDArray[np.int64]]],
+        factors: Floats,
+        limits: Floats,
+        exponent: int,
+    ) -> None:
+        """Add parts of float32 to their totals. Of each row its own level says how it is rounded:
+        what others have changes nothing of it."""
+        short = limits < math.ldexp(_INTEGERS, exponent)
+        for chosen in (short, ~short):
+            if not chosen.any():
+                continue
+            units = math.ldexp(float(limits[chosen].max()), -exponent)
+            if not chosen.all():
+                mine = [(rows[chosen], total) for rows, total in parts]
+            else:
+                mine = list(parts)
+            if chosen is short:
+                self._add_float32(mine, factors[chosen], units, exponent)
+                continue
+            for rows, total in mine:
+                total += _whole(rows, factors[chosen], units, exponent)
 
     def _add_float32(
         self,
@@ -141,7 +164,9 @@ class ClippedSum:
         Of as many rows as are sure to, the sum is an int32 as well.
         """
         shorter = np.where(factors < 1.0, factors * _SHORTER, 1.0)
-        scale = np.ldexp(shorter, -exponent).astype(np.float32)[:, np.newaxis]
+        exact = np.ldexp(shorter, -exponent)
+        # What float32 has fewer digits of would be rounded by more than it was made shorter.
+        scale = np.where(exact < _NORMAL, 0.0, exact).astype(np.float32)[:, np.newaxis]
         ends = list(accumulate((rows.shape[1] for rows, _ in parts), initial=0))
         columns = [slice(*ends) for ends in pairwise(ends)]
         for run in _blocks(len(factors), 1, at_most=_INTEGERS / (units + 1.0) - 1.0):
@@ -158,12 +183,16 @@ class ClippedSum:
 
 def _whole(rows: Rows, factors: Floats, units: float, exponent: int) -> NDArray[np.int64]:
     """The sum in spacings of the grid, where no row is longer than so many units."""
-    scaled = np.multiply(rows, factors[:, np.newaxis], dtype=np.float64)
-    scaled *= math.ldexp(1.0, -exponent)  # exact, but for what is nothing in spacings
-    whole = np.trunc(scaled, out=scaled)
-    if units * len(rows) < _EXACT:  # sums of such floats are exact
-        return np.asarray(whole.sum(axis=0).astype(np.int64))
-    return np.asarray(whole.astype(np.int64).sum(axis=0))
+    total = np.zeros(rows.shape[1], dtype=np.int64)
+    for block in _blocks(*rows.shape):
+        scaled = np.multiply(rows[block], factors[block, np.newaxis], dtype=np.float64)
+        scaled *= math.ldexp(1.0, -exponent)  # exact, but for what is nothing in spacings
+        whole = np.trunc(scaled, out=scaled)
+        if units * len(whole) < _EXACT:  # sums of such floats are exact
+            total += whole.sum(axis=0).astype(np.int64)
+        else:
+            total += whole.astype(np.int64).sum(axis=0)
+    return total
 
 
 def _blocks(rows: int, columns: int, at_most: float = math.inf) -> Iterator[slice]:
@@ -227,11 +256,15 @@ def _norms_float32(parts: Sequence[Rows]) -> Floats:
 
 
 def _squares(rows: Rows) -> Floats:
-    """Sums of squares, of runs in float32 and of these in float64."""
+    """Sums of squares, of runs in float32 and of these in float64.
+
+    In which order a run is added up must not depend on how many rows there are.
+    """
+    rows = np.ascontiguousarray(rows)
     whole = rows.shape[1] // _RUN * _RUN
     rest = rows[:, whole:]
     squares: Floats = np.einsum("ik,ik->i", rest, rest).astype(np.float64)
     if whole:
-        runs = rows[:, :whole].reshape(len(rows), -1, _RUN)
+        runs = rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN)
         squares += np.einsum("ijk,ijk->ij", runs, runs).sum(axis=1, dtype=np.float64)
     return squares

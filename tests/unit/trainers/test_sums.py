@@ -191,3 +191,50 @@ def test_float32_rows_whose_squares_overflow_are_clipped_like_others() -> None:
 def test_a_row_of_zeros_has_no_norm() -> None:
     clipped = ClippedSum(-24)
     assert clipped.add([np.zeros((2, 5), dtype=np.float32)], np.ones(2)).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nobody_adds_nothing_however_wide_the_rows_are(dtype: type) -> None:
+    for width in (0, 1, 256, 1000):
+        clipped = ClippedSum(-24)
+        assert len(clipped.add([np.zeros((0, width), dtype)], np.zeros(0))) == 0
+        assert total_of(clipped).tolist() == [0] * width
+
+
+@pytest.mark.parametrize(
+    ("outer", "level", "other"),
+    [((), 255.9, 256.1), ((0,), 0.0624, 0.0626)],
+    ids=["plain", "outer"],
+)
+def test_how_a_row_is_rounded_does_not_depend_on_the_levels_of_others(
+    outer: tuple[int, ...], level: float, other: float
+) -> None:
+    """One level is just short enough for float32, and the other is not."""
+    rng = np.random.default_rng(1)
+    rows = np.asarray(rng.uniform(300, 400, (50, 4)), dtype=np.float32)
+    nothing = np.zeros((1, 4), dtype=np.float32)
+    alone, beside = ClippedSum(-23, outer), ClippedSum(-23, outer)
+    alone.add([rows], np.full(50, level))
+    beside.add([np.vstack([rows, nothing])], np.append(np.full(50, level), other))
+    assert (total_of(alone) == total_of(beside)).all()
+
+
+def test_factors_below_what_float32_has_in_full_count_as_nothing() -> None:
+    entry = np.float32(float.fromhex("0x1.fc1ae4p+127"))
+    for limit in (0.99999998509, 1.0 - 2.0**-30, 2.0 - 2.0**-26, 3.0):
+        clipped = ClippedSum(0)
+        clipped.add([np.array([[entry]])], np.array([limit]))
+        assert total_of(clipped)[0] <= limit
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("width", [3, 100, 300])
+def test_the_norm_of_a_row_is_its_own_in_whatever_order_it_is_laid_out(
+    dtype: type, width: int
+) -> None:
+    rows = np.random.default_rng(2).normal(size=(9, width)).astype(dtype)
+    limits = np.ones(len(rows))
+    norms = ClippedSum(-24).add([rows], limits)
+    assert (ClippedSum(-24).add([np.asfortranarray(rows)], limits) == norms).all()
+    for one, norm in zip(rows, norms, strict=True):
+        assert ClippedSum(-24).add([one[np.newaxis]], np.ones(1)) == norm
