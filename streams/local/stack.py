@@ -262,7 +262,7 @@ class LocalStack:
         """Refuse a directory that a secure stack, or another number of servers, has its data in."""
         if (directory / SECURE_FOLDER).exists() and not self._is_secure:
             raise LocalStackError(
-                f"{directory} has the data of a secure stack, which nobody reaches without a login: "
+                f"{directory} has the data of a secure stack, which nobody reaches without login: "
                 "say --secure as well, or use another data directory."
             )
         brokers, nodes = count_of_brokers(directory), count_of_redis_nodes(directory)

@@ -66,7 +66,7 @@ def test_a_norm_has_the_lowest_level_that_is_not_below_it(
 def test_a_count_of_any_integer_type_is_the_same_grid() -> None:
     for count in (np.uint8(255), np.int64(255), 255):
         assert len(grid_norms(3.0, count)) == 256
-    assert norms_of([1, 255], 3.0, 255).tolist() == [3.0 / 255, 3.0]
+    assert norms_of([0, 255], 3.0, 255).tolist() == [0.0, 3.0]
 
 
 def test_levels_keep_the_shape_of_many_norms() -> None:
