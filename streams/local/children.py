@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,7 @@ class Child:
         self.log = log
         self.grace = grace
         self.started = time.monotonic()
+        self._using_pipe = threading.RLock()  # its number may be another's once it is closed
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._log_start = output.seek(0, 2)
@@ -151,11 +153,13 @@ class Child:
 
     def _command(self, letter: bytes) -> None:
         pipe = self._guard.stdin
-        if pipe is not None and not pipe.closed:
-            with suppress(OSError):  # the guard, and so the program, has ended
-                pipe.write(letter)
+        with self._using_pipe:
+            if pipe is not None and not pipe.closed:
+                with suppress(OSError):  # the guard, and so the program, has ended
+                    pipe.write(letter)
 
     def _close(self) -> None:
-        if self._guard.stdin is not None:
-            with suppress(OSError):
-                self._guard.stdin.close()
+        with self._using_pipe:
+            if self._guard.stdin is not None:
+                with suppress(OSError):
+                    self._guard.stdin.close()

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from streams.local import Child, LocalStackError
 from streams.local.workers import Worker
 from tests.integration.local.conftest import is_gone
 from tests.integration.service import eventually
+from tests.waiting import HANGS_AFTER
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -132,3 +135,32 @@ def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> Non
         assert pipe.closed
     finally:
         worker.stop()
+
+
+def test_a_pipe_is_not_closed_while_somebody_writes_to_it(tmp_path: Path) -> None:
+    """Its number may be that of a connection by then, which would get the byte."""
+    child = Child("The program", ["sleep", "600"], log=tmp_path / "log")
+    pipe = child._guard.stdin
+    assert pipe is not None
+    closer = threading.Thread(target=child._close)
+
+    class Slow:
+        closed = False
+
+        def write(self, letter: bytes) -> None:
+            closer.start()
+            closer.join(0.2)
+            assert not self.closed
+            pipe.write(letter)
+
+        def close(self) -> None:
+            self.closed = True
+            pipe.close()
+
+    slow: Any = Slow()
+    child._guard.stdin = slow
+    child.hasten()
+    assert child.wait(HANGS_AFTER) == 128 + signal.SIGKILL
+    closer.join()
+    assert slow.closed
+    child.hasten()  # to nobody
