@@ -27,6 +27,8 @@ from streams.worker.ports import Origin
 from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
+pytestmark = pytest.mark.drill
+
 ORIGIN = Origin(b"topic of 16 byte", 0)
 
 

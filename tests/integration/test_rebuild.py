@@ -13,6 +13,8 @@ from streams.operations.status import read_partitions
 from tests.integration.lossy import WORKER, Lossy
 from tests.integration.service import ServiceFactory, eventually
 
+pytestmark = pytest.mark.drill
+
 PARTITIONS = 2
 
 

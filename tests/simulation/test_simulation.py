@@ -47,35 +47,35 @@ def test_every_guarantee_can_be_taken_out(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("version-not-compared", 55),
-        ("partitions-not-compared", 0),
+        ("version-not-compared", 17),
+        ("partitions-not-compared", 6),
         ("outbox-not-republished", 0),
-        ("lock-not-held", 0),
-        ("overdue-records-awaited", 0),
+        ("lock-not-held", 29),
+        ("overdue-records-awaited", 4),
         ("signatures-not-verified", 1),
         ("signatures-of-other-partitions-count", 1),
-        ("whoever-is-registered-may", 8),
+        ("whoever-is-registered-may", 32),
         ("unsigned-requests-count", 1),
         ("everybody-creates", 1),
         ("keys-stay-when-they-are-taken-away", 6),
         ("older-words-of-the-operator-count", 5),
-        ("every-operator-is-followed", 8),
+        ("every-operator-is-followed", 32),
         ("principals-not-compacted", 1),
         ("older-step-handed-back", 4),
         ("levels-not-deferred", 2),
-        ("steps-under-way-not-respected", 0),
+        ("steps-under-way-not-respected", 4),
         ("arrivals-not-awaited", 9),
         ("balances-not-added", 9),
         ("moved-datasets-charged", 9),
         ("keys-of-now-moved", 40030),
-        ("levels-charged-twice", 52),
+        ("levels-charged-twice", 53),
         ("outer-grants-not-taken", 58),
         ("charged-for-what-each-grants-alone", 41),
         ("outer-levels-not-asked", 18),
     ],
 )
 def test_a_guarantee_that_is_taken_out_is_missed(name: str, first: int) -> None:
-    """The first seeds are near those that find it."""
+    """The first seeds are those that find it, or near them."""
     for seed in range(first, first + _MUTATED_SEEDS):
         with mutated(name):
             outcome = simulate(seed)
