@@ -4,10 +4,13 @@ import os
 import signal
 
 import numpy as np
+import pytest
 import redis
 
 from streams.operations.status import read_owners
 from tests.integration.service import Service, ServiceFactory, eventually
+
+pytestmark = pytest.mark.drill
 
 USERS = np.arange(60)
 NORMS = np.full(60, 0.9)

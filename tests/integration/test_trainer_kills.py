@@ -16,6 +16,8 @@ from streams.wire.packing import charge_digest
 from tests.integration import trainer
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
 
+pytestmark = pytest.mark.drill
+
 KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
 
 

@@ -166,7 +166,9 @@ def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("on_exhaustion", "price"), [("halt", 4), ("clip", 6)])
+@pytest.mark.parametrize(
+    ("on_exhaustion", "price"), [pytest.param("halt", 4, marks=pytest.mark.thorough), ("clip", 6)]
+)
 def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int) -> None:
     """Of as many integers as a step may charge; all are charged, then halted or granted less."""
     count = most_members(clip=on_exhaustion == "clip")
