@@ -42,7 +42,7 @@ test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
 
-drills: $(VENV)/installed         ## tests in which servers are killed, put back, added or moved under load
+drills: $(VENV)/installed         ## tests in which who serves is killed, put back, added or moved
 	$(PYTEST) -n $(JOBS) --dist worksteal -m drill tests/integration $(ARGS)
 
 thorough: $(VENV)/installed       ## 1,000 examples of each property and every point of each grid; takes long
