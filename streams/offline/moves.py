@@ -57,6 +57,10 @@ class Unmovable(ValueError):
     """A dataset that cannot move, or not there; nothing was changed by saying so."""
 
 
+class NothingToMove(Unmovable):
+    """The dataset was withdrawn while it was closed: nobody has used it, and nobody will."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Users of one dataset in one old partition, with all their numbers, by column."""
@@ -252,6 +256,11 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
             if is_unused and not all(name in family for family in families):
                 for family in families:
                     family.pop(name, None)
+        if not any(families):
+            raise NothingToMove(
+                f"dataset {dataset!r} was withdrawn while it was closed, before anybody had used "
+                "it: there is nothing to move. Create it in the new log"
+            )
     for partition, family in enumerate(families):
         if family != families[0]:
             names = sorted(

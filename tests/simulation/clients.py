@@ -95,6 +95,7 @@ class Trainer:
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
         self.moves_to: tuple[World, Told] | None = None  # when its dataset does
+        self.creates_all = False  # also elsewhere: nobody had used the dataset that was to move
         self.is_elsewhere = False
         self.signing: Signing | None = None  # it signs what it asks
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
@@ -296,7 +297,8 @@ class Trainer:
     @property
     def _creatable(self) -> list[Plan]:
         """Which datasets the trainer creates: the outermost one of a family that moves comes."""
-        return self.plan.chain[1:] if self.is_elsewhere else self.plan.chain
+        comes = self.is_elsewhere and not self.creates_all
+        return self.plan.chain[1:] if comes else self.plan.chain
 
     def _create(self, turnstile: Turnstile) -> None:
         for plan in self._creatable:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 
 from streams.offline.mover import compare, move
-from streams.offline.moves import Unmovable
+from streams.offline.moves import NothingToMove, Unmovable
 from streams.sdk.errors import DecisionTimeout, RequestRejected
 from tests.simulation.clients import Trainer
 from tests.simulation.clock import Fibre
@@ -69,6 +69,11 @@ class Moving:
                 self.is_done = True
             except (Died, DecisionTimeout) as error:
                 self.old.world.note(name, f"begins anew after {error!r:.120}")
+            except NothingToMove as error:
+                self.old.world.note(name, f"{error!r:.200}")
+                self._tries = 0
+                for trainer in self._family:
+                    trainer.creates_all = True
             except (Unmovable, RequestRejected) as error:
                 self.old.world.note(name, f"{error!r:.200}")
                 self._tries -= 1
@@ -85,6 +90,8 @@ class Moving:
         """
         if self.is_done:
             compare(*self._archives(), self.dataset)
+        elif self._family[0].creates_all:
+            return  # nobody had used it
         elif any(self.dataset in moves for moves in self.old.audit.auditor.moves):
             raise Wrong(f"{self.dataset} was closed, and has not come")
 

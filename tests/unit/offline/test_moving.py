@@ -18,11 +18,19 @@ from streams.offline.aggregates import shares_of
 from streams.offline.archive import Unreadable
 from streams.offline.explanation import explain
 from streams.offline.mover import compare, move, plan
-from streams.offline.moves import Unmovable
+from streams.offline.moves import NothingToMove, Unmovable
 from streams.offline.report import ReportRefused, report
 from streams.offline.states import differences
 from streams.offline.verification import verify
-from streams.schemas import Balances, CloseDataset, Reason, decode_request, encode
+from streams.schemas import (
+    VERSION,
+    Balances,
+    CloseDataset,
+    Reason,
+    WithdrawDataset,
+    decode_request,
+    encode,
+)
 from streams.sdk.errors import DatasetIsClosed, DecisionTimeout, RequestRejected
 from streams.wire.partitioner import partitions_of
 from tests.audit.auditor import Auditor
@@ -398,6 +406,18 @@ def test_one_that_was_closed_as_a_whole_can_still_move() -> None:
     life.client.close_dataset("d")
     _, client = moved(life.archived, 3)
     assert client.run("inner", "r").charge(["new"], [0.1], noise_stddev=4.0).admitted.all()
+
+
+def test_one_that_was_withdrawn_while_it_was_closed_has_nothing_to_move() -> None:
+    """Withdrawing was first in one partition, and closing in the other."""
+    archived, client = new_service()
+    client.create_dataset("d", **FAMILIES["halting"]["d"])
+    to = bytes(range(16)).hex()
+    archived._apply(0, encode(WithdrawDataset(v=VERSION, dataset="d", request="w")))
+    closing = CloseDataset(v=VERSION, dataset="d", request="c", moves_to=to)
+    archived._apply(1, encode(closing))
+    with pytest.raises(NothingToMove, match="Create it in the new log"):
+        moves.departure(archived.ledgers, archived.topic, [], "d")
 
 
 def test_creating_it_again_with_the_same_policy_is_fine_and_it_cannot_be_withdrawn() -> None:
