@@ -190,7 +190,7 @@ class Audit:
             }
             for auditor in auditors
         ]
-        known = [*self.before, auditors[0]]
+        known = [*self.before, *auditors]
         ids = {k: v for each in known for names in each.names for k, v in names.ids.items()}
         for address, heard in steps.items():
             wrong = []
