@@ -25,6 +25,8 @@ from streams.trainers.outer import FINER_BITS, Outer
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
 Part: TypeAlias = Rows | Outer
+Added: TypeAlias = tuple[Rows, NDArray[np.int64]]
+"""Rows, and the total of their columns, to which they are added."""
 
 _BLOCK: Final = 2**16  # entries worked on at a time: they stay in the cache
 _NARROW: Final = 1024  # columns of a part that is worked on together with others
@@ -109,7 +111,7 @@ class ClippedSum:
             parts = [_only(part, usable) for part in parts]
         factors = clip_factors(np.where(usable, norms, 0.0), limits)
         longest = float(limits.max(initial=0.0))
-        together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        together: defaultdict[tuple[int, int], list[Added]] = defaultdict(list)
         for place, part in enumerate(parts):
             exponent = self._exponent_of(place)
             units = math.ldexp(longest, -exponent)
@@ -117,47 +119,30 @@ class ClippedSum:
                 totals[place] += part.clipped_sum(factors, exponent, units)
             elif part.dtype == np.float32 and -120 < exponent < 120:
                 alone = -1 if part.shape[1] <= _NARROW else place
-                together[exponent, alone].append(place)
+                together[exponent, alone].append((part, totals[place]))
             else:
                 totals[place] += _whole(part, factors, units, exponent)
-        for (exponent, _), places in together.items():
-            chosen = [(parts[place], totals[place]) for place in places]
-            self._add_by_level(chosen, factors, limits, exponent)  # type: ignore[arg-type]
+        for (exponent, _), added in together.items():
+            self._add_by_level(added, factors, limits, exponent)
         return norms
 
     def _exponent_of(self, place: int) -> int:
         return self._exponent - (FINER_BITS if place in self._outer else 0)
 
     def _add_by_level(
-        self,
-        parts: Sequence[tuple[Rows, NDArray[np.int64]]],
-        factors: Floats,
-        limits: Floats,
-        exponent: int,
+        self, parts: Sequence[Added], factors: Floats, limits: Floats, exponent: int
     ) -> None:
         """Add parts of float32 to their totals. Of each row its own level says how it is rounded:
         what others have changes nothing of it."""
         short = limits < math.ldexp(_INTEGERS, exponent)
-        for chosen in (short, ~short):
-            if not chosen.any():
-                continue
-            units = math.ldexp(float(limits[chosen].max()), -exponent)
-            if not chosen.all():
-                mine = [(rows[chosen], total) for rows, total in parts]
-            else:
-                mine = list(parts)
-            if chosen is short:
-                self._add_float32(mine, factors[chosen], units, exponent)
-                continue
-            for rows, total in mine:
-                total += _whole(rows, factors[chosen], units, exponent)
+        for chosen, add in ((short, self._add_float32), (~short, _add_float64)):
+            if chosen.any():
+                mine = parts if chosen.all() else [(rows[chosen], total) for rows, total in parts]
+                units = math.ldexp(float(limits[chosen].max()), -exponent)
+                add(mine, factors[chosen], units, exponent)
 
     def _add_float32(
-        self,
-        parts: Sequence[tuple[Rows, NDArray[np.int64]]],
-        factors: Floats,
-        units: float,
-        exponent: int,
+        self, parts: Sequence[Added], factors: Floats, units: float, exponent: int
     ) -> None:
         """Add parts to their totals, where no row is longer than so many units, an int32.
 
@@ -179,6 +164,12 @@ class ClippedSum:
                 added += np.add.reduce(whole, axis=0, dtype=np.int32)
             for (_, total), mine in zip(parts, columns, strict=True):
                 total += added[mine]
+
+
+def _add_float64(parts: Sequence[Added], factors: Floats, units: float, exponent: int) -> None:
+    """The same, of rows of any length."""
+    for rows, total in parts:
+        total += _whole(rows, factors, units, exponent)
 
 
 def _whole(rows: Rows, factors: Floats, units: float, exponent: int) -> NDArray[np.int64]:
