@@ -256,7 +256,7 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
             if is_unused and not all(name in family for family in families):
                 for family in families:
                     family.pop(name, None)
-        if not any(families):
+        if not any(dataset in family for family in families):
             raise NothingToMove(
                 f"dataset {dataset!r} was withdrawn while it was closed, before anybody had used "
                 "it: there is nothing to move. Create it in the new log"

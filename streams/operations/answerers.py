@@ -19,7 +19,7 @@ def of_answerers(facts: Facts, config: Config) -> Iterator[Finding]:
     """Nothing, where there are none and there never were."""
     yield from _of_topics(facts, config)
     for one in facts.answerers:
-        yield _of_answerer(one, facts.clock)
+        yield _of_answerer(one)
         yield from _of_input(one, facts.inputs, config)
 
 
@@ -105,7 +105,7 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
     yield from found or [_finding(Level.OK, kept_and_copied(title, topic))]
 
 
-def _of_answerer(one: AnswererSeen, now: float) -> Finding:
+def _of_answerer(one: AnswererSeen) -> Finding:
     if one.problem:
         return _finding(
             Level.WRONG if one.ready or not one.topic else Level.WARNING,
