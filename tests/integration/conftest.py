@@ -14,7 +14,7 @@ import pytest
 
 from streams.local import Child, LocalStack
 from tests.integration.preloaded import preloaded
-from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory
+from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory, end_at_once
 from tests.waiting import HANGS_AFTER
 
 # Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
@@ -81,9 +81,7 @@ def start_service(servers: LocalStack) -> ServiceFactory:
                 raise
             finally:
                 service.close()
-                for worker in stack.workers:  # an end in order takes seconds, and others test it
-                    worker.terminate()
-                    worker.hasten()
+                end_at_once(stack)
 
     return start
 

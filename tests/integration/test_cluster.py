@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient
 from streams.local import KafkaBroker, LocalStack, LocalStackError
 from streams.local.cluster import KafkaCluster
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
-from tests.integration.service import IMPATIENT_WORKER, Service, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 from tests.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.drill
@@ -33,10 +33,7 @@ def stack() -> Iterator[LocalStack]:
         worker_command=IMPATIENT_WORKER,
     ) as running:
         yield running
-        for worker in running.workers:  # an end in order takes seconds, and others test it
-            worker.terminate()
-            worker.hasten()
-        running.cluster.kill()
+        end_at_once(running, running.cluster)
 
 
 def active_controller(admin: KafkaAdminClient) -> int:

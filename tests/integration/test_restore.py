@@ -19,7 +19,7 @@ from streams.cli.output import Exit
 from streams.local import LocalStack
 from streams.operations.images import read_image
 from tests.integration.command import Done, turnstile
-from tests.integration.service import IMPATIENT_WORKER, Service, eventually
+from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 
 pytestmark = pytest.mark.drill
 
@@ -38,11 +38,7 @@ def stack() -> Iterator[LocalStack]:
         worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
     ) as running:
         yield running
-        for worker in running.workers:
-            worker.terminate()
-            worker.hasten()
-        running.broker.kill()
-        running.redis_server.kill()
+        end_at_once(running, running.broker, running.redis_server)
 
 
 def directories(stack: LocalStack) -> Path:

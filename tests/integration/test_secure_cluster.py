@@ -23,7 +23,7 @@ from streams.topics.clients import new_admin
 from streams.topics.security import NotAdmitted, security
 from streams.topics.topics import TOPICS
 from tests.integration.command import turnstile
-from tests.integration.service import IMPATIENT_WORKER
+from tests.integration.service import IMPATIENT_WORKER, end_at_once
 from tests.waiting import HANGS_AFTER, eventually
 
 pytestmark = pytest.mark.drill
@@ -43,11 +43,7 @@ def stack() -> Iterator[SecureStack]:
     ) as running:
         running.settle()
         yield running
-        for worker in running.workers:
-            worker.terminate()
-            worker.hasten()
-        running.cluster.kill()
-        running.redis_server.kill()
+        end_at_once(running, running.cluster, running.redis_server)
 
 
 def listeners(broker: KafkaBroker) -> dict[str, int]:

@@ -40,7 +40,7 @@ from streams.topics.security import security
 from streams.topics.topics import Topics
 from streams.wire.signatures import new_keys
 from tests.integration.command import turnstile
-from tests.integration.service import IMPATIENT_WORKER, eventually
+from tests.integration.service import IMPATIENT_WORKER, end_at_once, eventually
 from tests.waiting import HANGS_AFTER
 
 PARTITIONS = 2
@@ -57,11 +57,7 @@ def stack() -> Iterator[SecureStack]:
     ) as running:
         running.settle()
         yield running
-        for worker in running.workers:
-            worker.terminate()
-            worker.hasten()
-        running.broker.kill()
-        running.redis_server.kill()
+        end_at_once(running, running.broker, running.redis_server)
 
 
 @pytest.fixture(scope="module")
