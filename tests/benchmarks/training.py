@@ -225,7 +225,7 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
             noise_generator=torch.Generator().manual_seed(seed),
         )
         assert made[2].sample_rate == rate
-        return made  # type: ignore[no-any-return]
+        return made
 
     def individual(
         seed: int, turnstile: Turnstile, mode: str = "hooks", ahead: bool = False

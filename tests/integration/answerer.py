@@ -59,7 +59,7 @@ def doom(point: str, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         forget(self, marks)
 
-    KafkaJournal.forget = forget_some  # type: ignore[method-assign]
+    KafkaJournal.forget = forget_some
     behind(KafkaJournal, "publish", lambda journal, answer: end_if("published", at["step"]))
     behind(QueryAnswerer, "answer", lambda answerer, users, rows: end_if("drawn", at["step"]))
     behind(
@@ -82,7 +82,7 @@ def doom(point: str, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         publish(self, waiting)
 
-    KafkaConnection._publish = publish_one  # type: ignore[method-assign]
+    KafkaConnection._publish = publish_one
 
 
 if __name__ == "__main__":

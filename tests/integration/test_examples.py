@@ -64,5 +64,5 @@ def decided_in_memory() -> list[dict[str, object]]:
         found: list[dict[str, object]] = [
             {"step": d.step, "admitted": d.admitted.tolist()} for d in steps
         ]
-    assert not all(all(step["admitted"]) for step in found)  # type: ignore[call-overload]
+    assert not all(all(step["admitted"]) for step in found)
     return found

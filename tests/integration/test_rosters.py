@@ -116,7 +116,7 @@ def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, p
     reference.steps(STEPS)
     assert real.told == reference.told
     assert any(halted for _, halted, *_ in real.told)
-    ledgers = reference.turnstile._connection.ledgers  # type: ignore[attr-defined]
+    ledgers = reference.turnstile._connection.ledgers
     for name in POLICIES[policy]:
         rows = [state_of(ledger, name) for ledger in ledgers]
         assert service.state(name) == {user: row for part in rows for user, row in part.items()}

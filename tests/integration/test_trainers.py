@@ -44,7 +44,7 @@ def undisturbed(name: str, tmp_path: Path) -> tuple[np.ndarray, Rows]:
 
 
 def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
-    ledgers = turnstile._connection.ledgers  # type: ignore[attr-defined]
+    ledgers = turnstile._connection.ledgers
     return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
 
 

@@ -110,7 +110,7 @@ class Forked(Kept):
     """What comes of a log whose last record is another one."""
 
     @property
-    def moment(self):  # type: ignore[no-untyped-def]
+    def moment(self):
         moment = super().moment
         chain = moment.meta.chain
         forked = chain._replace(head=bytes(32))

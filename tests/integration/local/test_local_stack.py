@@ -189,7 +189,7 @@ def test_a_signal_while_it_stops_is_delivered_when_nothing_is_left(
         asked()
         signal.raise_signal(signal.SIGINT)
 
-    worker.terminate = ask_and_interrupt  # type: ignore[method-assign]
+    worker.terminate = ask_and_interrupt
     with pytest.raises(KeyboardInterrupt):
         guest.stop()
     assert not worker.running

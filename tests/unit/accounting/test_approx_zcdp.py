@@ -114,4 +114,4 @@ def test_small_deltas_are_counted_finely() -> None:
 )
 def test_what_is_no_budget_or_charge_is_refused(call: object) -> None:
     with pytest.raises(InvalidInput):
-        call()  # type: ignore[operator]
+        call()

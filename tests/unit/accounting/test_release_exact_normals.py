@@ -89,7 +89,7 @@ def test_a_number_on_the_border_of_two_bins_is_decided_by_its_next_digits(i: int
         assert word == int(exact_normals._thresholds()[i])
         normals = ExactNormals()
         answers = iter([rest >> 128, rest & (2**128 - 1)])
-        normals._bits = lambda bits, answers=answers: next(answers)  # type: ignore[method-assign, misc]
+        normals._bits = lambda bits, answers=answers: next(answers)
         assert normals._bin_beyond(word) == expected
 
 
@@ -123,10 +123,10 @@ def test_who_passes_by_the_digits_of_a_word_would_pass_by_all_others() -> None:
 def test_a_word_on_the_border_of_two_bins_is_finished_one_by_one(at: int) -> None:
     normals, border = ExactNormals(np.random.default_rng(8)), int(exact_normals._thresholds()[at])
     words = iter([border, border << 16 & 2**64 - 1])
-    normals._words = lambda count: np.full(count, next(words, 0), np.uint64)  # type: ignore[method-assign]
+    normals._words = lambda count: np.full(count, next(words, 0), np.uint64)
     asked: list[int] = []
     beyond = normals._bin_beyond
-    normals._bin_beyond = lambda word: asked.append(word) or beyond(word)  # type: ignore[method-assign, func-returns-value]
+    normals._bin_beyond = lambda word: asked.append(word) or beyond(word)
     assert len(normals.draw(Fraction(2) ** 24, 3)) == 3
     assert len(asked) >= 3
     assert set(asked) == {border}

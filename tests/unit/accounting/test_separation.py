@@ -135,7 +135,7 @@ def test_a_step_that_is_over_admits_nobody_who_took_part_later() -> None:
 def test_separations_and_states_that_are_none_are_refused() -> None:
     for arguments in [(ZcdpFilter(1.0), 0), (ZcdpFilter(1.0), 1.5), (1.0, 3)]:
         with pytest.raises(InvalidInput):
-            SeparationFilter(*arguments)  # type: ignore[arg-type]
+            SeparationFilter(*arguments)
     rule = SeparationFilter(ZcdpFilter(1.0), 2)
     state = rule.initial_state(2)
     cost = np.array([1, 1])

@@ -135,7 +135,7 @@ def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
         outcome = standing.step()
         assert outcome.settled is not None
         assert not outcome.settled.size
-    assert standing.step(None, [3, 7], [1, 2]).settled.tolist() == [3, 7]  # type: ignore[union-attr]
+    assert standing.step(None, [3, 7], [1, 2]).settled.tolist() == [3, 7]
 
 
 def test_a_user_takes_no_more_than_40_bytes() -> None:
@@ -248,7 +248,7 @@ def test_terms_that_are_none_are_refused() -> None:
         ((2**61 + 1,), (1,), "none"),
     ]:
         with pytest.raises(InvalidInput):
-            Terms(*arguments)  # type: ignore[arg-type]
+            Terms(*arguments)
 
 
 def test_a_roster_of_nobody_takes_steps() -> None:

@@ -86,7 +86,7 @@ def test_norms_off_the_grid_have_no_level(norm: float) -> None:
 @pytest.mark.parametrize("levels", [[101], [-1], [0.5], ["1"]])
 def test_levels_beyond_the_grid_have_no_norm(levels: list[object]) -> None:
     with pytest.raises(InvalidInput, match="levels"):
-        norms_of(levels, 1.0, 100)  # type: ignore[arg-type]
+        norms_of(levels, 1.0, 100)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_tariff_is_what_an_auditor_computes_in_fractions(
 def test_a_tariff_covers_what_its_measure_charges_and_never_falls(
     row: object, mechanism: Mechanism
 ) -> None:
-    measure: MeasureName = row.name  # type: ignore[attr-defined]
+    measure: MeasureName = row.name
     orders = ORDERS if MEASURES[measure].per_order else None
     if not MEASURES[measure].covers_by_tariff(mechanism):
         with pytest.raises(InvalidInput, match="mechanism"):
@@ -174,4 +174,4 @@ def test_charges_beyond_every_budget_saturate() -> None:
 )
 def test_what_is_no_tariff_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidInput, match="tariff"):
-        checked_tariff(wrong)  # type: ignore[arg-type]
+        checked_tariff(wrong)

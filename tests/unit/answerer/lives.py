@@ -103,7 +103,7 @@ class World:
                 publish(type(waiting)({partition: waiting.requests[partition]}))
                 doom.touch()
 
-        self.service._publish = lambda waiting: (  # type: ignore[method-assign]
+        self.service._publish = lambda waiting: (
             publish_or_die(waiting) if _is_charge(waiting) else publish(waiting)
         )
         try:
@@ -111,7 +111,7 @@ class World:
             answering.start()
             read(answering, self.events)
         finally:
-            self.service._publish = publish  # type: ignore[method-assign]
+            self.service._publish = publish
 
     @property
     def marks(self) -> list[Mark]:

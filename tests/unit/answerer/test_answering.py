@@ -243,7 +243,7 @@ def test_what_a_dataset_cannot_be_charged_is_refused_before_anything_is(
     turnstile = Turnstile.in_memory(partitions=1)
     turnstile.create_dataset(
         "d", **({"budget": 1.0, **policy} if "epsilon" not in policy else policy)
-    )  # type: ignore[arg-type]
+    )
     questions = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
     pages = Pages()
     answering = Answering(
@@ -276,7 +276,7 @@ def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> No
         answering = Answering(
             world.questions,
             "x",
-            lambda r, world=world: world.service.open(released=r),  # type: ignore[misc]
+            lambda r, world=world: world.service.open(released=r),
             journal,
             noise=np.random.default_rng(seed),
         )

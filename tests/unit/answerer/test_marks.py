@@ -16,7 +16,7 @@ READ = ("owner", "attempt", "closing", "answered", "released")
 def mark(kind: str, attempt: int, step: int) -> Mark:
     known = {} if kind == "closing" else {"questions": "q", "source": "x"}
     answer = b"a%d" % attempt if kind == "answered" else b""
-    return Mark(kind, "d", "r", attempt, f"o{attempt}", step, answer=answer, **known)  # type: ignore[arg-type]
+    return Mark(kind, "d", "r", attempt, f"o{attempt}", step, answer=answer, **known)
 
 
 def read(marks: list[Mark]) -> History:

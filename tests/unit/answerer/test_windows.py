@@ -203,7 +203,7 @@ def _mixed(records: Iterable[tuple[object, bytes]], order: random.Random) -> Ite
     """Records of partitions in any order that keeps that of each partition."""
     lanes: dict[int, list[object]] = {}
     for place, value in records:
-        lanes.setdefault(place.partition, []).append((place, value))  # type: ignore[attr-defined]
+        lanes.setdefault(place.partition, []).append((place, value))
     while lanes:
         partition = order.choice(sorted(lanes))
         yield lanes[partition].pop(0)

@@ -278,7 +278,7 @@ def test_a_service_at_work_is_compared_where_its_state_stood(archived: Archived)
 
 def test_a_partition_without_state_is_not_called_fitting(archived: Archived) -> None:
     archived.kept[1].fields = {}
-    archived.load = lambda p: Archived.load(archived, p) if p == 0 else None  # type: ignore[method-assign]
+    archived.load = lambda p: Archived.load(archived, p) if p == 0 else None
     result = verified(archived)
     assert not result.fits
     assert not result.wrong

@@ -72,7 +72,7 @@ def checkpoint(kept: Policy, share: float, **fields: object) -> OdometerCheckpoi
     row = MEASURES[kept.measure]
     bound = (share ** (1 / row.power) * row.stated(kept.budget)).tolist()
     given = {"dataset": kept.dataset, "user": 7, "partition": 0, "offset": 3, "bound": bound}
-    return OdometerCheckpoint(**(given | fields))  # type: ignore[arg-type]
+    return OdometerCheckpoint(**(given | fields))
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])

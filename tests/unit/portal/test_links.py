@@ -78,7 +78,7 @@ def test_an_integer_and_a_string_are_two_users() -> None:
 
 
 def test_signed_words_that_are_no_claims_are_refused() -> None:
-    signed = KEYS.sign(msgspec.structs.replace(ADA, user=True))  # type: ignore[arg-type]
+    signed = KEYS.sign(msgspec.structs.replace(ADA, user=True))
     with pytest.raises(UnusableLink):
         KEYS.read(signed, 0.0)
 

@@ -52,7 +52,7 @@ class Budgets:
     def left(self, name: str) -> dict[int, float]:
         """Of each epoch that was ever charged."""
         left = {}
-        for ledger in self.turnstile._connection.ledgers:  # type: ignore[attr-defined]
+        for ledger in self.turnstile._connection.ledgers:
             accounts = ledger.datasets[name]
             users, spent = accounts.spent_units()
             (budget,) = accounts.policy.budget

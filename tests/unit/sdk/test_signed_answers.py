@@ -51,7 +51,7 @@ class SignedConnection(MemoryConnection):
         self._requests = dict(waiting.requests)
         super()._publish(waiting)
 
-    def _answer(self, partition: int, outputs: list[Output]) -> None:  # type: ignore[override]
+    def _answer(self, partition: int, outputs: list[Output]) -> None:
         for output in outputs:
             if self.forge and (forged := self.forge(partition, self._requests[partition], output)):
                 self._arrive(partition, forged, [])

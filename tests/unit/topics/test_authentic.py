@@ -45,7 +45,7 @@ def test_a_flood_of_forged_records_is_no_flood_of_warnings(
     with caplog.at_level(logging.WARNING, "turnstile.signatures"):
         for _ in range(1500):
             inspector.admits("t.halts", 0, (None, b"forged"), [])
-    assert [record.args[-1] for record in caplog.records] == [1, 10, 100, 1000]  # type: ignore[index]
+    assert [record.args[-1] for record in caplog.records] == [1, 10, 100, 1000]
 
 
 def test_nothing_is_signed_or_looked_at_where_no_key_is_set() -> None:

@@ -176,7 +176,7 @@ def test_progress_is_shown_where_tqdm_is_installed_and_not_needed(
             updates.append(steps)
 
     module = ModuleType("tqdm")
-    module.tqdm = Bar  # type: ignore[attr-defined]
+    module.tqdm = Bar
     monkeypatch.setitem(sys.modules, "tqdm", module)
     trainer(FilterService()).run(np.zeros(2), 3, progress=True)
     assert made == [(3, 0)]
@@ -187,4 +187,4 @@ def test_progress_is_shown_where_tqdm_is_installed_and_not_needed(
 def test_numbers_below_one_are_refused(changes: dict[str, int]) -> None:
     steps = trainer(FilterService()).steps
     with pytest.raises(InvalidRequest, match="at least 1"):
-        PrivateTrainer(steps, towards_targets, Descent(0.5), **changes)  # type: ignore[arg-type]
+        PrivateTrainer(steps, towards_targets, Descent(0.5), **changes)

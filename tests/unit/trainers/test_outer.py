@@ -146,7 +146,7 @@ def steps(**changes: object) -> PrivateSteps:
         "not_private_generator": np.random.default_rng(0),
         **changes,
     }
-    return PrivateSteps(FilterService(epsilon=50.0).open(), np.arange(4), **arguments)  # type: ignore[arg-type]
+    return PrivateSteps(FilterService(epsilon=50.0).open(), np.arange(4), **arguments)
 
 
 def test_steps_add_up_outer_products_and_rows() -> None:

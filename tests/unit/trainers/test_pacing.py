@@ -47,7 +47,7 @@ def train(steps: PrivateSteps, until: int) -> list[int]:
         admitted.append(int(np.count_nonzero(decision.admitted)))
         return decision
 
-    steps.roster.charge = watched  # type: ignore[method-assign]
+    steps.roster.charge = watched
     while steps.step < until:
         step = steps.begin()
         step.add(SIZES[step.positions, None])

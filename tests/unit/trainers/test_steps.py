@@ -39,11 +39,11 @@ def steps_of(
         **changes,
     }
     users = arguments.pop("users", np.arange(20))
-    return PrivateSteps(run or (service or FilterService()).open(), users, **arguments)  # type: ignore[arg-type]
+    return PrivateSteps(run or (service or FilterService()).open(), users, **arguments)
 
 
 def silenced(steps: PrivateSteps) -> Silence:
-    steps._normals = silence = Silence()  # type: ignore[assignment]
+    steps._normals = silence = Silence()
     return silence
 
 
@@ -224,7 +224,7 @@ def test_no_step_is_released_twice() -> None:
     step.release()
     with pytest.raises(Unusable):
         step.release()
-    steps._run.step = 0  # type: ignore[misc]
+    steps._run.step = 0
     with pytest.raises(ReleasedTwice):
         steps.begin()
 
