@@ -16,11 +16,13 @@ from streams.ledger.forgetting import forget
 from streams.ledger.forgotten import ErasureKeys, LostErasureKey
 from streams.ledger.impasse import Impasse
 from streams.ledger.lifecycle import (
+    bind_operator,
     close_dataset,
     close_run,
     create_dataset,
     open_run,
     receive_dataset,
+    register_principal,
     withdraw_dataset,
 )
 from streams.ledger.moving import take_balances
@@ -40,8 +42,6 @@ from streams.schemas import (
     Enrol,
     Forget,
     OpenRun,
-    OperatorBound,
-    PrincipalRegistered,
     ReceiveDataset,
     RegisterPrincipal,
     Rejection,
@@ -181,23 +181,7 @@ class Ledger(State):
             case CloseDataset():
                 answer = close_dataset(self, place, request)
             case BindOperator():
-                self.gate.bind(request, sender)
-                answer = OperatorBound(
-                    v=request.v,
-                    request=request.request,
-                    partition=place.partition,
-                    offset=place.offset,
-                    number=request.number,
-                    operator=request.operator,
-                )
+                answer = bind_operator(self, place, request, sender)
             case RegisterPrincipal():
-                self.gate.register(request, sender)
-                answer = PrincipalRegistered(
-                    v=request.v,
-                    request=request.request,
-                    partition=place.partition,
-                    offset=place.offset,
-                    number=request.number,
-                    principal=request.principal,
-                )
+                answer = register_principal(self, place, request, sender)
         return [answer_to(request, encode(answer))]

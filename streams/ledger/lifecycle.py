@@ -1,6 +1,7 @@
-"""What makes datasets and runs, and what ends them.
+"""What makes datasets and runs, and what ends them; and who is bound or registered.
 
-What moves a run is said in ``streams.ledger.runs``. A dataset, as one partition sees it:
+What moves a run is said in ``streams.ledger.runs``, and who may do what in
+``streams.ledger.principals``. A dataset, as one partition sees it:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -45,6 +46,7 @@ from streams.ledger.runs import RunState, closed, opened, under_current_attempt
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
 from streams.schemas import (
+    BindOperator,
     CloseDataset,
     CloseRun,
     CreateDataset,
@@ -53,9 +55,12 @@ from streams.schemas import (
     DatasetReceived,
     DatasetWithdrawn,
     OpenRun,
+    OperatorBound,
     Policy,
+    PrincipalRegistered,
     Reason,
     ReceiveDataset,
+    RegisterPrincipal,
     Rejection,
     RunClosed,
     RunOpened,
@@ -199,6 +204,36 @@ def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
         partition=place.partition,
         offset=place.offset,
         last_step=run.step,
+    )
+
+
+def bind_operator(
+    state: State, place: Place, request: BindOperator, sender: Sender | None
+) -> OperatorBound:
+    """Have an operator, or another one."""
+    state.gate.bind(request, sender)
+    return OperatorBound(
+        v=request.v,
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        number=request.number,
+        operator=request.operator,
+    )
+
+
+def register_principal(
+    state: State, place: Place, request: RegisterPrincipal, sender: Sender | None
+) -> PrincipalRegistered:
+    """Know a principal by another key, or no more."""
+    state.gate.register(request, sender)
+    return PrincipalRegistered(
+        v=request.v,
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        number=request.number,
+        principal=request.principal,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
@@ -111,22 +111,21 @@ def decision_of(
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
     )
-    if outcome.forgotten is not None and charge.v >= 3:
-        soon = UNSET if outcome.too_soon is None else pack_bits(outcome.too_soon)
-        forgetting = ForgettingDecision(
-            **asdict(decision), forgotten=pack_bits(outcome.forgotten), too_soon=soon
-        )
-        if not budgets.is_nested:
-            return forgetting
-        return replace(forgetting, **_refused(budgets, outcome.refused))
+    return _with_reasons(decision, budgets, outcome)
+
+
+def _with_reasons(decision: Decision, budgets: Budgets, outcome: Charged) -> Decision:
+    """A decision that says why users are halted, where the budget of its dataset is not all."""
+    said: dict[str, Any] = asdict(decision)
+    if budgets.is_nested:
+        said |= _refused(budgets, outcome.refused)
     if outcome.too_soon is not None:
-        separated = SeparatedDecision(**asdict(decision), too_soon=pack_bits(outcome.too_soon))
-        if not budgets.is_nested:
-            return separated
-        return replace(separated, **_refused(budgets, outcome.refused))
-    if not budgets.is_nested:
-        return decision
-    return NestedDecision(**asdict(decision), **_refused(budgets, outcome.refused))
+        said["too_soon"] = pack_bits(outcome.too_soon)
+    if outcome.forgotten is not None and decision.v >= 3:
+        return ForgettingDecision(**said, forgotten=pack_bits(outcome.forgotten))
+    if outcome.too_soon is not None:
+        return SeparatedDecision(**said)
+    return NestedDecision(**said) if budgets.is_nested else decision
 
 
 def enrolled_of(
