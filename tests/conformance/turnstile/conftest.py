@@ -1,0 +1,68 @@
+"""A service in memory, one that is awaited, and one over Kafka: to a trainer they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streams import (
+    AsyncTurnstile,
+    Turnstile,
+)
+from streams.local import LocalStack
+from streams.sdk.memory_connection import MemoryConnection
+from tests.conformance.turnstile import PARTITIONS
+from tests.conformance.turnstile.blocking import BlockingTurnstile
+from tests.keys import private_key
+from tests.waiting import HANGS_AFTER
+
+
+@pytest.fixture(scope="session")
+def stack(servers: LocalStack) -> Iterator[LocalStack]:
+    prefix, where = f"t{uuid4().hex[:8]}.", {"kafka": servers.kafka, "redis": servers.redis}
+    with LocalStack(workers=1, partitions=PARTITIONS, prefix=prefix, **where) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
+def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
+    opened: Any
+    if request.param == "memory":
+        opened = Turnstile.in_memory(partitions=PARTITIONS)
+    elif request.param == "awaited":
+        opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
+    else:
+        running = request.getfixturevalue("stack")
+        opened = Turnstile(running.kafka, prefix=running.prefix, timeout=HANGS_AFTER)
+    with opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
+def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
+    """Gives the client of a principal, or of nobody, to one service of an operator."""
+    address: dict[str, Any] = {"connection": MemoryConnection(PARTITIONS, 10.0)}
+    with ExitStack() as opened:
+        if request.param == "kafka":
+            shared = request.getfixturevalue("stack")
+            servers = {"kafka": shared.kafka, "redis": shared.redis, "prefix": "signed."}
+            opened.enter_context(LocalStack(workers=1, partitions=PARTITIONS, **servers))
+            address = {"kafka": shared.kafka, "prefix": "signed.", "timeout": HANGS_AFTER}
+
+        def client(name: str | None) -> Any:
+            who = {} if name is None else {"principal": name, "request_key": private_key(name)}
+            if request.param == "awaited":
+                return opened.enter_context(BlockingTurnstile(AsyncTurnstile(**address, **who)))
+            return opened.enter_context(Turnstile(**address, **who))
+
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A dataset that nobody else uses."""
+    return f"d{uuid4().hex[:10]}"

@@ -1,0 +1,144 @@
+"""Datasets, whom they name, and users who are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from streams import (
+    DatasetInUse,
+    DatasetIsClosed,
+    InvalidRequest,
+    PolicyChanged,
+    RequestRejected,
+    Turnstile,
+)
+from streams.wire.signatures import public_text
+from tests.conformance.turnstile import PARTITIONS
+from tests.keys import OPERATOR, private_key, public_key
+
+
+def test_a_dataset_is_created_once_and_keeps_its_policy(turnstile: Turnstile, name: str) -> None:
+    made = turnstile.create_dataset(name, epsilon=1.0, delta=1e-5)
+    assert (made.dataset, made.measure, made.partitions) == (name, "zcdp", PARTITIONS)
+    assert turnstile.create_dataset(name, epsilon=1.0, delta=1e-5) == made
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(name, epsilon=2.0, delta=1e-5)
+    assert turnstile.run(name, "r").policy == made
+
+
+def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str) -> None:
+    turnstile.withdraw_dataset(name)
+    turnstile.create_dataset(name, budget=1.0)
+    turnstile.withdraw_dataset(name)
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.run(name, "r")
+    turnstile.create_dataset(name, budget=2.0)
+    turnstile.run(name, "r")
+    with pytest.raises(DatasetInUse):
+        turnstile.withdraw_dataset(name)
+
+
+def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    run = turnstile.run(f"{name}-in", "r")
+    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
+    assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
+    with pytest.raises(DatasetIsClosed):
+        run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
+    for ask in (
+        lambda: turnstile.run(f"{name}-in", "r"),
+        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.withdraw_dataset(name),
+        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, within=name),
+    ):
+        with pytest.raises(DatasetIsClosed):
+            ask()
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.close_dataset(f"{name}-not")
+
+
+def test_a_dataset_is_charged_and_managed_by_those_it_names_and_by_nobody_else(
+    signers: Callable[[str | None], Any],
+) -> None:
+    operator = {"operator_key": private_key(OPERATOR)}
+
+    def add(name: str, key: str) -> None:
+        public = public_text(public_key(key))
+        signers(None).add_principal(name, public, creates=name == "cora", **operator)
+
+    def allowed(who: str | None, act: Callable[[Any], Any]) -> bool:
+        try:
+            act(signers(who))
+        except RequestRejected as error:
+            return error.reason != "not-allowed"
+        return True
+
+    def create(client: Any) -> None:
+        client.create_dataset("d", budget=1.0, allow={"charge": ["alice"], "manage": ["mary"]})
+
+    def charge(client: Any) -> None:
+        charged = client.run("d", "r").charge([1, 2, 3], np.full(3, 0.1), noise_stddev=4.0)
+        assert charged.admitted.all()
+
+    for name in ("alice", "mary", "cora"):
+        add(name, name)
+    everybody = (None, "alice", "mary", "bob", "cora")
+    assert [who for who in everybody if allowed(who, create)] == ["cora"]
+    assert [who for who in everybody if allowed(who, charge)] == ["alice"]
+    assert [who for who in everybody if allowed(who, lambda c: c.forget(1, "d"))] == ["mary"]
+    add("alice", "bob")
+    assert not allowed("alice", charge)
+    signers(None).remove_principal("mary", **operator)
+    assert not allowed("mary", lambda client: client.close_dataset("d"))
+
+
+def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=1.0, odometer_step=0.01, user_ids="mixed")
+    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    someone = uuid4().int >> 66  # whom no other dataset has
+    users = [someone, "Zoë", 2, 3]
+    run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")
+    roster = turnstile.run(name, "roster").enrol(users, clip_norm=1.0, levels=4)
+    for charge in (run.charge, inner.charge):
+        assert charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
+    roster.charge(noise_stddev=4.0)
+    assert turnstile.forget("Zoe\u0308", f"{name}-in") == [name, f"{name}-in"]
+    assert turnstile.forget(someone) == [name, f"{name}-in"]
+    assert turnstile.forget(someone, name) == [name, f"{name}-in"], "again"
+    assert turnstile.forget(99, name) == []
+    for charge in (run.charge, inner.charge):
+        decision = charge(users, [1.0, 0.0, 1.0, 1.0], noise_stddev=4.0)
+        assert decision.forgotten.tolist() == [True, True, False, False]
+        assert (decision.admitted == ~decision.forgotten).all()
+    assert roster.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True]
+    again = turnstile.run(name, "roster").enrol([*users, 4], clip_norm=1.0, levels=4)
+    assert again.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True, True]
+    forgotten = [halt for halt in turnstile.halts(name, follow=False) if halt.reason == "forgotten"]
+    assert {halt.run for halt in forgotten} == {"r", "roster"}
+    assert not {halt.user for halt in forgotten} & set(users)
+    with pytest.raises(InvalidRequest):
+        turnstile.forget(1, "no such name")
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
+        turnstile.forget(1, f"{name}-not")
+
+
+def test_pseudonyms_are_forgotten_by_those_who_can_make_them(name: str) -> None:
+    with Turnstile.in_memory(pseudonym_key="k" * 32) as turnstile:
+        turnstile.create_dataset(name, budget=1.0)
+        run = turnstile.run(name, "r")
+        run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0)
+        assert turnstile.forget("a") == [name]
+        assert run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0).forgotten.tolist() == [
+            True,
+            False,
+        ]

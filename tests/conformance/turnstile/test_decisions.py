@@ -1,0 +1,203 @@
+"""What is decided of steps, and how a step is described."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from msgspec import structs
+
+from accounting import (
+    MEASURES,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    PoissonGaussian,
+    PureDP,
+    banded_step,
+)
+from streams import (
+    InvalidRequest,
+    SeparationChanged,
+    Turnstile,
+)
+from streams.queries import QueryAnswerer
+from tests.conformance.turnstile import PARTITIONS
+from tests.waiting import HANGS_AFTER, eventually
+
+POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "zcdp": ({"budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
+    "zcdp, clip": ({"budget": 0.3, "on_exhaustion": "clip"}, [Gaussian(1.7), Gaussian(0.9)]),
+    "gdp": ({"measure": "gdp", "epsilon": 1.0, "delta": 1e-5}, [Gaussian(2.0)]),
+    "renyi": (
+        {"measure": "renyi", "orders": [1.5, 32], "budget": [0.7, 6.0]},
+        [Gaussian(2.7), Laplace(4.3)],
+    ),
+    "approx-dp": ({"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6}, [PureDP()]),
+}
+
+
+def told(turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: list[Any]) -> Any:
+    """Everything that a client hears of two runs that take turns, the halts too."""
+    random = np.random.default_rng(1)
+    turnstile.create_dataset(name, user_ids="mixed", **policy)
+    population = [*range(20), *(f"user {number}" for number in range(20))]
+    runs = itertools.cycle([turnstile.run(name, "a"), turnstile.run(name, "b")])
+    heard: list[Any] = []
+    for step, run in zip(range(12), runs, strict=False):
+        chosen = random.permutation(40)[: random.integers(0, 40)]
+        users = [population[position] for position in chosen]
+        norms = random.exponential(0.7, len(users))
+        decision = run.charge(users, norms, mechanism=mechanisms[step % len(mechanisms)])
+        arrays = decision.admitted, decision.granted, decision.exhausted, decision.halted
+        heard.append((decision.step, *(array.tolist() for array in arrays)))
+    return heard, halts_of(turnstile, name)
+
+
+def halts_of(turnstile: Turnstile, name: str, **options: Any) -> set[tuple[Any, ...]]:
+    found = [
+        (halt.run, halt.step, halt.user, halt.exhausted, halt.partition)
+        for halt in turnstile.halts(name, follow=False, **options)
+    ]
+    assert len(set(found)) == len(found), "each once"
+    return set(found)
+
+
+def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
+    """The newest checkpoint of each user: of older ones the service may have dropped some."""
+    return {seen.user: seen.bound for seen in turnstile.odometer(name, follow=False)}
+
+
+def test_what_a_user_has_spent_is_told_in_epsilon(turnstile: Turnstile, name: str) -> None:
+    for measure in ("zcdp", "gdp", "renyi"):
+        dataset = f"{name}-{measure}"
+        made = turnstile.create_dataset(dataset, measure=measure, epsilon=1.0, delta=1e-6)
+        run = turnstile.run(dataset, "r")
+        decided = run.charge([1, 2], [1.0, 0.5], noise_stddev=6.0)
+        assert decided.admitted.all()
+        assert made.epsilon(1e-6) == run.policy.epsilon(1e-6) == pytest.approx(1.0, rel=1e-6)
+        # A checkpoint comes behind the decision, which does not wait for it.
+        told = next(turnstile.odometer(dataset, user=1, idle_timeout=HANGS_AFTER))
+        # Never less than the step itself implies.
+        row, orders = MEASURES[made.measure], made.orders or None
+        cost = row.charge_units(Gaussian(6.0), [1.0], orders)[0]
+        least = row.epsilon(row.stated(np.atleast_1d(cost)), 1e-6, orders)
+        assert least <= told.epsilon(run.policy, 1e-6) <= made.epsilon(1e-6)
+        assert 0 < made.first_epsilon(1e-6) <= made.epsilon(1e-6)
+        with pytest.raises(InvalidInput, match="policy"):
+            told.epsilon(structs.replace(made, dataset="another"))
+
+
+@pytest.mark.parametrize(("policy", "mechanisms"), POLICIES.values(), ids=POLICIES)
+def test_both_decide_the_same(
+    turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: list[Any]
+) -> None:
+    with Turnstile.in_memory(partitions=PARTITIONS) as other:
+        heard = told(turnstile, name, policy, mechanisms)
+        assert heard == told(other, name, policy, mechanisms)
+        bounds = bounds_of(other, name)
+    decisions, halts = heard
+    assert len(halts) == sum(sum(halted) for *_, halted in decisions) > 0
+    assert bounds
+    # Decisions do not wait for checkpoints.
+    eventually(lambda: bounds_of(turnstile, name) == bounds)
+
+
+def test_the_budget_is_spent_to_its_last_unit(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    run = turnstile.run(name, "r")
+    for step in range(32):
+        decision = run.charge([1, 2], [1.0, 1.0], noise_stddev=4.0)
+        assert (decision.step, decision.admitted.all()) == (step, True)
+    assert decision.exhausted.all()
+    after = run.charge([1, 2, 3], [5e-324, 0.0, 1.0], noise_stddev=4.0)
+    assert after.admitted.tolist() == [False, True, True]
+    assert after.granted.tolist() == [0.0, 0.0, 1.0]
+    assert halts_of(turnstile, name, run="r") == {("r", 32, 1, True, home_of(1))}
+    assert halts_of(turnstile, name, run="s") == halts_of(turnstile, name, since="latest") == set()
+
+
+def home_of(user: int) -> int:
+    with Turnstile.in_memory(partitions=PARTITIONS) as other:
+        other.create_dataset("d", budget=2.0**-44)
+        other.run("d", "r").charge([user], [1.0], noise_stddev=1.0)
+        (halt,) = other.halts("d", follow=False)
+        return halt.partition
+
+
+def test_queries_are_answered_under_the_budget(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=0.5)
+    answerer = QueryAnswerer.calibrated(turnstile.run(name, "q"), norm_budget=2.0, rho=0.5)
+    releases = [answerer.answer(["ann", "bob"], [1.0, 0.0]) for _ in range(3)]
+    assert [release.step for release in releases] == [0, 1, 2]
+    assert answerer.last_charge is not None
+    assert answerer.last_charge.decision.halted.tolist() == [True]
+    assert all(math.isfinite(float(release.value)) for release in releases)
+
+
+def test_participations_are_kept_apart_over_attempts_and_halts_say_so(
+    turnstile: Turnstile, name: str
+) -> None:
+    turnstile.create_dataset(name, budget=0.2, on_exhaustion="clip")
+    users = list(range(12))
+    columns = [banded_step([2.0, 1.0, 2.0], 12.0)] * 6  # the noise of a plain step of 4
+    run = turnstile.run(name, "ftrl", min_separation=3)
+    taken: dict[int, list[int]] = {user: [] for user in users}
+    for step, mechanism in enumerate(columns):
+        if step == 3:
+            run = turnstile.run(name, "ftrl", released=2)
+            assert run.min_separation == 3
+        asked = users[step % 2 :: 2] if step else users[:4]
+        decision = run.charge(asked, np.ones(len(asked)), mechanism=mechanism, clip_norm=1.0)
+        for user, admitted, waits in zip(asked, decision.admitted, decision.too_soon, strict=True):
+            assert waits == (bool(taken[user]) and step - taken[user][-1] < 3)
+            assert admitted == (not waits)
+            taken[user] += [step] * int(admitted)
+        assert (decision.granted == decision.admitted).all()
+    halts = {(h.step, h.user, h.reason) for h in turnstile.halts(name, follow=False)}
+    assert halts == {
+        (step, user, "too-soon")
+        for user, steps in taken.items()
+        for step in range(6)
+        if user in (users[step % 2 :: 2] if step else users[:4]) and step not in steps
+    }
+    with pytest.raises(SeparationChanged):
+        turnstile.run(name, "ftrl", min_separation=4)
+    with pytest.raises(InvalidRequest, match="roster"):
+        run.enrol(users, clip_norm=1.0)
+    run.close()
+
+
+def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
+    turnstile: Turnstile, name: str
+) -> None:
+    fine = {"budget": [5.0, 20.0], "odometer_step": [2.0**-30, 2.0**-28]}
+    turnstile.create_dataset(name, measure="renyi", orders=[4.0, 16.0], **fine)
+    sampled = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.5))
+    charged = []
+    for mechanism in (sampled, PoissonGaussian(3.0, 0.02)):  # at a clip norm of 2
+        user = len(charged)
+        roster = turnstile.run(name, f"roster-{user}").enrol([user], clip_norm=2.0, levels=10)
+        step = roster.charge(mechanism=mechanism)
+        assert step.sampling_rate == 0.02
+        charged.append(step.clip_norms.tolist())
+    assert charged == [[2.0]] * 2
+    run = turnstile.run(name, "by-norms")
+    assert run.charge(
+        [0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0), clip_norm=0.5
+    ).admitted.all()
+    assert run.charge([1], [0.5], mechanism=Gaussian(2.0), clip_norm=0.5).admitted.all()
+    checkpoints = turnstile.odometer(name, follow=False)
+    bounds = {checkpoint.user: checkpoint.bound for checkpoint in checkpoints}
+    assert bounds[0] == bounds[1]
+    assert bounds[0][0] > 4 * 0.25**2 / 2  # more than the step by norms alone
+    with pytest.raises(InvalidRequest, match="give clip_norm"):
+        run.charge([0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0))
+    with pytest.raises(InvalidRequest, match="a step of its own"):
+        run.charge([0], [0.5], mechanism=dp_event.SelfComposedDpEvent(sampled, 3), clip_norm=0.5)
+    with pytest.raises(InvalidRequest, match="charged by a roster"):
+        run.charge([0], [0.5], mechanism=sampled, clip_norm=0.5)

@@ -1,0 +1,116 @@
+"""Datasets within others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import (
+    Gaussian,
+    PureDP,
+)
+from streams import (
+    DatasetInUse,
+    PolicyChanged,
+    RequestRejected,
+    Turnstile,
+)
+
+
+def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
+    person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
+    turnstile.create_dataset(person, budget=0.2)
+    turnstile.create_dataset(ads, budget=1.0, within=person)
+    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, within=person)
+    assert (made.within, made.user_ids) == (person, "one-kind")
+    users = list(range(40))
+    run = turnstile.run(ads, "r")
+    assert [policy.dataset for policy in run.outer] == [person]
+    assert run.charge(users[:30], np.ones(30), noise_stddev=2.0).admitted.all()  # rho 1/8
+    roster = turnstile.run(search, "r").enrol(users, clip_norm=1.0)
+    first = roster.charge(noise_stddev=2.0)  # mu 1/2: all of the budget of search
+    assert first.halted.tolist() == users[:30]
+    assert np.flatnonzero(first.exhausted).tolist() == users[30:]
+    second = roster.charge(noise_stddev=4.0)
+    assert second.readmitted.tolist() == users[:30]
+    assert second.halted.tolist() == users[30:]
+    decided = run.charge(users, np.ones(40), noise_stddev=2.0)
+    assert not decided.admitted[:30].any()
+    refused = {
+        (halt.dataset, halt.step, halt.user): halt.refused_by
+        for dataset in (ads, search)
+        for halt in turnstile.halts(dataset, follow=False)
+    }
+    assert refused == {
+        **{(search, 0, user): person for user in users[:30]},
+        **{(search, 1, user): search for user in users[30:]},
+        **{(ads, 1, user): person for user in users},
+    }
+
+
+def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
+    turnstile: Turnstile, name: str
+) -> None:
+    with pytest.raises(RequestRejected, match="create the outer one first"):
+        turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    turnstile.create_dataset(f"{name}-outer", budget=1.0)
+    turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(name, budget=1.0)
+    with pytest.raises(DatasetInUse):
+        turnstile.withdraw_dataset(f"{name}-outer")
+    turnstile.withdraw_dataset(name)
+    turnstile.withdraw_dataset(f"{name}-outer")
+
+
+def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_for(
+    turnstile: Turnstile, name: str
+) -> None:
+    person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
+    turnstile.create_dataset(person, budget=0.125)
+    made = turnstile.create_dataset(
+        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+    )
+    assert (made.within, made.on_exhaustion) == (person, "clip")
+    assert made == turnstile.create_dataset(
+        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+    )
+    turnstile.create_dataset(news, budget=1.0, within=ads)  # which halts, whatever ads does
+    run = turnstile.run(ads, "r")
+    decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
+    assert decided.admitted.all()
+    assert decided.granted == pytest.approx([0.5, 0.25])
+    assert decided.exhausted.tolist() == [True, False]
+    assert run.charge([1], [0.1], noise_stddev=1.0).halted.all()
+    roster = turnstile.run(ads, "s").enrol([3, 4], clip_norm=1.0, levels=8)
+    assert roster.charge(noise_stddev=1.0).clip_norms.tolist() == [0.5, 0.5]
+    assert roster.charge(noise_stddev=1.0).halted.tolist() == [0, 1]  # positions
+    assert turnstile.run(news, "r").charge([5], [1.0], noise_stddev=1.0).halted.all()
+    refused = {
+        (halt.dataset, halt.user): halt.refused_by
+        for dataset in (ads, news)
+        for halt in turnstile.halts(dataset, follow=False)
+    }
+    assert refused == {(ads, 1): person, (ads, 3): person, (ads, 4): person, (news, 5): person}
+    with pytest.raises(PolicyChanged):
+        turnstile.create_dataset(ads, measure="gdp", budget=1.0, within=person)
+    turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
+    with pytest.raises(RequestRejected, match="gaussian"):
+        turnstile.create_dataset(
+            f"{name}-new", budget=1.0, within=f"{name}-pure", on_exhaustion="clip"
+        )
+
+
+@pytest.mark.parametrize("measure", ["pure-dp", "zcdp", "gdp"])
+def test_a_step_is_given_up_under_every_measure(
+    turnstile: Turnstile, name: str, measure: Any
+) -> None:
+    turnstile.create_dataset(name, measure=measure, budget=1.0)
+    mechanism: Any = PureDP() if measure == "pure-dp" else Gaussian(4.0)
+    turnstile.run(name, "r").charge([1, 2], [0.1, 0.1], mechanism=mechanism)
+    run = turnstile.run(name, "r", released=-1)
+    assert run.interrupted
+    run.abandon()
+    assert run.step == 1
