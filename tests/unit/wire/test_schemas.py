@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
 from contextlib import suppress
-from math import nextafter
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,66 +38,28 @@ from streams.schemas import (
     encode,
     odometer_key,
 )
-from streams.wire.packing import (
-    charge_digest,
-    other_digests,
-    pack_bits,
-    pack_norms,
-    pack_users,
-    unpack_bits,
-    unpack_norms,
-    unpack_users,
+from tests.unit.wire.records import (
+    CHARGE,
+    CHARGE_2,
+    CLOSE,
+    CREATE,
+    CREATE_2,
+    ENCODINGS,
+    OPEN,
+    OPEN_2,
+    PACKED_NORMS,
+    PACKED_USERS,
+    POLICY,
+    WITHDRAW,
+    as_json,
+    as_msgpack,
 )
 
-POLICY: dict[str, Any] = {
-    "dataset": "d",
-    "partitions": 4,
-    "measure": "renyi",
-    "budget": [2**44, 2**45],
-    "odometer_step": [2**40, 2**40],
-    "orders": [2.0, 8.5],
-    "on_exhaustion": "clip",
-}
-CREATE: dict[str, Any] = {"type": "create-dataset", "request": "t", "policy": POLICY}
-OPEN: dict[str, Any] = {
-    "type": "open-run",
-    "dataset": "d",
-    "run": "r",
-    "attempt": 1,
-    "request": "t",
-}
-CHARGE: dict[str, Any] = {
-    "type": "charge",
-    "dataset": "d",
-    "run": "r",
-    "attempt": 1,
-    "step": 0,
-    "users": [1, 2],
-    "norms": [0.5, 1.0],
-}
-CREATE_2 = {**CREATE, "v": 2, "policy": {**POLICY, "user_ids": "string"}}
-OPEN_2 = {**OPEN, "v": 2, "attempt": 0}
-CHARGE_2 = {**CHARGE, "v": 2}
-CLOSE: dict[str, Any] = {**OPEN, "type": "close-run", "v": 2}
-WITHDRAW: dict[str, Any] = {"type": "withdraw-dataset", "v": 2, "dataset": "d", "request": "t"}
 REQUESTS = pytest.mark.parametrize(
     "record",
     [CREATE, OPEN, CHARGE, CREATE_2, OPEN_2, CHARGE_2, CLOSE, WITHDRAW],
     ids=lambda record: f"{record['type']} {record.get('v', 1)}",
 )
-PACKED_USERS = struct.pack("<2q", 1, 2)
-PACKED_NORMS = struct.pack("<2d", 0.5, 1.0)
-
-
-def as_json(record: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(record)
-
-
-def as_msgpack(record: dict[str, Any]) -> bytes:
-    return msgspec.msgpack.encode(record)
-
-
-ENCODINGS = pytest.mark.parametrize("encoded", [as_json, as_msgpack], ids=["json", "msgpack"])
 
 
 def refusal(value: bytes | None) -> Rejection:
@@ -488,172 +447,6 @@ def test_what_version_2_refuses_for_its_content_can_be_answered(change: dict[str
     assert isinstance(refused.request, Charge)
     assert refused.request.run == "r"
     assert isinstance(decode_request(as_msgpack({**CHARGE, **change})), Charge)
-
-
-# --- packed arrays and bit sets -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [1, 7, 9, 15, 4097])
-def test_packed_bytes_that_are_no_multiple_of_eight_are_refused(length: int) -> None:
-    for unpack in (unpack_users, unpack_norms):
-        with pytest.raises(Rejection, match=f"{length} packed bytes") as caught:
-            unpack(bytes(length))
-        assert caught.value.reason is Reason.MALFORMED
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_integer_users_survive_packing(users: list[int]) -> None:
-    unpacked = unpack_users(list(users))
-    assert isinstance(unpacked, np.ndarray)
-    assert unpacked.dtype == np.int64
-    packed = pack_users(unpacked)
-    assert packed == struct.pack(f"<{len(users)}q", *users)
-    assert np.array_equal(unpack_users(packed), unpacked)
-
-
-def test_lists_with_strings_stay_lists() -> None:
-    users: list[int | str] = [1, "1", 2**63 - 1]
-    assert unpack_users(users) == users
-    assert pack_users(users) == users
-
-
-@given(st.lists(st.floats()))
-def test_norms_survive_packing(norms: list[float]) -> None:
-    packed = pack_norms(unpack_norms(norms))
-    assert packed == struct.pack(f"<{len(norms)}d", *norms)
-    assert np.array_equal(unpack_norms(packed), unpack_norms(norms), equal_nan=True)
-
-
-def test_packed_arrays_are_little_endian_whatever_the_array_is() -> None:
-    assert pack_users(np.array([1, 2], dtype=">i8")) == PACKED_USERS
-    assert pack_norms(np.array([0.5, 1.0], dtype=">f8")) == PACKED_NORMS
-    assert pack_norms(np.array([0.5, 9.0, 1.0, 9.0])[::2]) == PACKED_NORMS
-
-
-@given(st.lists(st.booleans(), max_size=70))
-def test_bit_sets_survive_packing(bits: list[bool]) -> None:
-    packed = pack_bits(np.array(bits, dtype=np.bool_))
-    assert len(packed) == -(-len(bits) // 8)
-    unpacked = unpack_bits(packed, len(bits))
-    assert unpacked.dtype == np.bool_
-    assert unpacked.tolist() == bits
-
-
-def test_bit_sets_begin_with_the_least_significant_bit() -> None:
-    bits = np.zeros(10, dtype=np.bool_)
-    bits[[0, 2, 9]] = True
-    assert pack_bits(bits) == bytes([0b101, 0b10])
-
-
-# --- digest -------------------------------------------------------------------------------------
-
-
-def charge_of(**changes: Any) -> Charge:
-    request = decode_request(as_msgpack({**CHARGE, **changes}))
-    assert isinstance(request, Charge)
-    return request
-
-
-def digest_of(**changes: Any) -> bytes:
-    return charge_digest(charge_of(**changes))
-
-
-@pytest.mark.parametrize(
-    ("v", "digest"),
-    [(1, "25d8a3eb080ec54e9fa4227af9b1d529"), (2, "4b07990cf51ba8e8d2ba7aa8909c8228")],
-)
-def test_digests_are_what_they_were_when_their_version_was_made(v: int, digest: str) -> None:
-    assert digest_of(v=v).hex() == digest
-    assert digest_of(v=v, users=PACKED_USERS, norms=PACKED_NORMS).hex() == digest
-
-
-def test_a_charge_has_one_digest_in_version_1_and_another_in_all_later_ones() -> None:
-    first, *later = (charge_of(v=v) for v in range(1, VERSION + 1))
-    (digest,) = {charge_digest(charge) for charge in later}
-    assert digest == charge_digest(first, 2) != charge_digest(first)
-    assert other_digests(first) == [digest]
-    for charge in later:
-        assert other_digests(charge) == [charge_digest(charge, 1)] == [charge_digest(first)]
-
-
-@ENCODINGS
-@pytest.mark.parametrize(
-    ("changes", "same"),
-    [
-        ({}, {"users": PACKED_USERS}),
-        ({}, {"norms": PACKED_NORMS}),
-        ({}, {"users": PACKED_USERS, "norms": PACKED_NORMS}),
-        ({}, {"v": 1, "mechanism": "gaussian", "scale": 1, "clip_norm": None}),
-        ({"v": 2}, {"v": 2, "users": PACKED_USERS, "mechanism": "gaussian", "scale": 1}),
-        ({}, {"attempt": 2}),
-        ({"users": [], "norms": []}, {"users": b"", "norms": b""}),
-        ({"norms": [0, 1]}, {"norms": [0.0, 1.0]}),
-        ({"clip_norm": 1.0}, {"clip_norm": 1}),
-    ],
-)
-def test_digest_does_not_depend_on_the_encoding_or_the_attempt(
-    encoded: Any, changes: dict[str, Any], same: dict[str, Any]
-) -> None:
-    request = decode_request(encoded({**CHARGE, **changes, **same}))
-    assert isinstance(request, Charge)
-    assert charge_digest(request) == digest_of(**changes)
-
-
-@pytest.mark.parametrize("v", [1, 2])
-def test_digest_depends_on_all_content(v: int) -> None:
-    contents: list[dict[str, Any]] = [
-        {},
-        {"dataset": "e"},
-        {"run": "s"},
-        {"dataset": "dr", "run": "x"},
-        {"dataset": "d", "run": "rx"},
-        {"step": 1},
-        {"users": [2, 1]},
-        {"users": [1, 3]},
-        {"users": [1, -2]},
-        {"users": ["1", "2"]},
-        {"users": [1, "2"]},
-        {"users": ["12"]},
-        {"users": [1, 2, 3], "norms": [0.5, 1.0, 0.0]},
-        {"users": [1], "norms": [0.5]},
-        {"users": [], "norms": []},
-        {"norms": [1.0, 0.5]},
-        {"norms": [0.5, nextafter(1.0, 2.0)]},
-        {"mechanism": "laplace"},
-        {"mechanism": "pure-dp"},
-        {"scale": 2.0},
-        {"scale": nextafter(1.0, 2.0)},
-        {"clip_norm": 1.0},
-        {"clip_norm": 0.0},
-    ]
-    assert len({digest_of(v=v, **content) for content in contents}) == len(contents)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        # The same bytes, divided between users and norms in another way.
-        {"users": PACKED_USERS + PACKED_NORMS[:8], "norms": PACKED_NORMS[8:]},
-        {"users": PACKED_USERS[:8], "norms": PACKED_USERS[8:] + PACKED_NORMS},
-        {"users": b"", "norms": PACKED_USERS + PACKED_NORMS},
-    ],
-)
-def test_digest_tells_users_from_norms(changes: dict[str, Any]) -> None:
-    assert digest_of(**changes) != digest_of()
-
-
-@given(
-    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(0, 1e300)), max_size=5),
-    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(0, 1e300)), max_size=5),
-)
-def test_digests_are_equal_exactly_when_the_contents_are(
-    left: list[tuple[int, float]], right: list[tuple[int, float]]
-) -> None:
-    def charge(pairs: list[tuple[int, float]]) -> dict[str, Any]:
-        return {"users": [user for user, _ in pairs], "norms": [norm for _, norm in pairs]}
-
-    packed = [struct.pack("<qd", *pair) for pair in left], [struct.pack("<qd", *p) for p in right]
-    assert (digest_of(**charge(left)) == digest_of(**charge(right))) == (packed[0] == packed[1])
 
 
 def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:

@@ -1,0 +1,196 @@
+"""Arrays on the wire, and the digest by which a charge is known again."""
+
+from __future__ import annotations
+
+import struct
+from math import nextafter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.schemas import (
+    VERSION,
+    Charge,
+    Reason,
+    Rejection,
+    decode_request,
+)
+from streams.wire.packing import (
+    charge_digest,
+    other_digests,
+    pack_bits,
+    pack_norms,
+    pack_users,
+    unpack_bits,
+    unpack_norms,
+    unpack_users,
+)
+from tests.unit.wire.records import CHARGE, ENCODINGS, PACKED_NORMS, PACKED_USERS, as_msgpack
+
+# --- packed arrays and bit sets -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 7, 9, 15, 4097])
+def test_packed_bytes_that_are_no_multiple_of_eight_are_refused(length: int) -> None:
+    for unpack in (unpack_users, unpack_norms):
+        with pytest.raises(Rejection, match=f"{length} packed bytes") as caught:
+            unpack(bytes(length))
+        assert caught.value.reason is Reason.MALFORMED
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_integer_users_survive_packing(users: list[int]) -> None:
+    unpacked = unpack_users(list(users))
+    assert isinstance(unpacked, np.ndarray)
+    assert unpacked.dtype == np.int64
+    packed = pack_users(unpacked)
+    assert packed == struct.pack(f"<{len(users)}q", *users)
+    assert np.array_equal(unpack_users(packed), unpacked)
+
+
+def test_lists_with_strings_stay_lists() -> None:
+    users: list[int | str] = [1, "1", 2**63 - 1]
+    assert unpack_users(users) == users
+    assert pack_users(users) == users
+
+
+@given(st.lists(st.floats()))
+def test_norms_survive_packing(norms: list[float]) -> None:
+    packed = pack_norms(unpack_norms(norms))
+    assert packed == struct.pack(f"<{len(norms)}d", *norms)
+    assert np.array_equal(unpack_norms(packed), unpack_norms(norms), equal_nan=True)
+
+
+def test_packed_arrays_are_little_endian_whatever_the_array_is() -> None:
+    assert pack_users(np.array([1, 2], dtype=">i8")) == PACKED_USERS
+    assert pack_norms(np.array([0.5, 1.0], dtype=">f8")) == PACKED_NORMS
+    assert pack_norms(np.array([0.5, 9.0, 1.0, 9.0])[::2]) == PACKED_NORMS
+
+
+@given(st.lists(st.booleans(), max_size=70))
+def test_bit_sets_survive_packing(bits: list[bool]) -> None:
+    packed = pack_bits(np.array(bits, dtype=np.bool_))
+    assert len(packed) == -(-len(bits) // 8)
+    unpacked = unpack_bits(packed, len(bits))
+    assert unpacked.dtype == np.bool_
+    assert unpacked.tolist() == bits
+
+
+def test_bit_sets_begin_with_the_least_significant_bit() -> None:
+    bits = np.zeros(10, dtype=np.bool_)
+    bits[[0, 2, 9]] = True
+    assert pack_bits(bits) == bytes([0b101, 0b10])
+
+
+# --- digest -------------------------------------------------------------------------------------
+
+
+def charge_of(**changes: Any) -> Charge:
+    request = decode_request(as_msgpack({**CHARGE, **changes}))
+    assert isinstance(request, Charge)
+    return request
+
+
+def digest_of(**changes: Any) -> bytes:
+    return charge_digest(charge_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("v", "digest"),
+    [(1, "25d8a3eb080ec54e9fa4227af9b1d529"), (2, "4b07990cf51ba8e8d2ba7aa8909c8228")],
+)
+def test_digests_are_what_they_were_when_their_version_was_made(v: int, digest: str) -> None:
+    assert digest_of(v=v).hex() == digest
+    assert digest_of(v=v, users=PACKED_USERS, norms=PACKED_NORMS).hex() == digest
+
+
+def test_a_charge_has_one_digest_in_version_1_and_another_in_all_later_ones() -> None:
+    first, *later = (charge_of(v=v) for v in range(1, VERSION + 1))
+    (digest,) = {charge_digest(charge) for charge in later}
+    assert digest == charge_digest(first, 2) != charge_digest(first)
+    assert other_digests(first) == [digest]
+    for charge in later:
+        assert other_digests(charge) == [charge_digest(charge, 1)] == [charge_digest(first)]
+
+
+@ENCODINGS
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, {"users": PACKED_USERS}),
+        ({}, {"norms": PACKED_NORMS}),
+        ({}, {"users": PACKED_USERS, "norms": PACKED_NORMS}),
+        ({}, {"v": 1, "mechanism": "gaussian", "scale": 1, "clip_norm": None}),
+        ({"v": 2}, {"v": 2, "users": PACKED_USERS, "mechanism": "gaussian", "scale": 1}),
+        ({}, {"attempt": 2}),
+        ({"users": [], "norms": []}, {"users": b"", "norms": b""}),
+        ({"norms": [0, 1]}, {"norms": [0.0, 1.0]}),
+        ({"clip_norm": 1.0}, {"clip_norm": 1}),
+    ],
+)
+def test_digest_does_not_depend_on_the_encoding_or_the_attempt(
+    encoded: Any, changes: dict[str, Any], same: dict[str, Any]
+) -> None:
+    request = decode_request(encoded({**CHARGE, **changes, **same}))
+    assert isinstance(request, Charge)
+    assert charge_digest(request) == digest_of(**changes)
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_digest_depends_on_all_content(v: int) -> None:
+    contents: list[dict[str, Any]] = [
+        {},
+        {"dataset": "e"},
+        {"run": "s"},
+        {"dataset": "dr", "run": "x"},
+        {"dataset": "d", "run": "rx"},
+        {"step": 1},
+        {"users": [2, 1]},
+        {"users": [1, 3]},
+        {"users": [1, -2]},
+        {"users": ["1", "2"]},
+        {"users": [1, "2"]},
+        {"users": ["12"]},
+        {"users": [1, 2, 3], "norms": [0.5, 1.0, 0.0]},
+        {"users": [1], "norms": [0.5]},
+        {"users": [], "norms": []},
+        {"norms": [1.0, 0.5]},
+        {"norms": [0.5, nextafter(1.0, 2.0)]},
+        {"mechanism": "laplace"},
+        {"mechanism": "pure-dp"},
+        {"scale": 2.0},
+        {"scale": nextafter(1.0, 2.0)},
+        {"clip_norm": 1.0},
+        {"clip_norm": 0.0},
+    ]
+    assert len({digest_of(v=v, **content) for content in contents}) == len(contents)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # The same bytes, divided between users and norms in another way.
+        {"users": PACKED_USERS + PACKED_NORMS[:8], "norms": PACKED_NORMS[8:]},
+        {"users": PACKED_USERS[:8], "norms": PACKED_USERS[8:] + PACKED_NORMS},
+        {"users": b"", "norms": PACKED_USERS + PACKED_NORMS},
+    ],
+)
+def test_digest_tells_users_from_norms(changes: dict[str, Any]) -> None:
+    assert digest_of(**changes) != digest_of()
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(0, 1e300)), max_size=5),
+    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(0, 1e300)), max_size=5),
+)
+def test_digests_are_equal_exactly_when_the_contents_are(
+    left: list[tuple[int, float]], right: list[tuple[int, float]]
+) -> None:
+    def charge(pairs: list[tuple[int, float]]) -> dict[str, Any]:
+        return {"users": [user for user, _ in pairs], "norms": [norm for _, norm in pairs]}
+
+    packed = [struct.pack("<qd", *pair) for pair in left], [struct.pack("<qd", *p) for p in right]
+    assert (digest_of(**charge(left)) == digest_of(**charge(right))) == (packed[0] == packed[1])
