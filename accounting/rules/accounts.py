@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -10,8 +10,21 @@ from accounting.exact.validation import IntArray
 from accounting.rules.slot_map import Rows
 from accounting.rules.terms import Balances, Terms
 
-if TYPE_CHECKING:
-    from accounting.rules.standing import Standing
+
+class Arrears(Protocol):
+    """What a roster owes to the accounts of its users: steps that were charged and not counted."""
+
+    def positions_of(self, account: Account, slots: IntArray) -> IntArray:
+        """Return the positions of those of these rows of an account that are on the roster."""
+
+    def owed(self, account: Account) -> tuple[IntArray, IntArray]:
+        """Return rows of an account with what they would be charged by `settle`."""
+
+    def settle(self, positions: IntArray) -> None:
+        """Bring balances up to date; positions may be repeated."""
+
+    def review(self, positions: IntArray) -> None:
+        """As `settle`, for balances that are about to be written: the next step looks at them."""
 
 
 class Account:
@@ -28,7 +41,7 @@ class Account:
     def __init__(self, terms: Terms, balances: Balances) -> None:
         self.terms = terms
         self.balances = balances
-        self.standings: list[Standing] = []
+        self.standings: list[Arrears] = []
 
     def settle(self, slots: Rows) -> None:
         """Bring the balances of these rows up to date; they may be repeated."""
@@ -37,7 +50,7 @@ class Account:
             for standing in self.standings:
                 standing.settle(standing.positions_of(self, rows))
 
-    def take(self, slots: Rows, but: Standing | None = None) -> None:
+    def take(self, slots: Rows, but: Arrears | None = None) -> None:
         """Bring the balances of these rows up to date, to be written: rosters look at them anew.
 
         Args:

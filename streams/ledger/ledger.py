@@ -29,7 +29,7 @@ from streams.ledger.moving import take_balances
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
 from streams.ledger.principals import Operators, UnknownOperator
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
-from streams.ledger.summaries import DatasetSummary, Summary
+from streams.ledger.summaries import DatasetSummary, Summary, summary_of
 from streams.schemas import (
     Answer,
     Balances,
@@ -154,6 +154,10 @@ class Ledger(State):
         """Have all rosters go on from what is stored of them, so that they can be looked at."""
         for name in self.datasets:
             wake(self, self.policies.budgets(name))
+
+    def summary(self) -> Summary:
+        """What is here, in a few numbers."""
+        return summary_of(self)
 
     def _apply(self, place: Place, request: Request, sender: Sender | None) -> list[Output]:
         answer: Answer

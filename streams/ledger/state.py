@@ -33,7 +33,6 @@ from streams.ledger.members import MemberChanges
 from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
-from streams.ledger.summaries import Summary, summary_of
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import encode
 
@@ -154,10 +153,6 @@ class State:
     def unwritten_bytes(self) -> int:
         """About how much was changed and put out since ``take_changes`` was called last."""
         return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
-
-    def summary(self) -> Summary:
-        """What is here, in a few numbers."""
-        return summary_of(self)
 
     def take_changes(self) -> Changes:
         """What changed since the last call."""

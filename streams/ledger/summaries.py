@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from streams.ledger.principals import Principal
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import RunState, counted
+from streams.ledger.state import State
 from streams.schemas import Policy
-
-if TYPE_CHECKING:
-    from streams.ledger.state import State
 
 MOST_RUNS = 500
 """Of a summary, which is shown every few seconds."""
