@@ -14,6 +14,8 @@ from tests.integration.command import Done, turnstile
 from tests.integration.conftest import ServiceFactory
 from tests.integration.service import Service
 
+pytestmark = pytest.mark.drill
+
 USERS = np.arange(80)
 
 

@@ -21,6 +21,8 @@ from tests.audit.stored import state_of
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
+pytestmark = pytest.mark.drill
+
 USERS = list(range(300))
 STEPS, KILLS = 48, 3
 POLICIES: dict[str, dict[str, dict[str, Any]]] = {
