@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -97,22 +98,43 @@ class RosterStep:
         return self._current
 
 
+class AskedLevels(NamedTuple):
+    """The levels that a step charges, as one partition is told: nobody changes them any more.
+
+    Attributes:
+        in_force: of all users of the roster, by the step before; it moves with the decision.
+        rows: whose levels this step brings, increasing.
+        levels: theirs.
+    """
+
+    in_force: Levels
+    rows: NDArray[np.int64]
+    levels: Levels
+
+    def at(self, rows: NDArray[np.int64]) -> Levels:
+        """Those of these users."""
+        asked = self.in_force[rows]
+        if len(self.rows):
+            places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+            brought = self.rows[places] == rows
+            asked[brought] = self.levels[places[brought]]
+        return asked
+
+
 class RosterPart(NamedTuple):
     """What one partition is asked to charge in a step of a roster.
 
     Attributes:
         record: the request.
         digest: of its content, by which the decision about it is recognised.
-        members: of the roster in this partition.
-        levels: that it is to charge, of all users of the roster.
-        positions: of the members among these.
+        positions: of the members of the roster who live in this partition.
+        asked: at which levels.
     """
 
     record: bytes
     digest: bytes
-    members: int
-    levels: Levels
     positions: NDArray[np.int64]
+    asked: AskedLevels
 
     def decided(self, answer: Answer) -> RosterDecision:
         """The decision, if it is one of this step of this roster.
@@ -121,28 +143,32 @@ class RosterPart(NamedTuple):
             ConflictingDecisions: no worker can have decided this.
         """
         if isinstance(answer, RosterDecision) and answer.digest == self.digest:
-            return checked_decision(answer, self.members, self.levels, self.positions)
+            if answer.members != len(self.positions):
+                raise _not_of_a_worker(answer, f"does not fit {len(self.positions)} members")
+            return checked_decision(answer, lambda places: self.asked.at(self.positions[places]))
         raise _not_of_a_worker(answer, "is about another step, or about other content")
 
 
 def checked_decision(
-    decision: RosterDecision, members: int, levels: Levels, positions: NDArray[np.int64]
+    decision: RosterDecision, asked: Callable[[NDArray[np.int64]], Levels]
 ) -> RosterDecision:
-    """A decision whose arrays fit each other and what was asked: these levels, at these positions.
+    """A decision whose arrays fit each other and what was asked.
+
+    Args:
+        decision: of one partition.
+        asked: the levels of the members at these places.
 
     Raises:
         ConflictingDecisions: no worker can have decided this.
     """
-    if decision.members != members:
-        raise _not_of_a_worker(decision, f"does not fit {members} members")
     try:
         for packed in (decision.halted, decision.readmitted, decision.exhausted):
-            unpack_positions(packed, members)
-        regranted = unpack_positions(decision.regranted, members)
+            unpack_positions(packed, decision.members)
+        regranted = unpack_positions(decision.regranted, decision.members)
     except ValueError as error:
         raise _not_of_a_worker(decision, f"has no positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)
-    if len(granted) != len(regranted) or bool((granted > levels[positions[regranted]]).any()):
+    if len(granted) != len(regranted) or bool((granted > asked(regranted)).any()):
         raise _not_of_a_worker(decision, "grants what was not asked for")
     return decision
 

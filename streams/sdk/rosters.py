@@ -7,15 +7,17 @@
 What a step charges at every level travels with the first step that has its mechanism (``pricing``).
 Between steps nothing is sent about a user whose level stays.
 
-A step that an earlier attempt has left behind is handed back as it was decided: what a trainer has
-seen since, and would send as levels, belongs to the steps after it.
+What a step charges is what was sent of it. Levels that are set later, while it is under way or is
+asked for again, belong to the steps after it. So does what a trainer has seen since an earlier
+attempt has left a step behind, which is handed back as it was decided.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,15 +38,24 @@ from streams.sdk.ahead import Ahead
 from streams.sdk.arguments import read_numbers
 from streams.sdk.errors import InvalidRequest, StepContentChanged
 from streams.sdk.pricing import Priced, chosen_mechanism, price
-from streams.sdk.roster_steps import Current, RosterPart, RosterStep, checked_decision
+from streams.sdk.roster_steps import (
+    AskedLevels,
+    Current,
+    RosterPart,
+    RosterStep,
+    checked_decision,
+)
 from streams.sdk.steps import Layout
 from streams.wire.packing import roster_digest, unpack_positions
+
+NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 class Roster:
     """The users of one run, by position: their places in the list that was enrolled.
 
-    Made by ``Run.enrol``; not to be shared between threads.
+    Made by ``Run.enrol``, and of no more use when that has made another one. Not to be charged by
+    several threads; levels may be set by any.
 
     Attributes:
         clip_norm: the norm of the highest level.
@@ -69,12 +80,12 @@ class Roster:
         self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
         self._sent = self._level.copy()  # in force, at the service
         self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
-        self._listed: dict[int, NDArray[np.int64]] = {}  # whose levels the step brings
+        # Held while any of these changes; who was interrupted in there may take it again.
+        self._setting = threading.RLock()
+        self._newcomers = NOBODY  # who is here, and was not yet when the last step was decided
         self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the tariff that it has
-        # What was set while a step is under way, and holds from the step after it.
-        self._later: list[tuple[NDArray[np.int64] | None, NDArray[np.uint8]]] | None = None
         self.there: dict[int, Enrolled] = {}
 
     def __len__(self) -> int:
@@ -115,7 +126,7 @@ class Roster:
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
         with self._levels_for(norms):
-            return self._charge(self, priced, timeout)
+            return self._charge(self, priced, timeout, anew=norms is not None)
 
     def charge_ahead(
         self,
@@ -138,9 +149,7 @@ class Roster:
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
         with self._levels_for(norms):
-            ahead = self._charge_ahead(self, priced)
-        self._later = []
-        return ahead
+            return self._charge_ahead(self, priced)
 
     @contextmanager
     def _levels_for(self, norms: ArrayLike | None) -> Iterator[None]:
@@ -153,11 +162,13 @@ class Roster:
         try:
             yield
         except InvalidRequest:
-            self._level = before
+            self._set_levels(None, before)
             raise
 
     def set_norms(self, norms: ArrayLike, positions: ArrayLike | None = None) -> None:
         """Set the levels of steps to come from what each user's contribution may be.
+
+        The next step that is sent brings them; one that is under way is charged as it was sent.
 
         A level may follow released outputs, the user's own data and the user's own coins of steps
         before (docs/guarantees.md); never another user's data.
@@ -179,19 +190,17 @@ class Roster:
             position = int(np.flatnonzero(~(values >= 0))[0])
             raise InvalidRequest(f"norm {values[position]} at place {position}; it must be >= 0")
         levels = levels_of(np.minimum(values, self.clip_norm), self.clip_norm, self.levels)
-        if self._later is None:
-            self._set_levels(rows, levels)
-        else:
-            self._later.append((rows, levels))
+        self._set_levels(rows, levels)
 
     def _set_levels(self, rows: NDArray[np.int64] | None, levels: NDArray[np.uint8]) -> None:
-        if rows is None:
-            self._level[:] = levels
-            self._moved = None
-        else:
-            self._level[rows] = levels
-            if self._moved is not None:
-                self._moved.append(rows)
+        with self._setting:
+            if rows is None:
+                self._level[:] = levels
+                self._moved = None
+            else:
+                self._level[rows] = levels
+                if self._moved is not None:
+                    self._moved.append(rows)
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
         """Set levels from norms of users who were drawn, as they were before clipping.
@@ -218,32 +227,38 @@ class Roster:
         self, blank: ChargeRoster, priced: Priced, partitions: Iterable[int]
     ) -> dict[int, RosterPart]:
         """What each of these partitions is asked in the next step."""
-        moved = self._moved_by_partition()
-        result = {}
-        self._listed = {}
-        for partition in partitions:
-            mine = self._layout.positions[partition]
-            rows = moved[partition]
-            places = self._place[rows]
-            if 5 * len(rows) >= len(mine) > 0 and len(rows):
-                places, rows = places[:0], mine
-            self._listed[partition] = rows
-            knows = self._known.get(partition) == priced.digest
-            record = replace(
-                blank,
-                members=len(mine),
-                mechanism=priced.name,
-                scale=priced.scale,
-                sampling_rate=priced.sampling_rate,
-                tariff=priced.digest,
-                units=b"" if knows else priced.units,
-                positions=places.astype("<u4").tobytes(),
-                levels=self._level[rows].tobytes(),
-            )
-            result[partition] = RosterPart(
-                encode(record), roster_digest(record), len(mine), self._level, mine
-            )
-        return result
+        with self._setting:
+            moved = self._moved_by_partition()
+            return {p: self._part(p, moved[p], blank, priced) for p in partitions}
+
+    def _part(
+        self, partition: int, rows: NDArray[np.int64], blank: ChargeRoster, priced: Priced
+    ) -> RosterPart:
+        mine, places = self._layout.positions[partition], self._place[rows]
+        if 5 * len(rows) >= len(mine) > 0 and len(rows):
+            places, rows = places[:0], mine
+        knows = self._known.get(partition) == priced.digest
+        levels = self._level[rows]
+        record = replace(
+            blank,
+            members=len(mine),
+            mechanism=priced.name,
+            scale=priced.scale,
+            sampling_rate=priced.sampling_rate,
+            tariff=priced.digest,
+            units=b"" if knows else priced.units,
+            positions=places.astype("<u4").tobytes(),
+            levels=levels.tobytes(),
+        )
+        asked = AskedLevels(self._sent, rows, levels)
+        return RosterPart(encode(record), roster_digest(record), mine, asked)
+
+    def is_asked(self, parts: Mapping[int, RosterPart]) -> bool:
+        """Whether the levels as they are now are those that were sent."""
+        return all(
+            np.array_equal(part.asked.at(part.positions), self._level[part.positions])
+            for part in parts.values()
+        )
 
     def decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
         """What an earlier attempt was told of a step that was handed back.
@@ -267,21 +282,30 @@ class Roster:
                 "again, or give it up with abandon",
                 partition,
             )
-        levels = np.frombuffer(there.levels, dtype=np.uint8)
-        return checked_decision(decision, there.members, levels, np.arange(len(levels)))
+        return checked_decision(decision, np.frombuffer(there.levels, dtype=np.uint8).__getitem__)
 
     def put_together(
         self,
         step: int,
         priced: Priced,
+        parts: Mapping[int, RosterPart],
         decisions: Mapping[int, RosterDecision],
         again: Collection[int],
     ) -> RosterStep:
-        """What all partitions decided; those in ``again`` had done so before this attempt."""
+        """What all partitions decided; those in ``again`` had done so before this attempt.
+
+        Done twice, it comes to the same: who was interrupted in it asks for the decision again.
+
+        Args:
+            step: that they decided.
+            priced: its mechanism.
+            parts: what was asked of the others.
+            decisions: of all.
+            again: of whom what was granted is known; levels set since go with the next step.
+        """
         now = self._current
-        now.step = step
-        halted, readmitted, kept = [], [], []
-        moved = self._moved_by_partition() if again else []
+        now.admitted[self._newcomers] = True
+        halted, readmitted, newcomers = [], [], [NOBODY]
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
@@ -295,25 +319,32 @@ class Roster:
             )
             now.admitted[left], now.admitted[back] = False, True
             now.exhausted[spent] = True
-            if partition in again:  # what was granted is known; levels set since go with the next
-                kept.append(moved[partition])
+            if partition in again:
+                newcomers.append(mine[count:])
             else:
-                afresh = np.concatenate([self._listed[partition], back])
-                now.granted[afresh] = self._sent[afresh] = self._level[afresh]
+                _, rows, levels = parts[partition].asked
+                self._sent[rows] = now.granted[rows] = levels
+                now.granted[back] = self._sent[back]
                 now.granted[regranted] = np.frombuffer(decision.granted, dtype=np.uint8)
                 self._known[partition] = priced.digest
             halted.append(left)
             readmitted.append(back)
-        self._moved, self.there = kept, {}
-        later, self._later = self._later or (), None
-        for rows, levels in later:
-            self._set_levels(rows, levels)
+        self._newcomers = np.concatenate(newcomers)
+        now.admitted[self._newcomers] = False
+        self._forget_sent()
+        now.step, self.there = step, {}
         return RosterStep(
             now,
             halted=np.sort(np.concatenate(halted)),
             readmitted=np.sort(np.concatenate(readmitted)),
             sampling_rate=priced.sampling_rate,
         )
+
+    def _forget_sent(self) -> None:
+        """Look no more at levels that are in force by now."""
+        with self._setting:
+            moved = np.concatenate([NOBODY, *self._moved_by_partition()])
+            self._moved = [moved] if len(moved) else []
 
     def _moved_by_partition(self) -> list[NDArray[np.int64]]:
         """Positions whose level is not the one in force, increasing."""

@@ -60,7 +60,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.known_users import KnownUsers
 from streams.sdk.pricing import Priced
-from streams.sdk.roster_steps import RosterStep
+from streams.sdk.roster_steps import RosterPart, RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.steps import Layout, StepDecision, lay_out
 
@@ -110,6 +110,9 @@ class Run:
         self._ahead: Asked[Any, Any] | None = None
         self._users = KnownUsers()
         self._layout: Layout | None = None
+        self._roster: Roster | None = None  # the newest one
+        # What it was asked last, by the digest of the tariff, until that is decided.
+        self._roster_parts: dict[bytes, dict[int, RosterPart]] = {}
 
     @property
     def interrupted(self) -> bool:
@@ -215,7 +218,8 @@ class Run:
         """Put users on the roster of this run, so that a step charges all of them by level.
 
         After a restart enrol the same users in the same order, and more at the end if there are:
-        what is on the roster is checked and not sent again.
+        what is on the roster is checked and not sent again. A run has one roster: one that was
+        given out before cannot be charged any more.
 
         Args:
             users: n distinct ids, integers (signed 64-bit) or strings. Their places in it are the
@@ -265,19 +269,37 @@ class Run:
                 layout, self._policies, limit, count, self._charge_roster, self._charge_roster_ahead
             )
             roster.take(there)
+            self._roster, self._roster_parts = roster, {}
             return roster
 
-    def _charge_roster(self, roster: Roster, priced: Priced, timeout: float | None) -> RosterStep:
+    def _charge_roster(
+        self, roster: Roster, priced: Priced, timeout: float | None, *, anew: bool
+    ) -> RosterStep:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            return self._decided_step(self._asked_of_roster(roster, priced), deadline)
+            asked = self._asked_of_roster(roster, priced, anew=anew)
+            return self._decided_step(asked, deadline)
 
     def _charge_roster_ahead(self, roster: Roster, priced: Priced) -> Ahead[RosterStep]:
         with self._in_use():
             self._connection.check_usable()
             return self._sent_ahead(self._asked_of_roster(roster, priced))
 
-    def _asked_of_roster(self, roster: Roster, priced: Priced) -> Asked[Any, RosterStep]:
+    def _asked_of_roster(
+        self, roster: Roster, priced: Priced, *, anew: bool = False
+    ) -> Asked[Any, RosterStep]:
+        """What a roster asks, or what it has asked already of a step that is not decided.
+
+        Args:
+            roster: of this run.
+            priced: the mechanism of the step.
+            anew: whether levels were given for this very step.
+        """
+        if roster is not self._roster:
+            raise Unusable(
+                f"run {self.name!r} has enrolled another roster since, and what that hears of who "
+                "is halted, and at which level, this one does not: charge the newest one"
+            )
         blank = ChargeRoster(
             v=VERSION,
             dataset=self.dataset,
@@ -289,10 +311,15 @@ class Run:
         )
         again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
         others = [p for p in range(self.policy.partitions) if p not in self._decided]
-        step = self.step
+        step, parts = self.step, self._roster_parts.get(priced.digest)
+        if parts is None or not self._are_published(parts):
+            parts = roster.parts(blank, priced, others)
+            self._roster_parts = {priced.digest: parts}
+        elif anew and not roster.is_asked(parts):
+            raise InvalidRequest(self._still_published(" with other norms,", "those"))
         return Asked(
-            roster.parts(blank, priced, others),
-            lambda decided: roster.put_together(step, priced, again | decided, again.keys()),
+            parts,
+            lambda decided: roster.put_together(step, priced, parts, again | decided, again.keys()),
         )
 
     def abandon(self, timeout: float | None = None) -> None:
@@ -436,6 +463,9 @@ class Run:
 
         return Ahead(take)
 
+    def _are_published(self, parts: Mapping[int, Part[Any]]) -> bool:
+        return all(self._published.get(p) == part.digest for p, part in parts.items())
+
     def _check_published(self, asked: Asked[Any, Any]) -> None:
         parts = asked.parts.items()
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
@@ -486,7 +516,7 @@ class Run:
     def _go_on(self) -> None:
         self.step += 1
         self._decided = set()
-        self._published = {}
+        self._published, self._roster_parts = {}, {}
         self._asked.clear()
 
     def _still_published(self, how: str, again: str) -> str:

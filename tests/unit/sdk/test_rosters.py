@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,13 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
+from accounting.costs.tariffs import grid_norms
 from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_answer, decode_request
+from streams.sdk import rosters
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
     InvalidRequest,
     RequestRejected,
     StepContentChanged,
+    Unusable,
 )
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
@@ -281,3 +287,136 @@ def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
     service.hear(replace(stored, halted=pack_positions(np.array([0]), stored.members)))
     with pytest.raises(ConflictingDecisions, match="in two ways"):
         roster.charge(noise_stddev=4.0)
+
+
+# --- what was sent is what was charged ------------------------------------------------------------
+
+
+def charged_levels(service: Partitions) -> dict[int, float]:
+    """The norm that each user of the run was charged for by the last step; 0: halted."""
+    found: dict[int, float] = {}
+    for ledger in service.ledgers:
+        members = ledger.rosters.members["d", "r"]
+        users = ledger.policies.budgets("d").own.users_at(
+            members.slots_of(np.arange(len(members)))[0]
+        )
+        levels = grid_norms(1.0, 10)[members.granted]
+        levels[members.halted] = 0.0
+        found |= dict(zip(users.tolist(), levels.tolist(), strict=True))
+    return found
+
+
+def assert_as_charged(service: Partitions, step: Any, users: list[int] = USERS) -> None:
+    charged = charged_levels(service)
+    assert step.clip_norms.tolist() == [charged[user] for user in users]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["heard", "asked for again"])
+def test_levels_that_are_set_while_a_charge_is_under_way_hold_from_the_step_after_it(
+    known: bool,
+) -> None:
+    service, _, roster = begun()
+    roster.set_norms(np.full(12, 0.1))
+    publish = service._publish
+
+    def meanwhile(waiting: Any) -> None:
+        publish(waiting)
+        roster.set_norms(NORMS)
+
+    service._publish = meanwhile
+    if not known:
+        service.mute = {1}
+        with pytest.raises(DecisionTimeout):
+            roster.charge(noise_stddev=4.0)
+        service.mute = set()
+    step = roster.charge(noise_stddev=4.0)
+    assert step.clip_norms.tolist() == [0.1] * 12
+    assert_as_charged(service, step)
+    service._publish = publish
+    step = roster.charge(noise_stddev=4.0)
+    assert (step.clip_norms >= NORMS).all()
+    assert_as_charged(service, step)
+
+
+def test_after_a_time_out_other_norms_for_the_same_step_are_refused() -> None:
+    service, _, roster = begun()
+    service.mute = {0}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0, norms=NORMS)
+    service.mute = set()
+    with pytest.raises(InvalidRequest, match="with other norms, and may be decided yet"):
+        roster.charge(noise_stddev=4.0, norms=np.full(12, 0.3))
+    assert_as_charged(service, roster.charge(noise_stddev=4.0, norms=NORMS))
+
+
+def test_a_run_has_one_roster() -> None:
+    service, run, first = begun()
+    first.set_norms(np.full(12, 0.1))
+    step = first.charge(noise_stddev=4.0)
+    second = enrolled(run)
+    for charge in (first.charge, first.charge_ahead):
+        with pytest.raises(Unusable, match="charge the newest one"):
+            charge(noise_stddev=4.0)
+    assert step.clip_norms.tolist() == [0.1] * 12
+    assert_as_charged(service, second.charge(noise_stddev=4.0))
+
+
+def test_who_is_interrupted_where_a_decision_is_taken_in_asks_again_for_what_was_charged() -> None:
+    """At every line of it."""
+    interrupted = 0
+    while True:
+        interrupted += 1
+        service, _, roster = begun(budget=0.5)
+        roster.charge(noise_stddev=2.0, norms=NORMS)
+        ahead = roster.charge_ahead(noise_stddev=2.0, norms=np.full(12, 0.2))
+        roster.observe(range(12), np.full(12, 0.9))
+        with interruption(at=interrupted) as ended:
+            ahead.decision()
+        if not ended:
+            break
+        assert_as_charged(service, ahead.decision())
+        assert_as_charged(service, roster.charge(noise_stddev=2.0))
+    assert interrupted > 30
+
+
+@contextmanager
+def interruption(at: int) -> Iterator[list[bool]]:
+    """Ctrl-C at a line of those that take in what was decided; whether it came."""
+    lines, ended = 0, []
+
+    def look(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != rosters.__file__:
+            return None if event == "call" and "/sdk/" not in frame.f_code.co_filename else look
+        lines += event == "line"
+        if event == "line" and lines == at:
+            sys.settrace(None)
+            ended.append(True)
+            raise KeyboardInterrupt
+        return look
+
+    sys.settrace(look)
+    try:
+        yield ended
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+
+
+def test_a_step_that_was_handed_back_is_not_of_those_who_are_enrolled_since() -> None:
+    service, _, roster = begun()
+    service.deaf, service.mute = {2}, {0, 1}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.deaf, service.mute = set(), set()
+    more = [*USERS, *range(12, 40)]
+    run = service.open()
+    roster = enrolled(run, more)
+    step = roster.charge(noise_stddev=4.0)
+    assert (step.step, run.step) == (0, 1)
+    assert step.admitted[:12].all()
+    spent = service.spent()
+    assert [user for user in more if step.admitted[user]] == sorted(u for u in spent if spent[u])
+    assert roster.charge(noise_stddev=4.0).admitted.all()
+    assert service.rejects == []
