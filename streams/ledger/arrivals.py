@@ -6,6 +6,7 @@ What a partition sees of one:
     arriving, i of n --receive-dataset, the same--> unchanged           and says how far it is
     arriving, i of n --balances, part i--> arriving, i + 1 of n
     arriving --charge, open-run, forget and whatever else--> unchanged, and refused
+    arriving, no user in --withdraw-dataset--> (unknown)
 
 When all parts are in, of the outermost dataset and of all that it brings, they have arrived: these
 are datasets like any others.

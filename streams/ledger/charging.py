@@ -8,7 +8,7 @@ from msgspec import UNSET
 from streams.ledger.access import open_budgets_of
 from streams.ledger.apart import check_roster, check_version
 from streams.ledger.arrears import note_taken, wake
-from streams.ledger.limits import check_size, check_values, fits_by_counts
+from streams.ledger.limits import check_decision, check_size, check_values, fits_by_counts
 from streams.ledger.members import Members
 from streams.ledger.outputs import (
     Output,
@@ -43,6 +43,8 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     check_next_step(run, charge)
     check_size(charge, budgets.orders)
     plans = budgets.plan(charge)
+    if charge.v >= 3:
+        check_decision(plans[0].users, clips=budgets.clips)
     orders = budgets.own.rule.orders or 1
     if charge.v == 1 and not fits_by_counts(charge, orders):
         check_values(charge, orders, *budgets.own.measure(plans[0]))

@@ -229,6 +229,11 @@ def check_key(policy: Policy, request: Forget) -> None:
         raise Rejection(Reason.MIXED_USERS, detail)
 
 
+def public_fingerprint(topic: str) -> str:
+    """Of the key that everybody knows of a log, of which this is the id of norms."""
+    return _fingerprint(_public(bytes.fromhex(topic)))
+
+
 def _public(topic: bytes) -> bytes:
     return hashlib.blake2b(topic, digest_size=32, person=_PUBLIC).digest()
 

@@ -13,6 +13,7 @@ What moves a run is said in ``streams.ledger.runs``, and who may do what in
     (unknown) --withdraw-dataset--> unchanged
     policy, closed or not --close-dataset, moves_to a log--> closed, and nothing changes any more
     (unknown) --receive-dataset--> arriving: see ``streams.ledger.arrivals``
+    arriving --withdraw-dataset--> (unknown)                if nothing has come but its name
 
 Whatever is refused raises ``Rejection``, and nothing has changed.
 """
@@ -31,6 +32,7 @@ from streams.ledger.moving import (
     check_movable,
     check_partitions,
     check_receivable,
+    is_only_announced,
     receive,
 )
 from streams.ledger.outputs import Place
@@ -77,7 +79,7 @@ def create_dataset(
     check_policy(policy)
     outer = _policies_around(state, policy)
     check_within(policy, outer)
-    check_partitions(state, policy)
+    check_partitions(state, policy, lambda: state.gate.check_creation(policy, outer, sender))
     stored = state.policies.get(request.address)
     if stored is None:
         check_around(policy, outer)
@@ -110,18 +112,24 @@ def receive_dataset(
 ) -> DatasetReceived:
     """Have a dataset come from another log, or say how far it is."""
     outer = _policies_around(state, request.policy)
-    check_receivable(state, request.policy, outer)
-    state.gate.check_arrival(request.policy, outer, sender)
+
+    def check_sender() -> None:
+        state.gate.check_arrival(request.policy, outer, sender)
+
+    check_receivable(state, request.policy, outer, check_sender)
+    check_sender()
     return receive(state, place, request, outer)
 
 
 def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
-    """Take back a dataset that nobody has used, if it is there."""
+    """Take back a dataset that nobody has used, if it is there, or of which nothing has come."""
     name = request.dataset
     accounts = state.datasets.get(name)
     if accounts is not None:
-        check_open(state, name)
-        if request.address in state.arrivals:
+        is_announced = is_only_announced(state, name)
+        if not is_announced:
+            check_open(state, name)
+        if request.address in state.arrivals and not is_announced:
             detail = f"dataset {name!r} cannot be withdrawn: it came from another log"
             raise Rejection(Reason.DATASET_IN_USE, detail)
         if name in state.runs.datasets or len(accounts):
@@ -130,6 +138,8 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
         if state.policies.has_within(name):
             detail = f"dataset {name!r} cannot be withdrawn: another dataset is within it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
+        state.arrivals.pop(request.address, None)
+        state.closed.pop(request.address, None)
         del state.policies[request.address]
     return DatasetWithdrawn(
         v=request.v,
@@ -145,6 +155,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
     budgets = budgets_of(state, request.dataset)
     if request.moves_to is not UNSET:
         check_movable(state, budgets, state.topic.hex(), request.moves_to)
+    check_arrived(state, request.dataset)
     datasets = state.policies.within(request.dataset)
     for address, run in list(state.runs.items()):
         if address[0] in datasets and not run.closed:

@@ -22,6 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
@@ -32,6 +35,7 @@ from streams.schemas import (
     Enrol,
     Reason,
     Rejection,
+    User,
     Users,
 )
 
@@ -78,6 +82,40 @@ def check_size(charge: Charge, orders: Mapping[str, int]) -> None:
         detail = (
             f"{users} users at {sum(orders.values())} orders may write {written} bytes, more than "
             f"{MAX_WRITE_BYTES}: charge fewer users a step, use more partitions or fewer orders"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_decision(users: NDArray[np.int64] | list[User], *, clips: bool) -> None:
+    """Refuse a charge of version 3 of which more might have to be said than an answer holds.
+
+    Of every user the decision has four bits and which budget refused, and either the id, if the
+    user is halted, or what was granted. Most often that is less than the request, where a norm
+    takes eight bytes; it is not where it takes fewer, or where the names of those who were
+    forgotten are longer than their ids.
+
+    Args:
+        users: by the names that the decision has.
+        clips: whether less than was asked for may be granted.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    least = 12 if clips else 0
+    if isinstance(users, np.ndarray):
+        said = len(users) * max(8, least)
+    elif not clips:
+        strings = [user for user in users if isinstance(user, str)]
+        said = 9 * (len(users) - len(strings)) + 3 * len(strings) + len("".join(strings).encode())
+    else:
+        said = sum(
+            max(len(user.encode()) + 3 if isinstance(user, str) else 9, least) for user in users
+        )
+    said += _FIXED + 3 * len(users) // 2
+    if said > MAX_REQUEST_BYTES:
+        detail = (
+            f"the decision about {len(users)} users may take {said} bytes, more than "
+            f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

@@ -9,7 +9,7 @@ left of a budget exists once: here until the record that names L is applied, fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -22,8 +22,9 @@ from streams.ledger.arrivals import (
     numbers_of,
     with_part,
 )
-from streams.ledger.budgets import Budgets
+from streams.ledger.budgets import Budgets, Ids
 from streams.ledger.charges import check_distinct, check_homes
+from streams.ledger.forgotten import public_fingerprint
 from streams.ledger.limits import check_balances
 from streams.ledger.outputs import Output, Place, answer_to, checkpoint_of
 from streams.ledger.policies import check_policy, check_within
@@ -40,6 +41,9 @@ from streams.schemas import (
     encode,
 )
 from streams.wire.packing import unpack_users
+
+MAX_NAMES = 4096
+"""That an id may have, by all keys together: so many are looked at for everybody who is new."""
 
 
 def check_movable(state: State, budgets: Budgets, here: str, log: str) -> None:
@@ -102,8 +106,13 @@ def check_arrived(state: State, dataset: str) -> None:
         raise Rejection(Reason.DATASET_MOVING, detail)
 
 
-def check_partitions(state: State, policy: Policy) -> None:
+def check_partitions(state: State, policy: Policy, check_sender: Callable[[], None]) -> None:
     """Check that a policy is of this P.
+
+    Args:
+        state: of the partition.
+        policy: of a dataset that is to be here.
+        check_sender: whether who asks for it may do so: nobody else stops a partition.
 
     Raises:
         LayoutMismatch: it is not, and it is the first one.
@@ -111,6 +120,7 @@ def check_partitions(state: State, policy: Policy) -> None:
     """
     if policy.partitions != state.partitions:
         if not state.layout:
+            check_sender()
             raise LayoutMismatch(policy.partitions, state.partitions)
         detail = f"the topic has {state.partitions} partitions, not {policy.partitions}"
         raise Rejection(Reason.INVALID_POLICY, detail)
@@ -134,13 +144,16 @@ def add_policy(state: State, policy: Policy) -> None:
     state.policies[policy.dataset,] = policy
 
 
-def check_receivable(state: State, policy: Policy, outer: Sequence[Policy]) -> None:
+def check_receivable(
+    state: State, policy: Policy, outer: Sequence[Policy], check_sender: Callable[[], None]
+) -> None:
     """Check that a dataset with this policy can be here.
 
     Args:
         state: of the partition.
         policy: of a dataset that comes.
         outer: the policies of the datasets that it is within.
+        check_sender: whether who asks for it may do so.
 
     Raises:
         LayoutMismatch: the log is of another P.
@@ -148,7 +161,7 @@ def check_receivable(state: State, policy: Policy, outer: Sequence[Policy]) -> N
     """
     check_policy(policy)
     check_within(policy, outer)
-    check_partitions(state, policy)
+    check_partitions(state, policy, check_sender)
     if (policy.dataset,) not in state.policies:
         check_around(policy, outer)
 
@@ -175,8 +188,7 @@ def receive(
             _check_same_origin(state, request, outer[0].dataset)
         arrival = begun(request, place.partition)
         keys = [_address_of(key) for key in request.erasure]
-        for address in keys:
-            state.erasure.check(address)
+        _check_keys(state, request.erasure)
         # As it is there: also what no request of this version could ask for.
         add_policy(state, policy)
         state.arrivals[request.address] = arrival
@@ -192,6 +204,14 @@ def receive(
         )
         raise Rejection(Reason.DATASET_MOVING, detail)
     return _received(place, request, policy.dataset, arrival)
+
+
+def is_only_announced(state: State, dataset: str) -> bool:
+    """Whether a dataset is on its way here, of whose users none has come."""
+    if (dataset,) not in state.arrivals or len(state.datasets[dataset]):
+        return False
+    outermost = state.policies.budgets(dataset).outermost.policy.dataset
+    return not state.arrivals[outermost,].arrived
 
 
 def take_balances(state: State, place: Place, request: Balances, budgets: Budgets) -> list[Output]:
@@ -224,6 +244,8 @@ def take_balances(state: State, place: Place, request: Balances, budgets: Budget
                 f"{outer.policy.dataset!r} around it, of which all parts come first"
             )
             raise Rejection(Reason.INVALID_BALANCES, detail)
+    if budgets.is_nested:
+        _check_forgotten_alike(request, budgets, users)
     check_digest(arrival)
     check_distinct(users)
     if accounts.knows(users).any():
@@ -256,6 +278,43 @@ def _check_same_origin(state: State, request: ReceiveDataset, outer: str) -> Non
             "budget there is not known here"
         )
         raise Rejection(Reason.DATASET_MOVING, detail)
+
+
+def _check_forgotten_alike(request: Balances, budgets: Budgets, users: Ids) -> None:
+    """Check that these users were forgotten in all datasets that share the budget, or in none."""
+    forgotten = budgets.are_forgotten(users)
+    alike = forgotten is None if not request.forgotten else forgotten is not None
+    if len(users) and not (alike and (forgotten is None or forgotten.all())):
+        detail = (
+            f"users of dataset {request.dataset!r} were forgotten there, and not in "
+            f"{budgets.outermost.policy.dataset!r} around it, or the other way round"
+        )
+        raise Rejection(Reason.INVALID_BALANCES, detail)
+
+
+def _check_keys(state: State, keys: Sequence[ErasureKey]) -> None:
+    """Check that names by these keys can be looked for.
+
+    Raises:
+        LostErasureKey: one is a secret that is not known here.
+        Rejection: INVALID_BALANCES, if one is none, or there were too many names to look at.
+    """
+    for key in keys:
+        if key.topic is not UNSET and key.fingerprint != public_fingerprint(key.topic):
+            detail = f"{key.fingerprint} is not the erasure key of the log {key.topic}"
+            raise Rejection(Reason.INVALID_BALANCES, detail)
+    in_use = dict(state.erasure.items())
+    for key in keys:
+        address = _address_of(key)
+        in_use[address] = max(key.highest, in_use.get(address, 0))
+    names = sum(highest + 1 for highest in in_use.values())
+    if names > MAX_NAMES:
+        detail = (
+            f"{names} names of each new user would have to be looked at; {MAX_NAMES} are the most"
+        )
+        raise Rejection(Reason.INVALID_BALANCES, detail)
+    for key in keys:
+        state.erasure.check(_address_of(key))
 
 
 def _arrivals_of(state: State, outermost: str) -> list[Arrival]:

@@ -120,7 +120,7 @@ class Auditor(Arrivals):
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         policy, version = request["policy"], request["v"]
-        chain = self._check_policy(partition, policy)
+        chain = self._check_policy(partition, request)
         known = self.datasets[partition].get(policy["dataset"])
         not_compared = {"user_ids": 0, "own_exhaustion": 0}
         unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
@@ -157,15 +157,19 @@ class Auditor(Arrivals):
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         name = request["dataset"]
-        if name in self.datasets[partition] and self.datasets[partition][name].is_closed:
+        dataset, arrivals = self.datasets[partition].get(name), self.arrivals[partition]
+        announced = name in arrivals and not self._has_arrived(partition, name)
+        announced = announced and dataset is not None and not dataset.accounts
+        if dataset is not None and dataset.is_closed and not announced:
             raise Rejection("dataset-closed")
-        if name in self.arrivals[partition]:
+        if name in arrivals and not announced:
             raise Rejection("dataset-in-use")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
             raise Rejection("dataset-in-use")
         self.datasets[partition].pop(name, None)
+        arrivals.pop(name, None)
         return {
             "type": "dataset-withdrawn",
             "v": request["v"],
@@ -221,13 +225,13 @@ class Auditor(Arrivals):
             for inner in datasets
             if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
         )
-        if (to := request["moves_to"]) is not NOT_GIVEN:
-            moves = self.moves[partition]
-            if len(self._chain(partition, name)) > 1 or to == self._topic:
-                raise Rejection("dataset-moving")
-            if moves.get(name, to) != to:
-                raise Rejection("dataset-moving")
-            self._check_arrived(partition, name)
+        to, moves = request["moves_to"], self.moves[partition]
+        if to is not NOT_GIVEN and (
+            len(self._chain(partition, name)) > 1 or to == self._topic or moves.get(name, to) != to
+        ):
+            raise Rejection("dataset-moving")
+        self._check_arrived(partition, name)
+        if to is not NOT_GIVEN:
             moves |= dict.fromkeys(closed, to)
         for inner in closed:
             datasets[inner].is_closed = True

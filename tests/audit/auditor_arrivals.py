@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.audit.auditor_accounts import Account, Dataset
 from tests.audit.auditor_charges import Charges
+from tests.audit.auditor_forgotten import fingerprint_of, public_key
 from tests.audit.auditor_moved import accounts_of, arrival_of, is_the_same, keys_of, with_part
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, numbers_of
 from tests.audit.auditor_state import Place
@@ -19,8 +20,9 @@ class Stopped(Exception):
 class Arrivals(Charges):
     """Has new datasets, and takes in what comes with them."""
 
-    def _check_policy(self, partition: int, policy: dict[str, Any]) -> list[Dataset]:
+    def _check_policy(self, partition: int, request: dict[str, Any]) -> list[Dataset]:
         """Check a policy by itself, and what those allow that it is within: these."""
+        policy = request["policy"]
         orders, count = policy["orders"], 1
         clips, says_so = policy["on_exhaustion"] == "clip", policy["own_exhaustion"] is True
         if policy["measure"] == "renyi":
@@ -58,6 +60,7 @@ class Arrivals(Charges):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
             if not self._has_had_datasets[partition]:
+                self._check_creation(partition, chain, request)
                 raise Stopped
             raise Rejection("invalid-policy")
         return chain
@@ -73,7 +76,7 @@ class Arrivals(Charges):
         partition, _ = place
         policy, arrivals = request["policy"], self.arrivals[partition]
         name = policy["dataset"]
-        chain = self._check_policy(partition, policy)
+        chain = self._check_policy(partition, request)
         if name not in self.datasets[partition]:
             if policy["within"] is not NOT_GIVEN and not chain:
                 raise Rejection("unknown-dataset")
@@ -85,7 +88,9 @@ class Arrivals(Charges):
                 or self._has_arrived(partition, policy["within"])
             ):
                 raise Rejection("dataset-moving")
-            arrivals[name] = arrival_of(request, partition)
+            arrival = arrival_of(request, partition)
+            self._check_keys(partition, request["erasure"])
+            arrivals[name] = arrival
             self._has_had_datasets[partition] = True
             self.datasets[partition][name] = Dataset(policy, is_closed=request["closed"])
             self.names[partition].other_keys += keys_of(request)
@@ -95,6 +100,20 @@ class Arrivals(Charges):
         if name not in arrivals or not is_the_same(arrivals[name], request):
             raise Rejection("dataset-moving")
         return self._received(place, request, name)
+
+    def _check_keys(self, partition: int, keys: list[dict[str, Any]]) -> None:
+        """Whether keys are what they are said to be, and names by them few enough to look at."""
+        names = self.names[partition]
+        highest = dict(names.highest)
+        for key in keys:
+            topic = key.get("topic", "")
+            if topic and fingerprint_of(public_key(bytes.fromhex(topic))) != key["fingerprint"]:
+                raise Rejection("invalid-balances")
+            at = key["fingerprint"], topic
+            highest[at] = max(key["highest"], highest.get(at, 0))
+        if sum(number + 1 for number in highest.values()) > 4096:
+            raise Rejection("invalid-balances")
+        names.highest = highest
 
     def _take(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
@@ -114,6 +133,9 @@ class Arrivals(Charges):
             raise Rejection("invalid-balances")
         if any(accounts.keys() - other.accounts.keys() for other in outer):
             raise Rejection("invalid-balances")
+        for user in accounts if outer else []:
+            if (user in self.names[partition].of(outer[-1])) != request["forgotten"]:
+                raise Rejection("invalid-balances")
         after.check_digest()
         if accounts.keys() & dataset.accounts.keys() or len(accounts) < len(users):
             raise Rejection("duplicate-user")

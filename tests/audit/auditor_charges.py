@@ -57,6 +57,8 @@ class Charges(Held):
             return again
         asked, users = users, self.names[partition].known_as(users, chain[-1])
         self._validate(partition, chain, charge, asked, users, norms)
+        if charge["v"] >= 3 and _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_RECORD:
+            raise Rejection("too-large")
         self._check_writes_of_1(chain[0], charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
         too_soon = [
@@ -384,6 +386,16 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         _check_unsampled(dataset, {**charge, "mechanism": "gaussian"})
     elif dataset.measure != "renyi" or not 0 < charge["scale"] < math.inf:
         raise Rejection("invalid-mechanism")
+
+
+def _may_say(users: list[User], on_exhaustion: str) -> int:
+    """How many bytes a decision may take: of each user the id, or what was granted."""
+    packed = all(isinstance(user, int) for user in users)
+    said = 4096 + 3 * len(users) // 2
+    for user in users:
+        size = 3 + len(user.encode()) if isinstance(user, str) else 8 if packed else 9
+        said += max(size, 12 if on_exhaustion == "clip" else 0)
+    return said
 
 
 def _may_write(chain: Sequence[Dataset], users: list[User]) -> int:

@@ -23,6 +23,7 @@ class Names:
     def __init__(self, topic: bytes) -> None:
         self._key = public_key(topic)
         self.other_keys: list[bytes] = []  # of the logs that datasets came from
+        self.highest: dict[tuple[str, str], int] = {}  # number of a name, by key and its log
         self.ids: dict[User, User] = {}
         self._of: dict[str, set[User]] = {}  # by the outermost dataset
 
@@ -44,12 +45,15 @@ class Names:
 
     def new(self, user: User, family: list[Dataset]) -> User:
         """The first name that nobody has."""
-        return next(
-            name
+        number, name = next(
+            (number, name)
             for number in range(_HIGHEST)
             for name in [self.name(user, number)]
             if all(name not in dataset.accounts for dataset in family)
         )
+        own = fingerprint_of(self._key), ""
+        self.highest[own] = max(number, self.highest.get(own, 0))
+        return name
 
     def name(self, user: User, number: int, key: bytes | None = None) -> User:
         kind, size = (b"s", 16) if isinstance(user, str) else (b"i", 8)
@@ -64,6 +68,12 @@ class Names:
 def public_key(topic: bytes) -> bytes:
     """Of a log that has none of its own: everybody knows it."""
     return hashlib.blake2b(topic, digest_size=32, person=b"turnstile public").digest()
+
+
+def fingerprint_of(key: bytes) -> str:
+    """By what a key is named."""
+    hashed = hashlib.blake2b(key=key, digest_size=8, person=b"turnstile erase")
+    return hashed.hexdigest()
 
 
 def spend_the_rest(dataset: Dataset, account: Account) -> None:

@@ -14,11 +14,13 @@ from streams.schemas import (
     Charge,
     Decision,
     Enrol,
+    Forget,
     Reason,
     Rejection,
     RosterDecision,
     encode,
 )
+from streams.topics.topics import SETTINGS
 from streams.wire.packing import pack_norms
 from tests.audit import auditor_charges
 from tests.unit.ledger.audited import AuditedLog
@@ -72,6 +74,68 @@ def test_no_charge_writes_more_than_is_counted(row):
     written = len(log.changes[-1]) + len(encode(outputs))
     counted = limits.most_written(len(users), limits.id_bytes(packed), name, orders)
     assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
+
+
+LARGEST_ANSWER = int(SETTINGS["halts"]["max.message.bytes"])
+
+
+@pytest.mark.slow
+def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_are_written():
+    """MessagePack writes whole numbers below 128 in one byte; the SDK writes eight for each."""
+    users = names((8 * 2**20 - 300) // 27, 25)
+    log = Log(v=3)
+    log.create("outer", user_ids="string")
+    log.create("d", within="outer", user_ids="string")
+    log.open("d", min_separation=2)
+    about = {"type": "charge", "v": 3, "dataset": "d", "run": "r", "attempt": 1, "step": 0}
+
+    def charged(count: int):
+        said = {"users": users[:count], "norms": [100] * count, "scale": 1e-3}
+        return answer_of(log.ledger.apply(9, encode({**about, **said})))
+
+    refused = charged(len(users))
+    assert refused.reason is Reason.TOO_LARGE
+    assert "charge fewer users a step" in refused.detail
+    most = int(len(users) * 27 / 29.5)
+    assert len(encode(charged(most))) <= LARGEST_ANSWER
+
+
+@pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
+def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
+    _, name_length, orders, ids, on_exhaustion = row
+    log, users, name = AuditedLog(v=3), list(ids), "d" * name_length
+    log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
+    log.open(dataset=name)
+    packed = users if isinstance(users[0], str) else np.array(users).tobytes()
+    for step, norm in enumerate([20.0, 20.0]):  # clipped or halted
+        decision = log.charge(step, packed, [norm] * len(users), dataset=name)
+        size = len(encode(decision))
+        for module, limit in ((limits, "MAX_REQUEST_BYTES"), (auditor_charges, "LARGEST_RECORD")):
+            monkeypatch.setattr(module, limit, size)
+        refused = log.charge(step + 1, packed, [norm] * len(users), dataset=name)
+        assert refused.reason is Reason.TOO_LARGE
+        monkeypatch.undo()
+    log.audit()
+
+
+def test_names_of_those_who_were_forgotten_are_counted_as_they_are_told():
+    """They are longer than most ids."""
+    log = AuditedLog(v=3)
+    log.create(user_ids="string")
+    log.open()
+    users = names(300, 7)
+    log.charge(0, users, [1.0] * 300)
+    for user in users:
+        log.send(Forget(v=3, request="f", user=user))
+    decision = log.charge(1, users, [1.0] * 300)
+    size = len(encode(decision))
+    assert size > 300 * 42
+    limit = pytest.MonkeyPatch()
+    with limit.context() as patched:
+        patched.setattr(limits, "MAX_REQUEST_BYTES", size)
+        patched.setattr(auditor_charges, "LARGEST_RECORD", size)
+        assert log.charge(2, users, [1.0] * 300).reason is Reason.TOO_LARGE
+    log.audit()
 
 
 @pytest.mark.slow

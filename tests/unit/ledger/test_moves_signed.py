@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from streams.ledger.arrivals import digest_of_none, digest_with
+from streams.ledger.ledger import LayoutMismatch
 from streams.schemas import (
     Allow,
     Balances,
     CloseDataset,
+    CreateDataset,
     DatasetReceived,
     Forget,
     Origin,
@@ -19,6 +23,7 @@ from streams.schemas import (
     Reason,
     ReceiveDataset,
 )
+from tests.keys import signed
 from tests.unit.ledger.ledgers import answer_of, rebuilt
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, guarded, operated, refusal
 from tests.unit.ledger.test_principals import STRANGERS, state
@@ -158,3 +163,17 @@ def test_users_are_forgotten_in_the_others_by_who_does_not_manage_what_has_gone(
         again = Forget(v=3, user=7, request="f", dataset="d")
         assert refusal(answer_of(log.send(again))) is Reason.NOT_ALLOWED
     log.audit()
+
+
+@pytest.mark.parametrize("sender", [None, "bob"])
+@pytest.mark.parametrize("comes", [False, True], ids=["created", "from another log"])
+def test_a_first_dataset_of_another_p_stops_the_partition_only_for_who_may_create(sender, comes):
+    log, of_two = operated(), replace(coming().policy, partitions=2)
+    request: Any = CreateDataset(v=3, request="t", policy=of_two)
+    if comes:
+        request = replace(coming(), policy=of_two)
+    with log.signing(sender) if sender else nullcontext():
+        assert refusal(answer_of(log.send(request))) is Reason.NOT_ALLOWED
+    log.audit()
+    with pytest.raises(LayoutMismatch):
+        log.ledger.apply(99, signed(request, by="cora"))

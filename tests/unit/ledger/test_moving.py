@@ -11,15 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 from streams.ledger.arrivals import digest_of_none, digest_with
+from streams.ledger.forgotten import public_fingerprint
 from streams.ledger.ledger import Ledger, LostErasureKey
+from streams.ledger.moving import MAX_NAMES
 from streams.schemas import (
     Balances,
     CloseDataset,
     ErasureKey,
+    Forget,
     Origin,
     Policy,
     Reason,
     ReceiveDataset,
+    WithdrawDataset,
     encode,
 )
 from tests.unit.ledger.ledgers import answer_of
@@ -167,3 +171,74 @@ def test_names_by_a_key_that_is_lost_leave_no_trace():
         ledger.apply(0, encode(announced(policy(), erasure=[key])))
     assert (ledger.chain, len(ledger.policies), len(ledger.arrivals)) == (head, 0, 0)
     assert ledger.take_changes().entries == {}
+
+
+# --- what was forgotten there ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forgotten", [(False, True), (True, False)], ids=["inner", "outer"])
+def test_who_was_forgotten_was_forgotten_in_all_datasets_that_share_the_budget(forgotten):
+    """Else a worker that begins with what is kept would decide otherwise than one that goes on."""
+    log = RosterLog()
+    nothing_left = {"spent": [BUDGET], "base": [BUDGET - STEP], "rungs": [BUDGET // STEP]}
+    outer = balances(forgotten=forgotten[0], **nothing_left)
+    inner = balances("inner", forgotten=forgotten[1], **nothing_left)
+    log.send(announced(policy(), outer, brings=1))
+    log.send(announced(policy("inner", within="d"), inner))
+    assert reason_of(log, outer) is None
+    assert reason_of(log, inner) is Reason.INVALID_BALANCES
+    log.audit()
+
+
+PUBLIC = public_fingerprint(ORIGIN.topic)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [ErasureKey(fingerprint="0" * 16, highest=0, topic=ORIGIN.topic)],  # not that of the log
+        [ErasureKey(fingerprint=PUBLIC, highest=MAX_NAMES, topic=ORIGIN.topic)],
+        [
+            ErasureKey(
+                fingerprint=public_fingerprint(topic * 16), highest=MAX_NAMES // 2, topic=topic * 16
+            )
+            for topic in ("ab", "cd")
+        ],
+    ],
+    ids=["wrong", "many", "many in all"],
+)
+def test_keys_that_nobody_can_have_or_search_are_refused(keys):
+    log = RosterLog()
+    assert reason_of(log, announced(policy(), erasure=keys)) is Reason.INVALID_BALANCES
+    most = ErasureKey(fingerprint=PUBLIC, highest=MAX_NAMES - 1, topic=ORIGIN.topic)
+    assert reason_of(log, announced(policy(), erasure=[most])) is None
+    more = announced(policy("e"), erasure=[replace(keys[-1], highest=MAX_NAMES)])
+    assert reason_of(log, more) is Reason.INVALID_BALANCES
+    log.audit()
+
+
+# --- what does not arrive -------------------------------------------------------------------------
+
+
+def test_what_is_on_its_way_is_not_closed_and_can_be_withdrawn_until_somebody_has_come():
+    log, part = RosterLog(), balances("inner")
+    log.create("beside", user_ids="integer")
+    log.send(announced(policy(), brings=1, closed=True))
+    assert reason_of(log, CloseDataset(v=3, dataset="d", request="c")) is Reason.DATASET_MOVING
+    log.send(announced(policy("inner", within="d"), part))
+    assert reason_of(log, Forget(v=3, request="f", user=1)) is Reason.DATASET_MOVING
+    assert reason_of(log, withdrawing("d")) is Reason.DATASET_IN_USE
+    for name in ("inner", "d"):
+        assert reason_of(log, withdrawing(name)) is None
+    log.audit()
+    assert reason_of(log, Forget(v=3, request="f", user=1)) is None
+    assert reason_of(log, announced(policy(), balances())) is None
+    assert reason_of(log, balances()) is None
+    assert reason_of(log, withdrawing("d")) is Reason.DATASET_IN_USE
+    log.open()
+    assert log.charge(0, [7], [1.0]).admitted
+    log.audit()
+
+
+def withdrawing(name: str) -> WithdrawDataset:
+    return WithdrawDataset(v=3, dataset=name, request="w")
