@@ -36,10 +36,10 @@ _DIGIT_BITS: Final = 32  # bits by which a uniform deviate is refined while a co
 class ExactNoise:
     """Draws exact noise, from bits of the operating system or of a seeded `generator`.
 
-    Bits are taken in blocks. Of the operating system's, what a draw leaves over is thrown away: a
-    copy of this object, a fork of the process, or a snapshot of it that is resumed twice draws
-    noise of its own. From one generator two objects draw different bits, and a copy with its
-    generator draws the same noise as the original.
+    Bits are taken in blocks. Of the operating system's, what a draw leaves over is thrown away,
+    also where it is interrupted: a copy of this object, a fork of the process, or a snapshot of it
+    that is resumed twice draws noise of its own. From one generator two objects draw different
+    bits, and a copy with its generator draws the same noise as the original.
     """
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
@@ -56,6 +56,25 @@ class ExactNoise:
         algorithm N): the deviate is k + x with a random sign, k an integer and x in [0, 1) known
         to as many bits as the comparisons and the rounding need.
         """
+        self._forget()
+        try:
+            return self._rounded_normal(stddev)
+        finally:
+            self._forget()
+
+    def laplace(self, scale: Fraction) -> int:
+        """Return an integer x with probability in proportion to exp(-|x| / `scale`).
+
+        `scale`: > 0. Exact (Canonne, Kamath and Steinke, "The discrete Gaussian for differential
+        privacy", 2020, algorithm 2).
+        """
+        self._forget()
+        try:
+            return self._laplace(scale)
+        finally:
+            self._forget()
+
+    def _rounded_normal(self, stddev: Fraction) -> int:
         while True:
             # The density of k + x is in proportion to
             # exp(-k / 2) exp(-k (k - 1) / 2) exp(-x (2 k + x) / 2).
@@ -75,15 +94,9 @@ class ExactNoise:
             if low == high:
                 break
             x.refine()
-        self._forget()
         return sign * low
 
-    def laplace(self, scale: Fraction) -> int:
-        """Return an integer x with probability in proportion to exp(-|x| / `scale`).
-
-        `scale`: > 0. Exact (Canonne, Kamath and Steinke, "The discrete Gaussian for differential
-        privacy", 2020, algorithm 2).
-        """
+    def _laplace(self, scale: Fraction) -> int:
         top, bottom = scale.numerator, scale.denominator
         while True:
             # exp(-(remainder + top * whole) / top) is geometric in steps of exp(-1 / top).
@@ -95,7 +108,6 @@ class ExactNoise:
             negative = self._bits(1)
             if not (negative and magnitude == 0):
                 break
-        self._forget()
         return -magnitude if negative else magnitude
 
     def _exp_minus_half(self) -> bool:
@@ -157,7 +169,11 @@ class ExactNoise:
         return int.from_bytes(taken, "little") >> (8 * size - bits)
 
     def _forget(self) -> None:
-        """Throw away what is left of a block of the operating system's."""
+        """Throw away what is left of a block of the operating system's.
+
+        After a draw, so that what is left is nowhere to be found; and before it, for a draw that
+        was interrupted a second time, while it threw away.
+        """
         if self._generator is None:
             self._pool = b""
             self._used = 0

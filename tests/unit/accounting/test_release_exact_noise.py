@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -142,6 +144,57 @@ def test_what_is_left_of_a_block_is_used_for_no_other_draw(monkeypatch: pytest.M
     copies = [copy.deepcopy(noise), pickle.loads(pickle.dumps(noise)), noise]
     draws = [one.rounded_normal(Fraction(2) ** 60) for one in copies for _ in range(2)]
     assert len(set(draws)) == len(draws)
+
+
+class _Interruption:
+    """A KeyboardInterrupt at the nth line that the samplers run, once."""
+
+    def __init__(self, line: int) -> None:
+        self._left = line
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> _Interruption | None:
+        if frame.f_code.co_filename != exact_noise.__file__:
+            return None
+        self._left -= event == "line"
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("draw", [ExactNoise.rounded_normal, ExactNoise.laplace])
+def test_after_a_draw_that_was_interrupted_anywhere_a_copy_draws_noise_of_its_own(
+    draw: Callable[[ExactNoise, Fraction], int],
+) -> None:
+    tracer, interrupted = sys.gettrace(), 0
+    for line in range(1, 120):
+        noise = ExactNoise()
+        sys.settrace(_Interruption(line))
+        try:
+            draw(noise, Fraction(2**64))
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(tracer)
+        assert draw(copy.deepcopy(noise), Fraction(2**64)) != draw(noise, Fraction(2**64)), line
+    assert interrupted > 30
+
+
+def test_after_a_draw_that_was_interrupted_nothing_is_left_of_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = ExactNoise()
+    monkeypatch.setattr(noise, "_successes", _interrupted)
+    for draw in (noise.rounded_normal, noise.laplace):
+        noise._bits(8)
+        with pytest.raises(KeyboardInterrupt):
+            draw(Fraction(1))
+        assert not noise._pool
+
+
+def _interrupted(trial: Callable[[], bool]) -> int:
+    while trial():
+        pass
+    raise KeyboardInterrupt
 
 
 def test_a_copy_with_its_seeded_generator_repeats_the_noise() -> None:
