@@ -40,6 +40,9 @@ from streams.trainers.pacing import Pace
 from streams.trainers.rosters import ChargedAhead, ChargesAhead, Roster, RosterDecision, TrainingRun
 from streams.trainers.sums import ClippedSum, Part, Scratch
 
+Places: TypeAlias = slice | NDArray[np.integer[Any]]
+"""Which of the users who were drawn: a slice of them, or distinct places, (k,)."""
+
 Schedule: TypeAlias = float | Callable[[int], float]
 """A number, or what it is in each step: a function of the step and of what was released."""
 
@@ -303,7 +306,7 @@ class OpenStep:
             for start in range(0, len(self.positions), users_at_once)
         ]
 
-    def add(self, rows: Part | Sequence[Part], places: slice = slice(None)) -> None:
+    def add(self, rows: Part | Sequence[Part], places: Places = slice(None)) -> None:
         """Add the gradients of users who were drawn: clipped, one row a user.
 
         A row that is not finite, or too long for its norm to be, counts as zero: whether it does
@@ -313,12 +316,13 @@ class OpenStep:
             rows: (k, d), the sum of the gradients of all of a user's examples; or the columns of
                 such rows in parts, (k, d_1), (k, d_2), ..., as arrays or, where the steps were
                 told so, as outer products.
-            places: which users in ``positions`` they are of; all by default.
+            places: which users in ``positions`` they are of, in this order; all by default.
 
         Raises:
-            InvalidRequest: not one row a user, of another length than before, or of a user whose
-                row was added before.
+            InvalidRequest: not one row a user, of another length than before, of a user whose row
+                was added before or is there twice, or of nobody who was drawn. Nothing was added.
         """
+        places = _distinct(places, len(self.positions))
         parts = [rows] if isinstance(rows, np.ndarray | Outer) else list(rows)
         count = len(self.positions[places])
         for place, part in enumerate(parts):
@@ -363,3 +367,27 @@ class OpenStep:
             if dimension != found:
                 raise InvalidRequest(f"dimension is {dimension}; gradients have {found}")
         return self._owner._close(self, self._sum.totals(), self._norms)
+
+
+def _distinct(places: Places, users: int) -> Places:
+    """The same places, of which each is one of so many users and none comes twice."""
+    if isinstance(places, slice):
+        try:
+            places.indices(users)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"places is {places}: {error}") from error
+        return places
+    found = np.array(places) if isinstance(places, np.ndarray | list | tuple) else np.array(None)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InvalidRequest(
+            f"places are of {found.dtype} and shape {found.shape}: give a slice, or an array of "
+            "integers, one a row; of truth values, np.flatnonzero of them"
+        )
+    if not ((found >= 0) & (found < users)).all():
+        raise InvalidRequest(
+            f"places are from {found.min()} to {found.max()}; {users} users were drawn: give their "
+            "places in positions, counted from 0"
+        )
+    if np.bincount(found.astype(np.intp), minlength=users).max(initial=0) > 1:
+        raise InvalidRequest("a user is in places twice: sum a user's gradients, one row a user")
+    return found

@@ -253,6 +253,52 @@ def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> N
     step.release()
 
 
+@pytest.mark.parametrize(
+    ("places", "reason"),
+    [
+        (np.array([0, 0, 1]), "a user is in places twice: sum a user's gradients"),
+        (np.array([0, 1, -20]), "from -20 to 1; 20 users were drawn"),
+        (np.array([0, 1, 20]), "from 0 to 20; 20 users were drawn"),
+        (np.array([0, 1, 2**64 - 1], dtype=np.uint64), "20 users were drawn"),
+        (np.arange(20) < 3, "np.flatnonzero"),
+        (np.array([0.0, 1.0, 2.0]), "an array of integers"),
+        (np.array([[0, 1, 2]]), "an array of integers"),
+        (np.array(["0", "1", "2"]), "an array of integers"),
+        (3, "give a slice"),
+        (None, "give a slice"),
+        (slice(0.0, 3.0), "slice"),
+        (slice(0, 3, 0), "zero"),
+    ],
+)
+def test_places_that_are_not_distinct_users_who_were_drawn_are_refused_and_nothing_is_added(
+    places: object, reason: str
+) -> None:
+    steps = steps_of(sampling_rate=1.0)
+    silenced(steps)
+    step = steps.begin()
+    with pytest.raises(InvalidRequest, match=reason):
+        step.add(np.full((3, 2), 0.5), places)  # type: ignore[arg-type]
+    step.add(np.full((20, 2), 0.25))
+    assert step.release() == pytest.approx([0.5, 0.5], rel=1e-5)
+
+
+@pytest.mark.parametrize("order", [np.array([7, 2, 19]), np.array([7, 2, 19], dtype=np.uint8)])
+def test_rows_may_come_in_any_order_of_distinct_users(order: NDArray[np.int64]) -> None:
+    service = FilterService()
+    steps = steps_of(service, sampling_rate=1.0)
+    silenced(steps)
+    step = steps.begin()
+    rows = np.linspace(0.01, 0.2, 20)[:, np.newaxis]
+    step.add(rows[order], order)
+    with pytest.raises(InvalidRequest, match="added before"):
+        step.add(rows[:3], np.array([0, 1, 2]))
+    rest = np.delete(np.arange(20), order)
+    step.add(rows[rest], rest)
+    assert step.release() == pytest.approx([0.21], rel=1e-5)
+    above = service.levels[:20] - rows[:, 0]  # the next of 100 levels
+    assert ((above >= 0) & (above < 0.0101)).all()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
 def test_a_gradient_that_is_no_vector_counts_as_zero_for_this_user_alone(bad: float) -> None:
     service = FilterService()
