@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import shlex
 import time
 
 from streams.cli.output import Exit, UnusableInput, note, show
@@ -41,10 +42,18 @@ def portal(options: argparse.Namespace, config: Config) -> int:
         reader.start()
         show({"portal": options.url or served.url}, options.json)
         if not options.json:
-            note("for example: turnstile portal link --user ada")
+            note(f"for example: {_example(options, served.url)}")
+            note("an id of digits needs --user-ids integer or --user-ids string as well")
 
     asyncio.run(serve_until_stopped(served, options.listen, started, reader.close))
     return Exit.OK
+
+
+def _example(options: argparse.Namespace, listens: str) -> str:
+    """The command that prints a link to this page."""
+    prefix = f" --prefix {shlex.quote(options.prefix)}" if options.prefix else ""
+    page = shlex.quote(options.url or listens)
+    return f"turnstile portal link{prefix} --url {page} --user ada"
 
 
 def link(options: argparse.Namespace, config: Config) -> int:

@@ -24,7 +24,7 @@ from streams.schemas import Policy, User
 from streams.sdk.errors import ServiceUnavailable
 
 _MOST_EPISODES = 100
-_SPENT = 1 - 1e-9
+_WHOLE = 1 - 1e-9
 
 
 class Records(Protocol):
@@ -136,11 +136,17 @@ class Owners:
     def _state(
         self, policy: Policy, account: Account, points: list[dict[str, Any]], own: list[Episode]
     ) -> str:
+        """How it stands: "spent" only where a HALT says so.
+
+        The odometer is rounded up. Where it is at the budget, up to an increment may be left.
+        """
         if account.is_forgotten:
             return "forgotten"
-        if (points and (points[-1]["share"] or 0.0) >= _SPENT) or any(e.exhausted for e in own):
+        if any(episode.exhausted for episode in own):
             return "spent"
-        return "closed" if self._records.is_closed(policy.dataset) else "open"
+        if self._records.is_closed(policy.dataset):
+            return "closed"
+        return "nearly" if points and (points[-1]["share"] or 0.0) >= _WHOLE else "open"
 
     def _spent(
         self, policy: Policy, account: Account, points: list[dict[str, Any]]

@@ -199,6 +199,55 @@ def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
         browser.close()
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_beside_it() -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    halt = {
+        "run": "r",
+        "first": 3,
+        "last": 3,
+        "began": 80.0,
+        "ended": 80.0,
+        "times": 1,
+        "from_there_on": False,
+        "reason": "budget",
+        "exhausted": False,
+        "refused_by": None,
+    }
+    drawn = """([dataset]) => {
+        const one = card(dataset, {now: 90}, 400);
+        const [fill, pill] = [".fill", ".pill"].map((name) => one.querySelector(name));
+        return [one.textContent, fill.style.width, pill.textContent];
+    }"""
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        page = browser.new_page()
+        page.goto((TOP / "streams/portal/static/index.html").as_uri())
+        for state, exhausted, pill, says in (
+            ("open", False, "within your budget", "A step that costs less may still include you"),
+            ("nearly", False, "almost spent", "few steps, or none, can still include you"),
+            ("spent", True, "budget spent", "nothing more is computed with your data here"),
+        ):
+            point = {"time": 70.0, "epsilon": 0.25, "share": 1.0}
+            dataset = {
+                "dataset": "shop",
+                "within": None,
+                "budget": 0.5,
+                "spent": point,
+                "points": [point],
+                "state": state,
+                "halts": [{**halt, "exhausted": exhausted}],
+            }
+            text, width, label = page.evaluate(drawn, [dataset])
+            assert (width, label) == ("50%", pill)
+            assert says in text
+            assert ("is used up" in text) == exhausted
+            assert ("may still include you" in text) == (not exhausted)
+        browser.close()
+
+
 def test_what_is_charged_now_is_shown_now(charged: Service, portal: Portal) -> None:
     (before,) = portal.own(USERS[2], "shop")["datasets"]
     assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))

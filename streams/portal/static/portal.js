@@ -38,6 +38,7 @@ const clock = (time) =>
 
 const STATES = {
   open: "within your budget",
+  nearly: "almost spent",
   spent: "budget spent",
   closed: "closed",
   forgotten: "forgotten",
@@ -65,6 +66,11 @@ function sentence({ state, spent, points }) {
       );
     case "closed":
       return `${little}${odds(spent.epsilon)} Nothing more is computed here.`;
+    case "nearly":
+      return (
+        "Almost all of your budget may be used up: few steps, or none, can still include you. " +
+        odds(spent.epsilon)
+      );
     case "spent":
       return `Your budget is used up: nothing more is computed with your data here. ${odds(spent.epsilon)}`;
   }
@@ -140,6 +146,13 @@ function halt(one) {
   );
 }
 
+// The bar is what the numbers beside it say: so much of this epsilon. The share of the budget, as
+// the measure counts it, is another number.
+function filled(spent, budget) {
+  if (spent.epsilon === null || !(budget > 0)) return spent.share ?? 1;
+  return Math.min(1, spent.epsilon / budget);
+}
+
 function card(dataset, own, width) {
   const { state, spent } = dataset;
   const element = made(
@@ -159,7 +172,7 @@ function card(dataset, own, width) {
   }
   if (spent) {
     const fill = made("div", { class: "fill" });
-    fill.style.width = `${100 * (spent.share ?? 1)}%`;
+    fill.style.width = `${100 * filled(spent, dataset.budget)}%`;
     element.append(
       made(
         "div",

@@ -94,14 +94,16 @@ def test_a_whole_budget_is_its_epsilon_and_a_part_is_less(measure: str) -> None:
     assert shown["budget"] <= dataset.epsilon(DELTA) * (1 + 1e-9)
     assert 0 < quarter["epsilon"] < whole["epsilon"]
     assert quarter["share"] == pytest.approx(0.25)
-    assert (shown["state"], shown["spent"]) == ("spent", whole)
+    assert (shown["state"], shown["spent"]) == ("nearly", whole)
 
 
 STATES = """
     account    closed  exhausted  state
     part       no      no         open
     part       no      yes        spent
-    whole      no      no         spent
+    whole      no      no         nearly
+    whole      no      yes        spent
+    whole      yes     no         closed
     part       yes     no         closed
     nothing    no      no         open
     nothing    no      yes        spent
@@ -127,6 +129,21 @@ def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state
     (shown,) = told(records, "d")["datasets"]
     assert shown["state"] == state
     assert (shown["halts"] == []) == (state == "forgotten")
+
+
+def test_a_budget_is_told_to_be_used_up_only_while_no_step_can_include_the_owner() -> None:
+    """An odometer is rounded up: at the budget there may be up to an increment left."""
+    dataset = policy("d")
+    records = Records({"d": dataset}, {"d": Account((spent(dataset, 1.0),))})
+    for halts, state in (
+        ([], "nearly"),
+        ([episode(exhausted=False)], "nearly"),
+        ([episode(exhausted=True, dataset="other")], "nearly"),
+        ([episode(exhausted=True)], "spent"),
+    ):
+        records.left_out = halts
+        (shown,) = told(records, "d")["datasets"]
+        assert shown["state"] == state
 
 
 def episode(**given: Any) -> Episode:
