@@ -101,6 +101,7 @@ class ClippedSum:
             parts: at least one, (k, d_i) each: the columns of the rows.
             limits: (k,).
         """
+        parts = [_native(part) for part in parts]
         if self._totals is None:
             self.begin([part.shape[1] for part in parts])
         totals = self._totals or []
@@ -190,6 +191,17 @@ def _blocks(rows: int, columns: int, at_most: float = math.inf) -> Iterator[slic
     at_once = max(1, int(min(_BLOCK // max(1, columns), at_most)))
     for start in range(0, rows, at_once):
         yield slice(start, start + at_once)
+
+
+def _native(part: Part) -> Part:
+    """The same in this machine's order of bytes.
+
+    What a type is decides how its rows are rounded, and numpy keeps the order of bytes as a part of
+    the type in some of what it does, and not in the rest.
+    """
+    if isinstance(part, Outer) or part.dtype.isnative:
+        return part
+    return part.astype(part.dtype.newbyteorder("="))
 
 
 def _only(part: Part, usable: NDArray[np.bool_]) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -179,6 +180,27 @@ def test_rows_that_are_not_finite_count_as_zero(dtype: type, bad: float) -> None
         norms = clipped.add(in_parts(rows), np.ones(3))
     assert np.isinf(norms).tolist() == [False, True, False]
     assert total_of(clipped) * 2.0**-24 == pytest.approx(np.full(308, 0.02), rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:gradients that are not finite")
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "longdouble"])
+def test_a_row_that_is_not_finite_changes_nothing_of_others_however_numbers_are_laid_out(
+    dtype: str, order: Literal["C", "F"]
+) -> None:
+    rng = np.random.default_rng(5)
+    rows = np.asarray(rng.normal(size=(20, 3000)), dtype=dtype, order=order)
+    native = rows.astype(rows.dtype.newbyteorder("="))
+    bad = rows.copy(order)
+    bad[0, 7] = np.nan
+    limits = np.full(20, 0.9)
+    sums, norms = [], []
+    for one, some in ((bad, limits), (rows[1:], limits[1:]), (native[1:], limits[1:])):
+        clipped = ClippedSum(-24)
+        norms.append(clipped.add([one], some)[-19:].tolist())
+        sums.append(total_of(clipped).tolist())
+    assert sums[0] == sums[1] == sums[2]
+    assert norms[0] == norms[1] == norms[2]
 
 
 def test_float32_rows_whose_squares_overflow_are_clipped_like_others() -> None:
