@@ -45,6 +45,14 @@ def test_the_tutorial_trains_in_this_process_and_shows_what_it_has_cost() -> Non
     assert 'Turnstile("localhost:9092")' in over_kafka  # tests/integration runs it
 
 
+def test_norms_of_what_is_charged_are_rounded_up_in_every_block() -> None:
+    """``np.linalg.norm`` may be below the norm, and what is clipped by it longer than charged."""
+    every = [block for path in DOCS for block in blocks(path.read_text(encoding="utf-8"))]
+    charging = [block for block in every if "charge(" in block or "clip_" in block]
+    assert len(charging) > 5
+    assert not [block for block in charging if "linalg.norm" in block]
+
+
 def test_every_block_is_run_by_some_test() -> None:
     here = {*WHOLE, "tutorial"}
     assert here.isdisjoint(BLOCKS)

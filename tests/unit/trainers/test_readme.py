@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from accounting.release.clipping import clip_factors
+from accounting.release.clipping import clip_rows, row_norms
 from streams.sdk.client import Turnstile
 from tests.readme import blocks_of_sampled_training
 
@@ -31,7 +32,8 @@ def test_a_loop_over_a_roster_trains_and_goes_on_after_a_crash() -> None:
     names = {
         "t": Turnstile.in_memory(),
         "np": np,
-        "clip_factors": clip_factors,
+        "clip_rows": clip_rows,
+        "row_norms": row_norms,
         "users": list(range(500)),
         "steps": 30,
         "model": np.zeros(DIMENSION),
@@ -47,6 +49,35 @@ def test_a_loop_over_a_roster_trains_and_goes_on_after_a_crash() -> None:
     step: Any = names["d"]
     assert step.admitted.all()
     assert len(np.unique(step.clip_norms)) > 10  # levels followed what was seen
+
+
+def test_no_contribution_of_the_loop_is_longer_than_it_is_charged_for() -> None:
+    loop, _ = blocks_of_sampled_training()
+    data = np.random.default_rng(2).normal(size=(500, DIMENSION)).astype(np.float32)
+    longest: list[Fraction] = []
+
+    def release(model: Any, step: int, total: Any) -> Any:
+        limits = names["d"].clip_norms[names["batch"]]
+        for row, limit in zip(names["clipped"], limits, strict=True):
+            square = sum((Fraction(float(entry)) ** 2 for entry in row), start=Fraction(0))
+            longest.append(square / Fraction(float(limit)) ** 2)
+        return model
+
+    names: dict[str, Any] = {
+        "t": Turnstile.in_memory(),
+        "np": np,
+        "clip_rows": clip_rows,
+        "row_norms": row_norms,
+        "users": list(range(500)),
+        "steps": 20,
+        "model": np.zeros(DIMENSION),
+        "last_released": lambda: -1,
+        "gradients_of": lambda model, batch: data[batch],
+        "release": release,
+    }
+    exec(loop, names)
+    assert len(longest) > 300
+    assert 1 - Fraction(1, 10**6) < max(longest) <= 1
 
 
 @pytest.mark.slow
