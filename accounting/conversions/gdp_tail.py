@@ -31,6 +31,12 @@ _NEWTON_STEPS = 100
 # Against 70 digits, for mu from 1e-6 to 1e3 and delta down to 1e-300, the error of log delta is
 # below (32 + 2.5 x^2) 2**-52. Twice that is added.
 _ERROR, _TAIL_ERROR = 64.0, 5.0
+# Below 1e-6 log d may be of any size: log delta = log d - x^2 / 2 - log sqrt(2 pi), and
+# d = m(x) - m(y) is in proportion to mu. The logarithm is off by an ulp of it at most, and each of
+# four sums (three terms and this slack) by half an ulp of it, besides what x^2 adds to that:
+# together by 3 |log d| 2**-52. Twice that is added as well. Where d <= 1,
+# |log d| < -log delta - x^2 / 2; where it is above 1 its logarithm is below 1/4, among the 32.
+_LOG_ERROR = 6.0
 
 
 def log_delta_up(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
@@ -40,7 +46,11 @@ def log_delta_up(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
     """
     with np.errstate(under="ignore"):
         tail = np.maximum(epsilon / mu - 0.5 * mu, 0.0)
-        return log_delta(mu, epsilon) + 2.0**-52 * (_ERROR + _TAIL_ERROR * tail * tail)
+        square, value = tail * tail, log_delta(mu, epsilon)
+        small = np.maximum(-value - 0.5 * square, 0.0)
+        # Where there is no delta at all, there is nothing to add to.
+        slack = _ERROR + _TAIL_ERROR * square + _LOG_ERROR * np.where(value > -np.inf, small, 0.0)
+        return value + 2.0**-52 * slack
 
 
 def log_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:

@@ -65,6 +65,14 @@ def test_gdp_delta_is_above_the_exact_one_by_at_most_2e_12(mu: float) -> None:
             assert exact <= delta <= exact * (1 + mpf(2e-12)) + mpf(5e-324), (mu, x)
 
 
+@pytest.mark.parametrize("tail", [0.0, 1e-3, 0.4, 2.0, 7.0, 20.0])
+def test_gdp_delta_is_above_the_exact_one_however_small_mu_is(tail: float) -> None:
+    for mu in np.geomspace(1e-100, 1e-6, 300).tolist():
+        epsilon = tail * mu
+        exact = gdp_delta(mu, epsilon, digits=250)  # the difference of two numbers
+        assert exact <= gdp_to_delta(mu, epsilon) <= exact * (1 + mpf(2e-12)), mu
+
+
 @pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 30.0, 141.0, 1e3])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1e-3, 1.0, 100.0, 1e4])
 def test_gdp_delta_is_an_upper_bound_for_epsilon_up_to_ten_thousand(

@@ -28,8 +28,8 @@ epsilons = st.floats(min_value=1e-3, max_value=30.0)
 deltas = st.floats(min_value=-30.0, max_value=-0.5).map(lambda x: 10.0**x)
 
 
-def gdp_delta(mu: float, epsilon: float) -> mpf:
-    with mpmath.workdps(80):
+def gdp_delta(mu: float, epsilon: float, digits: int = 80) -> mpf:
+    with mpmath.workdps(digits):
         m, e, root = mpf(mu), mpf(epsilon), mpmath.sqrt(2)
         upper = mpmath.erfc((e / m - m / 2) / root) / 2
         return upper - mpmath.exp(e) * mpmath.erfc((e / m + m / 2) / root) / 2
