@@ -34,6 +34,7 @@ from accounting.reports.saddlepoint.report import SaddlePointReport
 _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
+_ENOUGH: Final = 1e-30  # of epsilon, whatever delta, or of delta: `gdp_budget` is above 0 then
 
 
 def epsilon_of(
@@ -94,7 +95,7 @@ def noise_for_epsilon(
     if not 0.0 < rate <= 1.0:
         raise InvalidInput("sampling_rate", sampling_rate, "greater than 0 and at most 1")
     if rate == 1.0:
-        return _gaussian_noise(target, tail, math.sqrt(count) * norm * (1.0 + 2.0**-50))
+        return _gaussian_noise(target, tail, count, norm)
     # Multiples of the norm; the points tried are the same for every target.
     counts = np.array([[count]], dtype=np.int64)
 
@@ -178,12 +179,20 @@ def _bracket(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
     return last, last + 1
 
 
-def _gaussian_noise(epsilon: float, delta: float, norm: float) -> float:
-    """Return the noise at which a Gaussian mechanism of this norm is (epsilon, delta)-DP."""
-    noise = norm / gdp_budget(epsilon, delta)
+def _gaussian_noise(epsilon: float, delta: float, steps: int, clip_norm: float) -> float:
+    """Return the noise at which so many Gaussian steps of this norm are (epsilon, delta)-DP."""
+    norm = math.sqrt(steps) * clip_norm * (1.0 + 2.0**-50)
+    budget = gdp_budget(epsilon, delta)
+    if budget == 0.0:
+        allowed = f"at least {_ENOUGH} at a delta of {delta}, or delta at least {_ENOUGH}"
+        raise InvalidInput("epsilon", epsilon, allowed)
+    noise = max(norm / budget, math.ulp(0.0))
     for _ in range(100):
+        if noise == math.inf:
+            allowed = "of a size that its noise is a finite number"
+            raise InvalidInput("clip_norm", clip_norm, allowed)
         mu = norm / noise * (1.0 + 2.0**-50)
         if gdp_to_epsilon(mu, delta) <= epsilon and gdp_to_delta(mu, epsilon) <= delta:
             return noise
-        noise *= 1.0 + 2.0**-45
+        noise = max(noise * (1.0 + 2.0**-45), math.nextafter(noise, math.inf))
     raise InvalidInput("epsilon", epsilon, "large enough for a finite noise")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 import mpmath
@@ -41,6 +42,40 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
         mu = mpmath.sqrt(steps) * mpf(norm) / mpf(noise)
         assert gaussian_delta(mu, epsilon) <= delta
         assert gaussian_delta(mu * (1 + mpf(1e-6)), epsilon) > delta
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "steps", "norm", "reason"),
+    [
+        (0.0, 1e-300, 1, 1.0, "epsilon is 0.0, but must be at least 1e-30 at a delta of 1e-300"),
+        (1e-34, 5e-324, 9, 1.0, "or delta at least 1e-30"),
+        (1.0, 1e-5, 1, 1e308, "clip_norm is 1e+308, but must be of a size that its noise"),
+        (1.0, 1e-5, 10**9, 1e308, "clip_norm is 1e+308"),
+        (1e-30, 1e-300, 1, 1e300, "clip_norm is 1e+300"),
+    ],
+)
+def test_a_target_that_no_finite_noise_reaches_is_refused_with_what_to_give(
+    epsilon: float, delta: float, steps: int, norm: float, reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(reason)):
+        noise_for_epsilon(epsilon, delta, steps, clip_norm=norm)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 1e-30), (1e-30, 5e-324), (1e-30, 1e-30), (1e5, 1e-5)]
+)
+@pytest.mark.parametrize("norm", [5e-324, 1e-300, 1.0, 1e270])
+def test_noise_at_the_ends_of_what_may_be_given_is_enough(
+    epsilon: float, delta: float, norm: float
+) -> None:
+    noise = noise_for_epsilon(epsilon, delta, 1, clip_norm=norm)
+    assert 0.0 < noise < math.inf
+    assert gaussian_delta_of(norm, noise, epsilon) <= delta
+
+
+def gaussian_delta_of(norm: float, noise: float, epsilon: float) -> mpf:
+    with mpmath.workdps(120):
+        return gaussian_delta(mpf(norm) / mpf(noise), epsilon)
 
 
 @pytest.mark.slow
