@@ -9,7 +9,7 @@ from typing import Any
 from streams.operations.endpoints import WorkerSeen
 
 NOT_YET = "not looked at yet"
-_ESSENTIAL = ("Kafka", "Redis")
+ESSENTIAL = ("Kafka", "Redis")
 STALE_AFTER = 5.0
 """Seconds without an answer, after which a side is said to be away."""
 
@@ -20,6 +20,10 @@ class Side:
 
     problem: str | None = NOT_YET
     seen: float = 0.0  # when it last answered, by a clock that never goes back; 0: never
+
+    def is_away(self, now: float) -> bool:
+        """Whether what is known of it may be old."""
+        return self.problem is not None or now - self.seen > STALE_AFTER
 
 
 def alarms_of(
@@ -53,15 +57,16 @@ def alarms_of(
 
 
 def _away(name: str, side: Side, now: float) -> dict[str, str] | None:
-    is_essential = name in _ESSENTIAL
+    is_essential = name in ESSENTIAL
     if side.problem == NOT_YET and not is_essential:
         return None
-    is_stale = is_essential and side.seen > 0 and now - side.seen > STALE_AFTER
+    is_stale = is_essential and side.seen > 0 and side.is_away(now)
     if side.problem is None and not is_stale:
         return None
     old = f"What is shown is {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
     do = (
-        "Nothing is decided without it. This page comes back by itself"
+        f"Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
+        "`turnstile doctor` says more. This page comes back by itself"
         if is_essential
         else "The rest is shown all the same"
     )

@@ -31,7 +31,7 @@ from msgspec import UnsetType
 from streams.config import Config
 from streams.ledger.outputs import Channel
 from streams.operations.activity import Activity
-from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
+from streams.operations.alarms import ESSENTIAL, NOT_YET, Side, alarms_of
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_of, spent_share
@@ -159,6 +159,11 @@ class Watch:
         return {
             "time": time.time(),
             "alarms": alarms_of(self._sides, partitions, self._seen.workers, now),
+            "sides": {
+                name: {"age": now - side.seen if side.seen else None, "away": side.is_away(now)}
+                for name in ESSENTIAL
+                for side in (self._sides[name],)
+            },
             "partitions": partitions,
             "rate": sum(rates.values()),
             "rates": list(self._rates),
@@ -204,8 +209,7 @@ class Watch:
         return overview_of(topics, log, glances) if len(log) == len(glances) else Overview([], {})
 
     def _is_away(self, name: str) -> bool:
-        side = self._sides[name]
-        return side.problem is not None or time.monotonic() - side.seen > STALE_AFTER
+        return self._sides[name].is_away(time.monotonic())
 
     def _rates_of_partitions(self) -> dict[int, float]:
         """Records that were decided in a second, of each partition."""

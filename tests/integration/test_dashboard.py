@@ -181,6 +181,59 @@ def test_the_page_in_a_browser(watched: Service, page: Page) -> None:
         browser.close()
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    partition = {
+        "partition": 0,
+        "state": "decides",
+        "owner": "h",
+        "rate": 1.0,
+        "lag": 0,
+        "users": 5,
+        "checkpoint": 7,
+        "seen": 1,
+    }
+    service: dict[str, Any] = {
+        "alarms": [],
+        "sides": {name: {"age": 0.0, "away": False} for name in ("Kafka", "Redis")},
+        "partitions": [partition],
+        "rate": 1.0,
+        "rates": [1.0, 1.0],
+        "lag": 0,
+        "datasets": [],
+        "workers": [],
+        "rejects": {},
+    }
+    spending = {"dataset": "d", "users": 1400, "parts": [3, 1], "one_in": 1}
+    people = {"runs": [], "spending": [spending], "refused": []}
+    old = {**service, "sides": {**service["sides"], "Redis": {"age": 43.0, "away": True}}}
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        page = browser.new_page()
+        page.goto((TOP / "streams/dashboard/static/index.html").as_uri())
+        page.evaluate("([service, people]) => showPeople(people, true)", [service, people])
+        for seen, is_old in ((service, False), (old, True)):
+            page.evaluate("(service) => showService(service)", seen)
+            for part in ("#figures", "#partitions"):
+                found = page.evaluate(
+                    "(part) => Boolean(document.querySelector(part).closest('.old'))", part
+                )
+                assert found == is_old, part
+        ago = "parseInt(document.querySelector('[data-seen]').textContent)"
+        began = page.evaluate(ago)
+        assert began >= 44
+        page.wait_for_function(f"(began) => {ago} > began", arg=began)
+        page.evaluate("(service) => showService(service)", service)
+        assert page.inner_text("[data-seen]") == "1 s ago"
+        assert page.text_content("#partitions td") == "0"
+        assert "1,400 users; spent at most:" in page.text_content("#spending")
+        assert "lately" in page.evaluate("document.querySelector('#runs').parentElement.innerText")
+        browser.close()
+
+
 def look(shown: Any, url: str, screenshot: Path) -> None:
     """Log in as people do, and see that everything is there and fits."""
     shown.goto(url)

@@ -90,21 +90,46 @@ function line(rates) {
   return svg;
 }
 
+// When the owner of each partition was seen, by the clock of this browser: it goes on while nothing
+// new is heard.
+const seenAt = new Map();
+
+function noteSeen(service) {
+  seenAt.clear();
+  const age = service.sides.Redis.age ?? 0;
+  for (const { partition, seen } of service.partitions) {
+    if (seen !== null) seenAt.set(String(partition), Date.now() - 1000 * (seen + age));
+  }
+}
+
+function tellSeen() {
+  for (const cell of document.querySelectorAll("[data-seen]")) {
+    const time = seenAt.get(cell.dataset.seen);
+    const ago = Math.floor((Date.now() - time) / 1000);
+    cell.textContent = time === undefined ? "never" : `${number(Math.max(0, ago))} s ago`;
+  }
+}
+
+// What is shown of a place is what was seen last, and not how things are.
+function old(id, isOld) {
+  at(id).closest("section, #people").classList.toggle("old", isOld);
+}
+
 function partitions(list) {
   if (!list.length) return [nothing("None seen yet.")];
   const columns = [
-    ["partition", "word wide"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
+    ["partition", "word wide named"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
     ["lag", ""], ["users", ""], ["checkpoint at", ""], ["seen", ""],
   ];
   const rows = list.map((one) => [
-    `Partition ${one.partition}`,
+    one.partition,
     made("span", { class: `state ${one.state}`, text: one.state }),
     one.owner ?? "nobody",
     number(one.rate, 1),
     number(one.lag),
     number(one.users),
     number(one.checkpoint),
-    one.seen === null ? "never" : `${one.seen} s ago`,
+    made("span", { "data-seen": one.partition }),
   ]);
   return [table(columns, rows)];
 }
@@ -187,7 +212,7 @@ function spending(list) {
       "div",
       {},
       made("h3", { text: one.dataset }),
-      made("p", { class: "quiet", text: `${number(one.users)} users, at most${sample}` }),
+      made("p", { class: "quiet", text: `${number(one.users)} users${sample}; spent at most:` }),
       made("div", { class: "parts" }, ...columns),
       made("div", { class: "ends" }, made("span", { text: "0 %" }), made("span", { text: "all of it" })),
     );
@@ -251,12 +276,19 @@ function showService(service) {
       figure("users, of all datasets", number(users)),
     ],
   );
-  fill("partitions", service.partitions, partitions);
+  const seldom = service.partitions.map((one) => ({ ...one, seen: undefined }));
+  fill("partitions", seldom, partitions);
+  noteSeen(service);
+  tellSeen();
   at("datasets-section").hidden = !service.datasets.length;
   fill("datasets", service.datasets, datasets);
   at("workers-section").hidden = !service.workers.length;
   fill("workers", service.workers, workers);
   fill("reasons", service.rejects, bars);
+  const { Kafka, Redis } = service.sides;
+  for (const id of ["figures", "partitions"]) old(id, Kafka.away || Redis.away);
+  old("datasets", Redis.away);
+  for (const id of ["reasons", "people"]) old(id, Kafka.away);
 }
 
 function showPeople(people, known) {
@@ -298,6 +330,7 @@ function listen() {
 
 // A server that is away, in whatever way: a browser gives up on some of them, so this does not.
 setInterval(() => {
+  tellSeen();
   if (Date.now() - heard < 5000) return;
   document.body.classList.add("stale");
   pill("wrong", "the dashboard does not answer");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -150,6 +151,30 @@ def test_what_has_not_answered_for_a_while_is_away() -> None:
     (alarm,) = alarms_of(sides, [WELL], [], now=107.0)
     assert alarm["level"] == "wrong"
     assert "7 s old" in alarm["do"]
+    assert "`turnstile doctor`" in alarm["do"]
+
+
+@pytest.mark.parametrize(
+    ("side", "setting"), [("Redis", "TURNSTILE_REDIS"), ("Kafka", "TURNSTILE_KAFKA")]
+)
+def test_of_a_side_that_is_away_it_is_said_how_old_its_part_is_and_what_to_do(
+    side: str, setting: str
+) -> None:
+    watch = Watch(Config(), [], delta=1e-5)
+    for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
+        watch._sides[name] = Side(None, time.monotonic() - age)
+    seen = watch.service()
+    assert {name: told["away"] for name, told in seen["sides"].items()} == {
+        name: name == side for name in ("Kafka", "Redis")
+    }
+    assert seen["sides"][side]["age"] == pytest.approx(43.0, abs=1.0)
+    (alarm,) = seen["alarms"]
+    assert f"Start {side}, or set {setting}" in alarm["do"]
+
+
+def test_of_a_side_that_never_answered_there_is_no_age() -> None:
+    told = Watch(Config(), [], delta=1e-5).service()["sides"]
+    assert told == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
 
 
 def test_a_worker_that_does_not_answer_is_one_with_a_problem() -> None:
