@@ -39,7 +39,8 @@ class ExactNoise:
     Bits are taken in blocks. Of the operating system's, what a draw leaves over is thrown away,
     also where it is interrupted: a copy of this object, a fork of the process, or a snapshot of it
     that is resumed twice draws noise of its own. From one generator two objects draw different
-    bits, and a copy with its generator draws the same noise as the original.
+    bits, and a copy with its generator draws the same noise as the original. One is for one thread
+    at a time: two of them could take the same bits.
     """
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
