@@ -319,7 +319,7 @@ class Turnstile:
         work on the run.
 
         Returns:
-            Whether there was such a run; if not, nothing was closed.
+            Whether there was such a run; if not, nothing was closed, and no run was made.
 
         Raises:
             InvalidRequest: a name that no dataset or run can have.

@@ -7,7 +7,12 @@
 4. All must keep participations apart alike, and know users as this client does.
 5. What the partitions decided last, and what was released, say which step comes next.
 
-Closing a run needs no policy and no agreement: whoever still has it open is asked to close it.
+Closing a run needs no policy and no agreement:
+
+1. Every partition is asked to close the first attempt of it. Who has had others says which; where
+   nobody knows the run, there is none, and nothing was made by asking.
+2. Where it is not known, but elsewhere, it is opened, so that its name is used up everywhere.
+3. Those that have it open still are asked to close the attempt that there is.
 """
 
 from __future__ import annotations
@@ -38,7 +43,6 @@ from streams.sdk.errors import (
     InvalidRequest,
     PartitionsDisagree,
     RequestRejected,
-    RunIsClosed,
 )
 from streams.sdk.pseudonyms import check_key
 from streams.sdk.run import Run
@@ -97,7 +101,7 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     """End a run for good in every partition, also one that an earlier call closed in some.
 
     Returns:
-        Whether there was such a run; if not, nothing was closed.
+        Whether there was such a run; if not, nothing was closed, and no run was made.
 
     Raises:
         InvalidRequest: a name that no dataset or run can have.
@@ -106,22 +110,32 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(dataset, name)
-    opened = {}
-    for partition, reply in _next_attempts(
-        connection, connection.new_token(), _open_request(dataset, name), deadline
-    ).items():
-        if isinstance(reply, RunOpened):
-            opened[partition] = reply.attempt
-        elif isinstance(reply, RequestRejected) and not isinstance(reply, RunIsClosed):
-            raise reply
-    if len(opened) == connection.partitions and set(opened.values()) == {1}:
-        return False  # nobody but this call has ever opened it
+    blank = CloseRun(v=VERSION, dataset=dataset, run=name, attempt=1, request="-")
+    # Step 1. Who refuses the first attempt says which one there is, if there is any.
+    token = connection.new_token()
+    request = encode(replace(blank, request=token))
+    replies = connection.survey(
+        token, dict.fromkeys(range(connection.partitions), request), deadline
+    )
+    refusals = {p: reply for p, reply in replies.items() if isinstance(reply, RequestRejected)}
+    for refusal in refusals.values():
+        if refusal.reason not in (Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT):
+            raise refusal
+    attempts = {p: refusal.current_attempt for p, refusal in refusals.items()}
+    unknown = [p for p, attempt in attempts.items() if attempt is None]
+    if len(unknown) == connection.partitions:
+        return False
+    # Step 2. An opening that reached the others only would be completed by the next one.
+    if unknown:
+        token, opening = connection.new_token(), _open_request(dataset, name)
+        opened = connection.ask(token, dict.fromkeys(unknown, opening(token, 0)), deadline)
+        attempts |= {p: a.attempt for p, a in opened.items() if isinstance(a, RunOpened)}
+    # Step 3.
     token = connection.new_token()
     requests = {
-        partition: encode(
-            CloseRun(v=VERSION, dataset=dataset, run=name, attempt=attempt, request=token)
-        )
-        for partition, attempt in opened.items()
+        partition: encode(replace(blank, request=token, attempt=attempt))
+        for partition, attempt in attempts.items()
+        if attempt is not None
     }
     connection.ask(token, requests, deadline)
     return True

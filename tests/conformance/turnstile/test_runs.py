@@ -65,6 +65,8 @@ def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
         turnstile.close_run(name, "r")
     turnstile.create_dataset(name, budget=1.0)
     assert not turnstile.close_run(name, "never-opened")
+    turnstile.withdraw_dataset(name)  # which nobody can once a run of it was opened
+    turnstile.create_dataset(name, budget=1.0)
     run = turnstile.run(name, "r")
     charge(run)
     run.close()
@@ -78,6 +80,11 @@ def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
     assert turnstile.close_run(name, "s")
     with pytest.raises(RequestRejected):
         charge(other)
+    turnstile.run(name, "resumed")
+    later = turnstile.run(name, "resumed")
+    assert turnstile.close_run(name, "resumed")
+    with pytest.raises(RunIsClosed):
+        charge(later)
 
 
 def test_what_is_refused_changes_nothing(turnstile: Turnstile, name: str) -> None:

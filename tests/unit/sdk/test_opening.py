@@ -232,7 +232,40 @@ def test_only_a_run_that_there_is_can_be_closed() -> None:
         service.close_run()
     service.create()
     assert not service.close_run("typo")
-    assert not any(ledger.runs["d", "typo"].closed for ledger in service.ledgers)
+    assert not any(("d", "typo") in ledger.runs for ledger in service.ledgers)
+    service.withdraw()  # as nobody has used it
+
+
+def test_a_run_of_any_attempts_is_closed() -> None:
+    service = Partitions()
+    service.create()
+    service.deaf = {1}
+    with pytest.raises(DecisionTimeout):
+        service.open()
+    service.deaf = {1, 2}
+    with pytest.raises(DecisionTimeout):
+        service.open()
+    assert [ledger.runs.get(("d", "r")) is None for ledger in service.ledgers] == [0, 1, 0]
+    assert service.ledgers[0].runs["d", "r"].attempt > service.ledgers[2].runs["d", "r"].attempt
+    service.deaf = set()
+    assert service.close_run()
+    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+
+
+def test_a_trainer_that_opens_the_run_while_it_is_closed_fences_that() -> None:
+    service = Partitions()
+    service.create()
+    for _ in range(2):
+        service.open()
+
+    def open_it() -> None:
+        service.before_result = lambda: None
+        service.open()
+
+    service.before_result = open_it
+    with pytest.raises(Fenced):
+        service.close_run()
+    assert service.close_run()
 
 
 @pytest.mark.parametrize("name", ["", "with space", "new\nline", "x" * 129, "-first"])

@@ -97,7 +97,7 @@ def test_a_run_that_was_charged_without_is_refused(service: Partitions) -> None:
 
 
 def test_a_run_that_was_only_looked_for_can_be_given_one(service: Partitions) -> None:
-    assert not service.close_run("r")  # which opens it, to see whether it is there
+    assert not service.close_run("r")
     assert service.open(min_separation=4).min_separation == 4
 
 

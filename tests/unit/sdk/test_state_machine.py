@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from streams.ledger.ledger import Output
 from streams.schemas import (
     Charge,
+    CloseRun,
     Decision,
     Reason,
     RunOpened,
@@ -48,6 +49,7 @@ DATASETS = {"halts": "halt", "clips": "clip"}
 EXPECTED = {
     Reason.POLICY_CHANGED,
     Reason.UNKNOWN_DATASET,
+    Reason.UNKNOWN_RUN,
     Reason.DATASET_IN_USE,
     Reason.RUN_CLOSED,
     Reason.OLDER_ATTEMPT,
@@ -129,6 +131,8 @@ class Recorded(Partitions):
         outputs = super()._apply(partition, request)
         record = decode_request(request)
         answer = None if outputs[0].channel.value == "rejects" else decode_answer(outputs[0].value)
+        if answer is None and self.rejects[-1] is Reason.UNKNOWN_RUN:
+            assert isinstance(record, CloseRun), "only who closes a run asks whether it is there"
         if isinstance(answer, RunOpened):
             self.attempts[answer.dataset, answer.run, partition] = answer.attempt
             self.separations[answer.dataset, answer.run, partition] = answer.min_separation or 1
