@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from streams.config import Config
 from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
+from streams.operations import runs
 from streams.operations.errors import Unavailable
 from streams.operations.runs import RunStatus, runs_of
 from streams.schemas import encode
 from streams.sdk.client import Turnstile
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory
+from streams.topics.seen import TopicsSeen
 
 # What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
 STATES = """
@@ -32,7 +35,7 @@ ROWS = [tuple(word.strip() for word in row if word.strip()) for row in ROWS]
 
 def glance(runs: list[RunSummary], last: int = 7, decided: int = 8, closed: int = 0) -> Glance:
     inventory = Inventory(last, Summary({}, len(runs), closed, runs=runs))
-    meta = {"next": str(decided), "last": "7"}
+    meta = {"next": str(decided), "last": str(decided - 1)}
     return Glance(0, meta, 0, b"", encode(inventory), {})
 
 
@@ -53,6 +56,70 @@ def test_the_state_of_a_run(
     if still == "no":  # an owner that has not said what came of the last record
         late = [glance(said(first)), glance(said(second), last=6)]
         assert runs_of(late, [8, 8]).runs[0].state == state
+
+
+# What both partitions said at the first look, and say at the second; and up to where the second one
+# tells of the log, which ended at 8 in between.
+LOOKS = """
+    first                 second                last  state
+    4 1 open / 3 1 open   4 1 open / 3 1 open   7     interrupted
+    4 1 open / 3 1 open   4 1 open / 3 1 open   20    interrupted
+    4 1 open / 3 1 open   4 1 open / 3 1 open   6     open
+    4 1 open / 3 1 open   5 1 open / 4 1 open   20    open
+    4 1 open / 4 1 open   5 1 open / 4 1 open   20    open
+    4 1 open / 3 1 open   4 1 open / 4 1 open   20    open
+    4 1 open / 3 1 open   4 2 open / 3 1 open   20    open
+    4 1 open / -          4 1 open / -          20    interrupted
+    - / -                 4 1 open / -          20    open
+    4 1 shut / 4 1 open   4 1 shut / 4 1 open   20    interrupted
+    4 1 open / 4 1 open   4 1 open / 4 1 open   20    open
+"""
+
+
+@pytest.mark.parametrize("row", LOOKS.strip().splitlines()[1:])
+def test_a_run_is_judged_by_itself_whoever_else_is_at_work(row: str) -> None:
+    first, second, last, state = (part.strip() for part in row.strip().split("  ") if part.strip())
+    before = [glance(said(words)) for words in first.split(" / ")]
+    # Others are at work: there is more in the log than anybody has told of.
+    now = [glance(said(words), last=int(last), decided=30) for words in second.split(" / ")]
+    ((run,), _) = runs_of(now, [8, 8], before)
+    assert run.state == state
+
+
+@pytest.mark.parametrize("unmoved", [True, False])
+def test_who_asks_while_others_train_looks_again(
+    monkeypatch: pytest.MonkeyPatch, *, unmoved: bool
+) -> None:
+    clock = 0.0
+
+    class Log:
+        def __init__(self, _: Config) -> None: ...
+
+        def __enter__(self) -> Log:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def extents(self, count: int) -> list[tuple[int, int]]:
+            return [(0, 9 + int(100 * clock))] * count
+
+    def glances(*_: object) -> list[Glance]:
+        told = 7 + int(100 * (clock - clock % 2.0))  # as of the last even second
+        runs = said("4 1 open"), said("3 1 open" if unmoved or not clock else "4 1 open")
+        return [glance(parts, last=told, decided=told + 200) for parts in runs]
+
+    def sleep(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+
+    monkeypatch.setattr(runs, "Topics", Log)
+    monkeypatch.setattr(runs, "look_at", lambda *_: (TopicsSeen(b"t" * 16, 2, None), []))
+    monkeypatch.setattr(runs, "read_glances", glances)
+    monkeypatch.setattr(runs.time, "sleep", sleep)
+    monkeypatch.setattr(runs.time, "monotonic", lambda: clock)
+    ((run,), _) = runs.read_runs(Config())
+    assert run.state == ("interrupted" if unmoved else "open")
+    assert 2.0 < clock < 6.0
 
 
 def test_users_are_told_where_every_partition_knows_them() -> None:
