@@ -65,7 +65,8 @@ _ROOM = 600  # characters of a record that was refused
 class _Seen:
     kafka: tuple[TopicsSeen, list[tuple[int, int]]] | None = None
     glances: list[Glance] | None = None
-    before: list[Glance] | None = None  # as they were when the end of the log was asked for
+    ends: list[int] | None = None  # of the log, as they were when the glances were asked for
+    before: list[Glance] | None = None  # as they were when the log's extents were asked for
     workers: list[WorkerSeen] = field(default_factory=list)
 
 
@@ -194,19 +195,24 @@ class Watch:
             }
 
     def _overview(self) -> Overview:
-        """What was seen of Redis before the log's end was: else a log would seem to end early."""
+        """What was seen of Redis after the log's end was, so that nothing seems to wait that does
+        not; whether the log ends too early, by what was seen of Redis before."""
         seen = self._seen
-        if seen.kafka is None or seen.glances is None:
+        if seen.kafka is None or seen.glances is None or seen.ends is None:
             return Overview([], {})
         topics, log = seen.kafka
-        glances = seen.before
-        if glances is None or self._is_away("Kafka"):
-            glances = seen.glances
-            log = [
-                (start, max(end, int(glance.meta.get("next", "0"))))
-                for (start, end), glance in zip(log, glances, strict=False)
-            ]
-        return overview_of(topics, log, glances) if len(log) == len(glances) else Overview([], {})
+        if not len(log) == len(seen.glances) == len(seen.ends):
+            return Overview([], {})
+        before = seen.before
+        if before is None or self._is_away("Kafka") or len(before) != len(log):
+            before = [Glance(0, {}, None, b"", b"", {})] * len(log)
+        extents = [
+            (start, end if _next(then) > end else max(known, _next(now)))
+            for (start, end), then, known, now in zip(
+                log, before, seen.ends, seen.glances, strict=True
+            )
+        ]
+        return overview_of(topics, extents, seen.glances)
 
     def _is_away(self, name: str) -> bool:
         return self._sides[name].is_away(time.monotonic())
@@ -244,9 +250,10 @@ class Watch:
                 if kafka is None:
                     return
                 self._seen.glances = glances
+                self._seen.ends = [end for _, end in kafka[1]]
                 datasets = self._overview().datasets
                 self._policies = {name: found.policy for name, found in datasets.items()}
-                offsets = [int(glance.meta.get("next", "0")) for glance in glances]
+                offsets = [_next(glance) for glance in glances]
                 self._offsets.append((now, offsets))
                 while self._offsets[0][0] < now - RATE_OVER:
                     self._offsets.popleft()
@@ -333,6 +340,10 @@ class Watch:
                     share = spent_share(policy, checkpoint.bound, order)
                     if share is not None:
                         self._spending.see(checkpoint, share)
+
+
+def _next(glance: Glance) -> int:
+    return int(glance.meta.get("next", "0"))
 
 
 def _apart(problem: str, remedy: str | None) -> str:

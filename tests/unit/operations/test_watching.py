@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from streams.config import Config
-from streams.operations import status
+from streams.operations import status, watching
 from streams.operations.activity import MOST_RUNS, Activity
 from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
 from streams.operations.endpoints import WorkerSeen, ask_workers
@@ -25,6 +26,7 @@ from streams.schemas import (
 )
 from streams.sdk.followers import Followed
 from streams.store.port import Glance
+from streams.store.vital_signs import Pulse
 from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
 
@@ -223,3 +225,58 @@ def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(status, "read_glances", glances)
     (partition,) = status.read_partitions(Config())
     assert "beyond the end" not in (partition.problem or "")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[int], list[int]]:
+    """Who watches a log of one partition, how far it is decided, and where it ends."""
+    decided, ends = [7], [7]
+
+    class Log:
+        def __init__(self, _: Config) -> None: ...
+
+        def __enter__(self) -> Log:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def glances(*_: object) -> list[Glance]:
+        meta = {"next": str(decided[0]), "owner": "me", "layout": "2", "partitions": "1"}
+        meta["topic"] = (b"t" * 16).hex()
+        return [Glance(0, meta, 0, encode(Pulse(decided[0], ends[0], 0.0, 0, 0)), b"", {})]
+
+    def once(watch: Watch, name: str, look: Callable[[], None], _: float) -> None:
+        look()
+        watch._sides[name].problem, watch._sides[name].seen = None, time.monotonic()
+
+    seen = TopicsSeen(b"t" * 16, 1, None)
+    monkeypatch.setattr(watching, "Topics", Log)
+    monkeypatch.setattr(watching, "look_at", lambda *_: (seen, [(0, ends[0])]))
+    monkeypatch.setattr(watching, "read_glances", glances)
+    monkeypatch.setattr(Watch, "_repeat", once)
+    return Watch(Config(), [], delta=1e-5, channels=()), decided, ends
+
+
+def test_no_record_seems_to_wait_that_does_not(
+    looks: tuple[Watch, list[int], list[int]],
+) -> None:
+    watch, decided, ends = looks
+    for _ in range(5):  # each record is decided as it comes
+        for look in (watch._look_at_kafka, watch._look_at_redis):
+            look()
+            assert watch.service()["lag"] == 0
+            decided[0], ends[0] = decided[0] + 16, ends[0] + 16
+    ends[0] += 5
+    for look in (watch._look_at_kafka, watch._look_at_redis):
+        look()
+    assert watch.service()["lag"] == 5
+
+
+def test_a_log_that_ends_too_early_is_told_of(looks: tuple[Watch, list[int], list[int]]) -> None:
+    watch, _, ends = looks
+    watch._look_at_kafka()
+    watch._look_at_redis()
+    ends[0] = 3
+    watch._look_at_kafka()
+    (partition,) = watch.service()["partitions"]
+    assert "beyond the end of the log, 3" in partition["problem"]
