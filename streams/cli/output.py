@@ -79,7 +79,7 @@ def plain(value: Any) -> str:
         case float():
             return f"{value:.6g}"
         case list() | tuple():
-            return ",".join(map(plain, value))
+            return ",".join(map(plain, value)) or "-"
         case dict():
             items = (f"{plain(name)}: {_quoted(item)}" for name, item in value.items())
             return "{" + ", ".join(items) + "}"

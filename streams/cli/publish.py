@@ -123,11 +123,14 @@ class StepsOfFile:
             **shown,
             "decided": "before" if decided_before else "now",
             "admitted": int(decision.admitted.sum()),
+            **{why: int(whom.sum()) for why, whom in left_out.items()},
+            "exhausted": int(decision.exhausted.sum()),
             **{
-                why: [user for user, out in zip(line.users, whom.tolist(), strict=True) if out]
+                f"{why}_users": [
+                    user for user, out in zip(line.users, whom.tolist(), strict=True) if out
+                ]
                 for why, whom in left_out.items()
             },
-            "exhausted": int(decision.exhausted.sum()),
         }
 
     @staticmethod

@@ -69,7 +69,7 @@ def test_from_a_norm_to_its_halt(up):
         assert code == 0
         assert {d["decided"] for d in decisions} == {when}
         assert decisions[1]["admitted"] == 1
-        assert decisions[1]["halted"] == [1, "1"]
+        assert (decisions[1]["halted"], decisions[1]["halted_users"]) == (2, [1, "1"])
     code, halts, _ = turnstile("halts", "--dataset", "cli", "--json", environment=up)
     assert [(h["user"], h["step"], h["exhausted"]) for h in halts if h["user"] == 1] == [
         (1, 1, True)

@@ -18,6 +18,11 @@ def test_what_others_wrote_cannot_command_the_terminal(capfd: pytest.CaptureFixt
     assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e  users=\\x07,1\n"
 
 
+def test_nothing_is_shown_as_a_dash(capfd: pytest.CaptureFixture[str]) -> None:
+    show({"halted": 0, "halted_users": [], "step": None}, as_json=False)
+    assert capfd.readouterr().out == "halted=0  halted_users=-  step=-\n"
+
+
 def test_json_is_utf8_whatever_the_terminal_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))

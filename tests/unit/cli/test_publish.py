@@ -152,9 +152,11 @@ def test_a_line_may_say_how_far_its_run_keeps_participations_apart(
     file.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
     assert main(["publish", str(file), "--json"]) == Exit.OK
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["halted"], first["too_soon"]) == ([], [])
-    assert (second["halted"], second["too_soon"]) == ([4], [4])
-    assert third["too_soon"] == []
+    assert (first["halted"], first["too_soon"]) == (0, 0)
+    assert (first["halted_users"], first["too_soon_users"]) == ([], [])
+    assert (second["halted"], second["too_soon"]) == (1, 1)
+    assert (second["halted_users"], second["too_soon_users"]) == ([4], [4])
+    assert third["too_soon_users"] == []
     assert partitions.spent() == {**rho(1, 3), 4: 5.0, **dict.fromkeys([5, 6, 7], 2.0)}
     file.write_text(json.dumps(line(1, min_separation=3)))
     assert main(["publish", str(file)]) == Exit.REFUSED
