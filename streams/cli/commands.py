@@ -17,6 +17,7 @@ from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
 from streams.cli.moved import state_of, where_it_moved
 from streams.cli.output import Exit, note, say, show, show_table
+from streams.cli.presence import no_dataset, nothing_of
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
@@ -28,8 +29,9 @@ from streams.operations.status import (
     read_datasets,
     read_glances,
 )
-from streams.schemas import OdometerCheckpoint, Policy, User
+from streams.schemas import DELTA, OdometerCheckpoint, Policy, Reason, User
 from streams.sdk.client import Turnstile
+from streams.sdk.errors import RequestRejected
 from streams.sdk.pseudonyms import Pseudonyms
 
 
@@ -116,7 +118,8 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             within=options.within,
             allow=_allow(options.allow_charge, options.allow_manage),
         )
-    show(_policy(policy), options.json)
+    delta = DELTA if options.delta is None else options.delta
+    show({**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta}, options.json)
     return Exit.OK
 
 
@@ -131,15 +134,26 @@ def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
 def dataset_close(options: argparse.Namespace, config: Config) -> int:
     """End a dataset for good, and all that are within it."""
     with Turnstile(config=config) as turnstile:
-        for name in turnstile.close_dataset(options.name):
-            show({"dataset": name, "closed": True}, options.json)
+        try:
+            closed = turnstile.close_dataset(options.name)
+        except RequestRejected as refused:
+            if refused.reason is Reason.UNKNOWN_DATASET:
+                return no_dataset(options.name)
+            raise
+    for name in closed:
+        show({"dataset": name, "closed": True}, options.json)
     return Exit.OK
 
 
 def run_close(options: argparse.Namespace, config: Config) -> int:
     """End a run for good; one that is closed stays so."""
     with Turnstile(config=config) as turnstile:
-        found = turnstile.close_run(options.dataset, options.name)
+        try:
+            found = turnstile.close_run(options.dataset, options.name)
+        except RequestRejected as refused:
+            if refused.reason is Reason.UNKNOWN_DATASET:
+                return no_dataset(options.dataset)
+            raise
     if not found:
         note(
             f"turnstile: there was no run {options.name!r} of dataset {options.dataset!r}: check "
@@ -181,8 +195,7 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     """One dataset: policy, users, how many are exhausted."""
     datasets = read_datasets(config)
     if options.name not in datasets:
-        note(f"turnstile: there is no dataset {options.name!r}")
-        return Exit.REFUSED
+        return no_dataset(options.name)
     dataset = datasets[options.name]
     prefixes = prefixes_of(config, [dataset])
     show(_dataset(dataset, options.delta, prefixes), options.json)
@@ -230,22 +243,27 @@ def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> l
 
 def halts(options: argparse.Namespace, config: Config) -> int:
     """HALT events, from the first that Kafka still has."""
+    found = False
     with Turnstile(config=config) as turnstile:
         for halt in turnstile.halts(
             options.dataset, run=options.run, since="earliest", follow=options.follow
         ):
+            found = True
             show(asdict(halt), options.json)
-    return Exit.OK
+    what = "HALT events" if options.run is None else f"HALT events of run {options.run!r}"
+    return Exit.OK if found else nothing_of(options.dataset, what, config)
 
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
     wanted = None if options.user is None else ids(options.user, config)
+    found = False
     with Turnstile(config=config) as turnstile:
         policies = Policies(config, turnstile.partitions)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
+            found = True
             show(
                 {
                     "dataset": checkpoint.dataset,
@@ -258,7 +276,8 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                 },
                 options.json,
             )
-    return Exit.OK
+    what = "odometer checkpoints" if wanted is None else "odometer checkpoints of this user"
+    return Exit.OK if found else nothing_of(options.dataset, what, config)
 
 
 def ids(text: str, config: Config) -> dict[User, User]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from streams.cli.commands import ids
 from streams.cli.output import Exit, note, plain, say, show, show_table
+from streams.cli.presence import is_known_absent, no_dataset
 from streams.config import Config
 from streams.offline.explanation import Event, Share
 from streams.offline.explanation import explain as events_of
@@ -20,7 +21,7 @@ from streams.operations.times import utc
 from streams.schemas import User
 
 NOBODY = "Nothing was ever charged to this user."
-"""Whether there is such a user, and such a dataset, or not."""
+"""Whether there is such a user, or not."""
 
 _EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
 _MORE = ("sampling_rate", "level", "refused_by", "too_soon", "forgotten", "exhausted")
@@ -45,6 +46,8 @@ def explain(options: argparse.Namespace, config: Config) -> int:
         else:
             told = _as_table(user, list(events), options.delta) or told
     if not told:
+        if options.dataset is not None and is_known_absent(options.dataset, config):
+            return no_dataset(options.dataset)
         note(NOBODY)
     return Exit.OK
 

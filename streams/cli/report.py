@@ -16,6 +16,7 @@ import numpy as np
 
 from accounting import InvalidInput
 from streams.cli.output import Exit, UnusableInput, note, say, show, show_table
+from streams.cli.presence import no_dataset
 from streams.config import Config
 from streams.offline.aggregates import NoAggregate, aggregate, shares_of
 from streams.offline.report import Losses, ReportRefused
@@ -64,6 +65,8 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
+    if options.dataset is not None and not losses:
+        return no_dataset(options.dataset)
     given = {"delta": options.delta, "method": options.method}
     if forgotten := sum(part.forgotten for part in losses):
         note(f"{forgotten} accounts have no row: their users were forgotten")

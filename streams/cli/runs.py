@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from streams.cli.output import Exit, note, say, show, show_table
+from streams.cli.presence import is_known_absent, no_dataset
 from streams.config import Config
 from streams.operations.runs import RunStatus, read_runs
 
@@ -17,6 +18,8 @@ def runs(options: argparse.Namespace, config: Config) -> int:
     """Every run, the open ones first."""
     found, besides = read_runs(config)
     found = [run for run in found if options.dataset in (None, run.dataset)]
+    if options.dataset is not None and not found and is_known_absent(options.dataset, config):
+        return no_dataset(options.dataset)
     if options.json:
         for run in found:
             show(asdict(run), True)
@@ -25,6 +28,9 @@ def runs(options: argparse.Namespace, config: Config) -> int:
         for run in found:
             if run.state == "interrupted":
                 say(f"\n{run.dataset}/{run.run} was interrupted: {_what(run)}")
+    elif options.dataset is not None:
+        what = "no run is listed" if besides else "there are no runs"
+        note(f"turnstile: {what} of dataset {options.dataset!r}")
     else:
         note("turnstile: there are no runs" if not besides else "turnstile: no run is open")
     if besides:

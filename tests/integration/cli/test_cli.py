@@ -154,6 +154,25 @@ def test_a_dataset_is_withdrawn_until_somebody_uses_it(up):
     assert (code, "dataset-in-use" in message) == (1, True)
 
 
+def test_a_mistyped_dataset_is_told_of(up):
+    assert turnstile("dataset", "create", "quiet", "--budget", "1", environment=up)[0] == 0
+    for command_line in (
+        *("halts", "odometer", "runs", "runs --json", "report", "explain --user 1"),
+        *("dataset show", "dataset close"),
+    ):
+        words = command_line.split()
+        of = [] if words[0] == "dataset" else ["--dataset"]
+        code, _, message = turnstile(*words, *of, "quite", environment=up)
+        assert (code, message.count("there is no dataset 'quite'")) == (1, 1), command_line
+        if words[-1] not in ("close", "--json", "report"):
+            code, _, message = turnstile(*words, *of, "quiet", environment=up)
+            assert (code, "no dataset" in message) == (0, False), command_line
+    code, _, message = turnstile("halts", "--dataset", "quiet", environment=up)
+    assert (code, "nothing of dataset 'quiet'" in message) == (0, True)
+    code, _, message = turnstile("rejects", "--dataset", "quiet", environment=up)
+    assert (code, "nothing of a dataset 'quiet' was refused" in message) == (0, True)
+
+
 def test_a_run_is_closed_for_good_and_only_a_run_that_there_is(up):
     assert turnstile("dataset", "create", "runs", "--budget", "1", environment=up)[0] == 0
     line = {"dataset": "runs", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
