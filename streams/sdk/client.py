@@ -219,7 +219,7 @@ class Turnstile:
             pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )
         self._connection.check_partitions()
-        return create(self._connection, policy, deadline)
+        return create(self._connection, policy, deadline, delta)
 
     def withdraw_dataset(self, name: str, *, timeout: float | None = None) -> None:
         """Take back a dataset that nobody has used, half-made or not; fine if there is none.

@@ -19,7 +19,6 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting import MEASURES, InvalidInput, Measure, MeasureName, ladder_for
-from accounting.exact.units import from_units_down
 from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
@@ -42,6 +41,7 @@ from streams.schemas import (
 )
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
+from streams.sdk.terms import changed, terms
 from streams.wire.partitioner import partitions_of
 
 _ODOMETER_STEPS = 8
@@ -119,8 +119,16 @@ def policy_from(
     return policy
 
 
-def create(connection: Connection, policy: Policy, deadline: Deadline) -> Policy:
+def create(
+    connection: Connection, policy: Policy, deadline: Deadline, delta: float | None = None
+) -> Policy:
     """Create the dataset, or complete it; the policy as the partitions hold it.
+
+    Args:
+        connection: to the service.
+        policy: that it is to have.
+        deadline: until when to wait.
+        delta: at which epsilons are told, if it has another one.
 
     Raises:
         PolicyChanged: it exists under another policy.
@@ -128,7 +136,10 @@ def create(connection: Connection, policy: Policy, deadline: Deadline) -> Policy
         DecisionTimeout: not all partitions answered; try again.
     """
     home, others = _home_and_others(policy.dataset, connection.partitions)
-    created = _created(connection, policy, VERSION, [home], deadline)[home]
+    try:
+        created = _created(connection, policy, VERSION, [home], deadline)[home]
+    except PolicyChanged as error:
+        raise changed(error, policy, delta) from error
     # A dataset of version 1 is completed by it: what it says of user ids no later one can say.
     version = 1 if created.policy.user_ids is UNSET else VERSION
     try:
@@ -136,7 +147,7 @@ def create(connection: Connection, policy: Policy, deadline: Deadline) -> Policy
         replies = _created(connection, created.policy, version, others, deadline)
     except PolicyChanged as error:
         raise PartitionsDisagree(
-            f"partition {home}, which decides, holds {_terms(created.policy)}, and partition "
+            f"partition {home}, which decides, holds {terms(created.policy)}, and partition "
             f"{error.partition} another policy: {error.detail}. If nobody has used the dataset, "
             "withdraw it with withdraw_dataset and create it again",
             error.partition,
@@ -183,6 +194,9 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
             elif isinstance(reply, RequestRejected) and (
                 somewhere == [home] or reply.reason is not Reason.UNKNOWN_DATASET
             ):
+                if reply.reason is Reason.UNKNOWN_DATASET:
+                    detail = f"there is no dataset {name!r}"
+                    raise RequestRejected(reply.reason, detail, reply.partition) from None
                 raise reply
     return sorted(datasets)
 
@@ -242,8 +256,8 @@ def check_agreement(
             pair for pair in zip(held[first], held[other], strict=False) if pair[0] != pair[1]
         )
         raise PartitionsDisagree(
-            f"partition {first} holds dataset {here.dataset!r} under {_terms(here)}, partition "
-            f"{other} under {_terms(there)}. If nobody has used it, withdraw it with "
+            f"partition {first} holds dataset {here.dataset!r} under {terms(here)}, partition "
+            f"{other} under {terms(there)}. If nobody has used it, withdraw it with "
             "withdraw_dataset; else charge it no more: another dataset would begin with nothing "
             "spent, for the same people",
             other,
@@ -251,7 +265,7 @@ def check_agreement(
     if refusals:
         raise PartitionsDisagree(
             f"dataset {dataset!r} is half-made: partitions {sorted(refusals)} do not hold it. "
-            f"create_dataset with the same policy completes it: {_terms(policy)}",
+            f"create_dataset with the same policy completes it: {terms(policy)}",
             min(refusals),
         )
 
@@ -272,20 +286,6 @@ def _created(
 def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
     home = int(partitions_of([name], partitions)[0])
     return home, [partition for partition in range(partitions) if partition != home]
-
-
-def _terms(policy: Policy) -> str:
-    """A policy in the words of ``create_dataset``; budgets rounded down, for gdp mu squared."""
-    terms = asdict(policy)
-    del terms["own_exhaustion"]  # which follows from the others
-    for field in ("budget", "odometer_step"):
-        terms[field] = [float(from_units_down(units)) for units in terms[field]]
-    if policy.user_ids is UNSET:
-        terms["user_ids"] = "as in version 1"
-    if policy.allow is not UNSET:
-        terms["allow"] = asdict(policy.allow)
-    said = {name: value for name, value in terms.items() if value not in ([], UNSET)}
-    return ", ".join(f"{name}={value!r}" for name, value in said.items())
 
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
