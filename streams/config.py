@@ -317,7 +317,12 @@ def _check_secrets(name: str, ring: str) -> None:
 def _check_brokers(addresses: str) -> None:
     for address in addresses.split(","):
         found = _BROKER.fullmatch(address)
-        if not found or not 0 < int(found[1] or 1) < 2**16:
+        if found and found[1] is None:  # clients would take 9092, and wait for whoever is not there
+            raise ConfigurationError(
+                f"kafka is {addresses!r}, and {address} has no port: write {address}:9092, or the "
+                "port that `turnstile up` printed"
+            )
+        if not found or not 0 < int(found[1]) < 2**16:
             raise ConfigurationError(
                 f"kafka is {redact(repr(addresses))}; give host:port of a broker, "
                 "or of several with commas between them"

@@ -294,11 +294,17 @@ def _wait_for_topics(config: Config) -> TopicsSeen:
             if monotonic() > deadline or is_refusal(error):
                 if isinstance(error, NotAdmitted):
                     raise ServiceUnavailable(str(error)) from error
-                what = explained(error, "Is the broker up and a worker running?")
-                raise ServiceUnavailable(
-                    f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"
-                ) from error
+                raise ServiceUnavailable(_why_no_topics(config, error)) from error
             sleep(_TOPICS_POLL)
+
+
+def _why_no_topics(config: Config, error: Exception) -> str:
+    """Whether nobody is there, or who is there has not what is needed."""
+    if isinstance(error, TopicsUnavailable) or is_refusal(error):
+        what = explained(error, "Is a worker running, and is the prefix the same?")
+        return f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"
+    what = explained(error, "Is it up, and is this its address?")
+    return f"no Kafka broker at {config.kafka}: {what}"
 
 
 def _find_topics(config: Config) -> TopicsSeen:
