@@ -189,6 +189,18 @@ def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
         app.end(f"{what} failed: {error}", error)
 
 
+def unheeded_partitions(config: Config, there: int) -> str:
+    """What to tell whoever asks for another number of partitions than there is; empty if nobody
+    does: what the setting is by itself nobody has asked for."""
+    if config.partitions in (there, Config.partitions):
+        return ""
+    return (
+        f"partitions is {config.partitions}, and {config.topic(NORMS)} has {there}, which counts: "
+        "the setting is for topics that do not exist yet. `turnstile move` brings a dataset to "
+        "another number"
+    )
+
+
 def run_worker(config: Config, log_level: str = "INFO") -> None:
     """Run a worker until it is told to stop, or something is not as expected."""
     logging.basicConfig(
@@ -199,7 +211,10 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     read_as_written()
     topics = Topics(config)
     try:
-        app = create_app(config, topics, topics.ensure().topic)
+        seen = topics.ensure()
+        if unheeded := unheeded_partitions(config, seen.partitions):
+            logger.warning("%s", unheeded)
+        app = create_app(config, topics, seen.topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("worker ends: %s", error)
         sys.exit(EXIT_RESTART)
