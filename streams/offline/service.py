@@ -142,7 +142,7 @@ class RedisStates(States):
         try:
             return self._runner.run(self._load(partition))
         except StoreUnavailable as error:
-            raise Unreadable(f"Redis does not answer: {error}") from error
+            raise Unreadable(str(error)) from error
 
     async def _load(self, partition: int) -> Snapshot | None:
         if self._store is None:

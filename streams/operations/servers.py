@@ -30,7 +30,8 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
         return
     brokers = facts.kafka.brokers
     many = f"{brokers} broker{'s' if brokers > 1 else ''}"
-    yield Finding("Kafka", Level.OK, f"{config.kafka} answers: {many}, {facts.kafka.release}")
+    told = f"{config.kafka} answers: {many} of Kafka {facts.kafka.release}"
+    yield Finding("Kafka", Level.OK, told)
     if not config.kafka_security.endswith("SSL") and not _is_here(config.kafka):
         yield Finding(
             "Kafka",

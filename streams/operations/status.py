@@ -349,4 +349,4 @@ def _from_redis(config: Config, read: Callable[[RedisStore], Awaitable[list[T]]]
     try:
         return asyncio.run(connected())
     except StoreUnavailable as error:
-        raise Unavailable(f"Redis does not answer: {error}") from error
+        raise Unavailable(str(error)) from error

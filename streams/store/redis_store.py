@@ -322,7 +322,7 @@ class RedisStore(Store):
         try:
             yield
         except (RedisError, OSError) as error:
-            raise self._unavailable(f"partition {partition}", error) from error
+            raise self._unavailable(f"Redis fails for partition {partition}", error) from error
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         told = next((told for kind, told in _ADVICE if isinstance(error, kind)), "")

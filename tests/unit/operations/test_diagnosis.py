@@ -9,8 +9,14 @@ import pytest
 from streams.config import Config
 from streams.operations.diagnosis import diagnose
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
+from streams.operations.errors import Unavailable
 from streams.operations.findings import Facts, Finding, Level
-from streams.operations.status import Overview, PartitionStatus
+from streams.operations.status import (
+    Overview,
+    PartitionStatus,
+    read_glances,
+    read_redis_facts,
+)
 from streams.topics.answers import ANSWER_SETTINGS
 from streams.topics.facts import KafkaFacts, TopicFacts
 from streams.topics.topics import SETTINGS, TOPICS
@@ -190,8 +196,20 @@ def bad(found: list[Finding]) -> list[Finding]:
     return [one for one in found if one.level is not Level.OK]
 
 
+def test_a_redis_that_is_away_is_said_once_to_be() -> None:
+    nowhere = Config(redis="redis://127.0.0.1:1")
+    for read, said in (
+        (read_redis_facts, "Redis does not answer"),
+        (lambda config: read_glances(config, 1), "Redis fails for partition 0"),
+    ):
+        with pytest.raises(Unavailable, match=f"^{said}: ConnectionError") as away:
+            read(nowhere)
+        assert str(away.value).count("Redis ") == 1
+
+
 def test_nothing_is_wrong_with_what_is_well() -> None:
     found = diagnose(WELL, CONFIG)
+    assert any("3 brokers of Kafka 4.1" in one.what for one in found)
     assert bad(found) == []
     assert {one.area for one in found} == {
         *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "disk", "settings")

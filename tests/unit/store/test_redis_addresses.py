@@ -15,7 +15,8 @@ def test_a_redis_that_does_not_answer_is_an_error_that_says_so():
         async with RedisStore("redis://127.0.0.1:1/0", "t.") as store:
             await store.owner(3)
 
-    with pytest.raises(StoreUnavailable, match=r"partition 3: .*127\.0\.0\.1:1"):
+    message = r"^Redis fails for partition 3: .*127\.0\.0\.1:1"
+    with pytest.raises(StoreUnavailable, match=message):
         asyncio.run(scenario())
 
 
