@@ -12,6 +12,7 @@ dataset and run. So a line means the same step whenever it is sent:
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -148,7 +149,14 @@ def _read(line: bytes) -> PublishedStep:
     try:
         return msgspec.json.decode(line, type=PublishedStep)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnusableInput(str(error)) from error
+        raise UnusableInput(_A_PATTERN.sub(_A_NAME, str(error))) from error
+
+
+_A_PATTERN = re.compile(r"Expected `str` matching regex '[^']*'")
+_A_NAME = (
+    "Expected a name of 1 to 128 letters, digits, dots, dashes and underscores, a letter or digit "
+    "first"
+)
 
 
 def _lines(name: str) -> Iterator[tuple[int, bytes]]:

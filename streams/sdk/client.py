@@ -168,7 +168,7 @@ class Turnstile:
             measure: how losses add up: "zcdp", "gdp", "renyi", "approx-dp" or "pure-dp".
             epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
                 at each of the orders.
-            delta: see epsilon.
+            delta: see epsilon. For pure-dp epsilon alone is enough, and a delta changes nothing.
             budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
                 renyi.
             orders: Rényi orders above 1, for renyi: all of them have to hold. With epsilon and

@@ -11,6 +11,7 @@ half-made one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from accounting import MEASURES, InvalidInput, Measure, MeasureName, ladder_for
 from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
+    DELTA,
     VERSION,
     Allow,
     Answer,
@@ -76,8 +78,13 @@ def policy_from(
         )
     if given == (True, True) or given == (False, False):
         raise InvalidRequest("give either budget, or epsilon and delta")
-    if measure not in MEASURES:
-        raise InvalidRequest(f"measure is {measure!r}; it must be one of {', '.join(MEASURES)}")
+    check_names(name, *(() if within is None else (within,)))
+    _check_choice("measure", measure, [*MEASURES])
+    _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
+    if user_ids is not None:
+        _check_choice("user_ids", user_ids, get_args(UserIds))
+    if measure == "pure-dp" and epsilon is not None and delta is None:
+        delta = DELTA  # of which its budget knows nothing
     row = MEASURES[measure]
     own_order = row.per_order and orders is None and epsilon is not None
     try:
@@ -286,6 +293,11 @@ def _created(
 def _home_and_others(name: str, partitions: int) -> tuple[int, list[int]]:
     home = int(partitions_of([name], partitions)[0])
     return home, [partition for partition in range(partitions) if partition != home]
+
+
+def _check_choice(argument: str, given: object, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise InvalidRequest(f"{argument} is {given!r}; it must be one of {', '.join(choices)}")
 
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:

@@ -192,7 +192,7 @@ WRONG = {
         Exit.USAGE,
         "line 2: min_separation is 3, but run 'r' was opened with none",
     ),
-    "no name": ([line(1, run="a/b")], Exit.USAGE, "line 1: Expected `str` matching"),
+    "no name": ([line(1, run="a/b")], Exit.USAGE, "line 1: Expected a name of 1 to 128 letters"),
 }
 
 
