@@ -235,8 +235,8 @@ class Answering:
         known = dict(self.desk.passed_over)
         if known != self._said:
             self._said = known
-            counts = ", ".join(f"{why}: {count}" for why, count in sorted(known.items()))
-            logger.warning("events that were passed over so far: %s", counts)
+            told = self.desk.told_of_passed_over()
+            logger.warning("events that were passed over so far: %s", told)
 
     def _prepare(self, run: Run) -> None:
         """Noise and prices, before anything is charged.

@@ -42,6 +42,8 @@ class Desk:
         positions: by partition, the offset of the next event.
         clocks: by partition, the latest time, in ms.
         passed_over: how many events did not count, by why.
+        incomplete: how many had no number where a query needs one, by query and column; one that
+            has none for several queries counts for each.
     """
 
     def __init__(self, questions: Questions, *, text: bool = False, step: int = 0) -> None:
@@ -51,6 +53,7 @@ class Desk:
         self.positions: dict[int, int] = {}
         self.clocks: dict[int, int] = {}
         self.passed_over: Counter[Unreadable] = Counter()
+        self.incomplete: Counter[tuple[str, str]] = Counter()
         self._source = source
         self._reader = Reader(source, text)
         self._panes = [Panes(q, source.start, source.lateness) for q in questions.queries]
@@ -97,18 +100,41 @@ class Desk:
                 clock = event.time
         if clock is not None:
             self.clocks[partition] = max(clock, self.clocks.get(partition, clock))
-        outcome = self._keep(event, place, arrived) if isinstance(event, Event) else event
+        if isinstance(event, Event):
+            outcome, incomplete = self._keep(event, place, arrived)
+        else:
+            outcome, incomplete = event, []
         if outcome is not None and not again:
             self.passed_over[outcome] += 1
+            if outcome is Unreadable.INCOMPLETE:
+                self.incomplete.update(incomplete)
 
-    def _keep(self, event: Event, place: Place, arrived: int | None) -> Unreadable | None:
+    def told_of_passed_over(self) -> str:
+        """How many events did not count, and why, in words; empty if all did."""
+        told = []
+        for why, count in sorted(self.passed_over.items()):
+            one = f"{why}: {count:,}"
+            if why is Unreadable.INCOMPLETE:
+                where = (
+                    f"{times:,} in column {column!r} of query {query!r}"
+                    for (query, column), times in sorted(self.incomplete.items())
+                )
+                one += f" ({', '.join(where)})"
+            told.append(one)
+        return ", ".join(told)
+
+    def _keep(
+        self, event: Event, place: Place, arrived: int | None
+    ) -> tuple[Unreadable | None, list[tuple[str, str]]]:
+        """Why an event does not count, if so, and the queries and columns it has no number for."""
         if event.time < self._source.start:
-            return Unreadable.BEFORE
-        outcome = None
+            return Unreadable.BEFORE, []
+        outcome, incomplete = None, []
         for number, (asked, panes) in enumerate(zip(self.asked, self._panes, strict=True)):
             added = asked.added(event)
             if added is None:
                 outcome = outcome or Unreadable.INCOMPLETE
+                incomplete.append((asked.query.name, asked.query.column))
             if not added:
                 continue
             first, belongs, last = panes.windows_of(
@@ -122,7 +148,7 @@ class Desk:
             if first > belongs:
                 outcome = outcome or Unreadable.LATE
             panes.add(event.user, added, first, last, place)
-        return outcome
+        return outcome, incomplete
 
     def is_due(self, now: int | None) -> bool:
         """Whether the next window can be closed.

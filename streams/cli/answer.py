@@ -85,8 +85,7 @@ def _answer_file(
         finally:
             journal.close()
     if answering.desk.passed_over:
-        counts = sorted(answering.desk.passed_over.items())
-        note("passed over: " + ", ".join(f"{count:,} {why}" for why, count in counts))
+        note(f"events that were passed over: {answering.desk.told_of_passed_over()}")
     return Exit.OK
 
 

@@ -156,6 +156,10 @@ def test_an_event_that_cannot_be_used_is_counted_and_stops_nobody(
     desk = desk_of(FILE + asked)
     desk.take(at(0), value, None)
     assert desk.passed_over == {why: 1}
+    told = f"{why}: 1"
+    if why is Unreadable.INCOMPLETE:
+        told += f" (1 in column 'x' of query {desk.asked[0].query.name!r})"
+    assert desk.told_of_passed_over() == told
     desk.take(at(1), event(7, 2, x=1.0), None)
     assert desk.content_of(desk.calendar.next)[0] == [7]
 
