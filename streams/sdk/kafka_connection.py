@@ -18,6 +18,7 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.ledger.outputs import Channel
+from streams.sdk.absence import ANSWERS_WITHIN, Absence
 from streams.sdk.connection import Connection, Waiting
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -225,12 +226,24 @@ def _poll(
     is_believed: Callable[[Any], bool],
 ) -> Iterator[Followed]:
     idle_ms = 0.0
+    absence = Absence(
+        config.kafka,
+        lambda: consumer.end_offsets(
+            list(consumer.assignment()), timeout_ms=int(1000 * ANSWERS_WITHIN)
+        ),
+    )
     allowed_ms = math.inf if reading.idle_timeout is None else 1000 * reading.idle_timeout
     try:
         while idle_ms < allowed_ms if reading.follow else _is_behind(config, consumer, ends):
             with reaching_kafka(config):
                 polled = consumer.poll(timeout_ms=_READING_POLL_MS)
-            idle_ms = 0 if polled else idle_ms + _READING_POLL_MS
+            if polled:
+                idle_ms = 0.0
+                absence.heard()
+            else:
+                began = monotonic()
+                absence.silent()
+                idle_ms += _READING_POLL_MS + 1000 * (monotonic() - began)
             for place, records in polled.items():
                 for record in records:
                     if record.offset < ends.get(place, math.inf) and is_believed(record):
