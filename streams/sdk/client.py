@@ -129,6 +129,10 @@ class Turnstile:
         """Let somebody stand around every request from now on: see ``streams.sdk.observing``."""
         self._connection.observe(observer)
 
+    def __repr__(self) -> str:
+        """Where the service is; no password is in it."""
+        return f"<Turnstile {self._connection.where}, {self.partitions} partitions>"
+
     def __enter__(self) -> Turnstile:
         return self
 

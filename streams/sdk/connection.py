@@ -152,7 +152,10 @@ class Connection(ABC):
     Attributes:
         pseudonyms: by which the log knows users; None if it knows their ids.
         signer: who signs requests; None if nobody does.
+        where: the service is, for people.
     """
+
+    where = "in memory"
 
     def __init__(self, partitions: int, timeout: float, log: bytes = NO_TOPIC) -> None:
         self.partitions = partitions

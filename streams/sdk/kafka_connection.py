@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from streams.config import Config
+from streams.config import Config, redact
 from streams.ledger.outputs import Channel
 from streams.sdk.absence import ANSWERS_WITHIN, Absence
 from streams.sdk.connection import Connection, Waiting
@@ -55,6 +55,7 @@ class KafkaConnection(Connection):
         seen = _wait_for_topics(config)
         super().__init__(seen.partitions, config.timeout, seen.topic)
         self._config = config
+        self.where = f"at {redact(config.kafka)}, topics {config.prefix}*"
         self._inspector = inspector_of(config, seen.topic)
         self._norms = config.topic(NORMS)
         self._channels = {

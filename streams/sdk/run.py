@@ -114,6 +114,12 @@ class Run:
         # What it was asked last, by the digest of the tariff, until that is decided.
         self._roster_parts: dict[bytes, dict[int, RosterPart]] = {}
 
+    def __repr__(self) -> str:
+        """Which run it is, and how far."""
+        state = ", closed" if self._closed else ", interrupted" if self.interrupted else ""
+        where = f"attempt {self.attempt}, step {self.step}"
+        return f"<Run {self.name!r} of dataset {self.dataset!r}: {where}{state}>"
+
     @property
     def interrupted(self) -> bool:
         """Whether ``step`` was handed back by an earlier attempt."""

@@ -49,6 +49,17 @@ def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
     assert charge(third).step == 2
 
 
+def test_what_is_printed_of_a_run_says_which_and_how_far(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    charge(turnstile.run(name, "r"))
+    run = turnstile.run(name, "r", released=-1)
+    said = f"<Run 'r' of dataset '{name}': attempt 2, step 0, interrupted>"
+    assert str(getattr(run, "blocking", run)) == said
+    charge(run)
+    run.close()
+    assert repr(getattr(run, "blocking", run)) == said.replace("0, interrupted", "1, closed")
+
+
 def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     charge(turnstile.run(name, "r"))
