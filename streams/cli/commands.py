@@ -17,7 +17,7 @@ from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
 from streams.cli.moved import state_of, where_it_moved
 from streams.cli.output import Exit, note, say, show, show_table
-from streams.cli.presence import no_dataset, nothing_of
+from streams.cli.presence import no_dataset, nothing_of, warn_of_absent
 from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
@@ -244,6 +244,8 @@ def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> l
 def halts(options: argparse.Namespace, config: Config) -> int:
     """HALT events, from the first that Kafka still has."""
     found = False
+    if options.follow:
+        warn_of_absent(options.dataset, config)
     with Turnstile(config=config) as turnstile:
         for halt in turnstile.halts(
             options.dataset, run=options.run, since="earliest", follow=options.follow
@@ -258,6 +260,8 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
     wanted = None if options.user is None else ids(options.user, config)
     found = False
+    if options.follow:
+        warn_of_absent(options.dataset, config)
     with Turnstile(config=config) as turnstile:
         policies = Policies(config, turnstile.partitions)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):

@@ -20,6 +20,12 @@ def nothing_of(dataset: str | None, what: str, config: Config) -> Exit:
     return Exit.OK
 
 
+def warn_of_absent(dataset: str | None, config: Config) -> None:
+    """Tell who follows a dataset that there is not yet: it may be mistyped, or be created."""
+    if dataset is not None and is_known_absent(dataset, config):
+        note(f"turnstile: there is no dataset {dataset!r} yet: this waits until there is")
+
+
 def is_known_absent(dataset: str, config: Config) -> bool:
     """Whether there is certainly no such dataset."""
     try:

@@ -31,6 +31,9 @@ def test_why_nothing_is_shown(
         return found
 
     monkeypatch.setattr(presence, "read_datasets", read)
+    presence.warn_of_absent(dataset, Config())
+    warned = capsys.readouterr().err
+    assert ("there is no dataset 'nope' yet" in warned) == (code == Exit.REFUSED)
     assert presence.nothing_of(dataset, "HALTs", Config()) == code
     captured = capsys.readouterr()
     assert captured.out == ""
