@@ -9,8 +9,9 @@
 
 Closing a run needs no policy and no agreement:
 
-1. Every partition is asked to close the first attempt of it. Who has had others says which; where
-   nobody knows the run, there is none, and nothing was made by asking.
+1. One partition is asked to close the first attempt of it, and says which one there is if that is
+   another; then the others are asked to close that one. Where nobody knows the run, there is none,
+   and nothing was made by asking.
 2. Where it is not known, but elsewhere, it is opened, so that its name is used up everywhere.
 3. Those that have it open still are asked to close the attempt that there is.
 """
@@ -111,17 +112,20 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     """
     check_names(dataset, name)
     blank = CloseRun(v=VERSION, dataset=dataset, run=name, attempt=1, request="-")
-    # Step 1. Who refuses the first attempt says which one there is, if there is any.
-    token = connection.new_token()
-    request = encode(replace(blank, request=token))
-    replies = connection.survey(
-        token, dict.fromkeys(range(connection.partitions), request), deadline
-    )
-    refusals = {p: reply for p, reply in replies.items() if isinstance(reply, RequestRejected)}
-    for refusal in refusals.values():
-        if refusal.reason not in (Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT):
-            raise refusal
-    attempts = {p: refusal.current_attempt for p, refusal in refusals.items()}
+    # Step 1. Who refuses an attempt says which one there is, if there is any.
+    attempts: dict[int, int | None] = {}
+    newest = 1
+    for somewhere in (range(1), range(1, connection.partitions)):
+        token = connection.new_token()
+        request = encode(replace(blank, request=token, attempt=newest))
+        replies = connection.survey(token, dict.fromkeys(somewhere, request), deadline)
+        for partition, reply in replies.items():
+            if not isinstance(reply, RequestRejected):
+                continue
+            if reply.reason not in (Reason.UNKNOWN_RUN, Reason.OLDER_ATTEMPT):
+                raise reply
+            attempts[partition] = reply.current_attempt
+            newest = max(newest, reply.current_attempt or 0)
     unknown = [p for p, attempt in attempts.items() if attempt is None]
     if len(unknown) == connection.partitions:
         return False

@@ -252,6 +252,17 @@ def test_a_run_of_any_attempts_is_closed() -> None:
     assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
 
 
+def test_closing_a_run_that_was_resumed_is_refused_in_one_partition_alone() -> None:
+    service = Partitions()
+    service.create()
+    assert [service.open("r").attempt, service.open("r").attempt] == [1, 2]
+    assert service.close_run("r")
+    assert service.rejects == [Reason.OLDER_ATTEMPT]
+    service.open("s")
+    assert service.close_run("s")
+    assert len(service.rejects) == 1
+
+
 def test_a_trainer_that_opens_the_run_while_it_is_closed_fences_that() -> None:
     service = Partitions()
     service.create()
