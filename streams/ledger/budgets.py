@@ -22,7 +22,6 @@ from streams.ledger.accounts import Accounts, Plan
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
-from streams.ledger.forgotten import which_forgotten
 from streams.ledger.kept_accounts import Raised, Sought
 from streams.schemas import Charge, Policy, User
 
@@ -159,7 +158,7 @@ class Budgets:
         names = self.outermost.forgotten
         if not names:
             return None
-        forgotten = which_forgotten(users, names)
+        forgotten = names.among(users)
         return forgotten if forgotten.any() else None
 
     def _granted(self, plans: Sequence[Plan]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

@@ -6,7 +6,7 @@ holds at least one string.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from accounting import Mechanism
 from streams.ledger.index import UNKNOWN
+from streams.ledger.names import Names
 from streams.ledger.policies import mechanism_of, user_ids_of
 from streams.normal_form import first_irregular, normal_form
 from streams.schemas import Charge, Policy, Reason, Rejection, User
@@ -93,7 +94,7 @@ def check_new_users(
     users: NDArray[np.int64] | list[User],
     partition: int,
     partitions: int,
-    forgotten: Collection[User] = (),
+    forgotten: Names,
 ) -> None:
     """Check users that were never seen; those seen before were checked when they came.
 
@@ -108,7 +109,7 @@ def check_new_users(
     """
     check_distinct(users)
     if forgotten:
-        users = select_users(users, np.flatnonzero([plain(u) not in forgotten for u in users]))
+        users = select_users(users, np.flatnonzero(~forgotten.among(users)))
     check_homes(users, partition, partitions)
 
 

@@ -207,14 +207,6 @@ def blank(users: NDArray[np.int64] | list[User], at: NDArray[np.int64]) -> None:
             users[place] = "" if isinstance(users[place], str) else 0
 
 
-def which_forgotten(users: NDArray[np.int64] | list[User], names: set[User]) -> NDArray[np.bool_]:
-    """Which of these users, by their names, were forgotten, (n,)."""
-    if isinstance(users, np.ndarray):
-        numbers = np.array([name for name in names if not isinstance(name, str)], dtype=np.int64)
-        return np.isin(users, numbers)
-    return np.array([user in names for user in users], dtype=np.bool_)
-
-
 def check_key(policy: Policy, request: Forget) -> None:
     """Check that a dataset knows users by what the request names.
 

@@ -20,6 +20,7 @@ from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalan
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, slots_of
 from streams.ledger.index import UNKNOWN, UserIndex
+from streams.ledger.names import Names
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, OrderIndex, Rule, positions
 from streams.schemas import Policy, User
@@ -73,7 +74,7 @@ class KeptAccounts:
         self._rows: Balances = self._own or Balances(self.rule.orders)
         self.account = Account(self.rule.terms, cast(terms.Balances, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
-        self.forgotten: set[User] = set()
+        self.forgotten = Names()
         self._charged = 0  # steps that are kept by their levels
         self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
         self._tariff = b""  # of the last one that was put back

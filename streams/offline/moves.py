@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from streams.ledger.arrivals import digest_of_none, digest_with
 from streams.ledger.budgets import Ids
 from streams.ledger.columns import Numbers
-from streams.ledger.forgotten import ErasureKeys, which_forgotten
+from streams.ledger.forgotten import ErasureKeys
 from streams.ledger.ledger import Ledger
 from streams.ledger.limits import id_bytes
 from streams.ledger.tracked import Address
@@ -310,8 +310,7 @@ def _rows(ledger: Ledger, dataset: str) -> Rows:
     everybody = slice(0, len(budgets.own))
     users = budgets.own.users_at(np.arange(len(budgets.own)))
     numbers = {name: column.copy() for name, column in budgets.own.numbers(everybody).items()}
-    names = budgets.outermost.forgotten
-    forgotten = which_forgotten(users, names) if names else np.zeros(len(users), dtype=np.bool_)
+    forgotten = budgets.outermost.forgotten.among(users)
     return Rows(ledger.partition, users, numbers, forgotten)
 
 

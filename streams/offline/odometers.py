@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.forgotten import alone, which_forgotten
+from streams.ledger.forgotten import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.offline.findings import KEPT_FINDINGS, Check, Findings
@@ -233,7 +233,7 @@ class _Last:
         self._raised = (self._bounds > first.reshape(users, width)).any(axis=1)
         ids = accounts.users_at(np.arange(users))
         if accounts.forgotten:
-            self._raised &= ~which_forgotten(ids, accounts.forgotten)
+            self._raised &= ~accounts.forgotten.among(ids)
         self._said = np.full_like(self._bounds, np.nan)
         self._at = np.full(users, -1, dtype=np.int64)
         self.is_later = np.zeros(users, dtype=np.bool_)
