@@ -27,9 +27,14 @@ class Policies(Tracked[Policy]):
         self.known_as: KnownAs
         self.moved: Mapping[Address, str]
         self._partition = partition
+        self._within: dict[str, set[str]] = {}  # of each, which are within it and no other between
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
         (name,) = address
+        if before is not None and before.within is not UNSET:
+            self._within[before.within].remove(name)
+        if after is not None and after.within is not UNSET:
+            self._within.setdefault(after.within, set()).add(name)
         if after is None:
             del self.accounts[name]
         elif after != before:
@@ -71,20 +76,15 @@ class Policies(Tracked[Policy]):
 
     def family(self, outermost: str) -> list[Accounts]:
         """All accounts that share this outermost budget, by name."""
-        return [
-            accounts
-            for name, accounts in sorted(self.accounts.items())
-            if self.budgets(name).outermost.policy.dataset == outermost
-        ]
+        return [self.accounts[name] for name in self.within(outermost)]
 
     def within(self, name: str) -> list[str]:
-        """A dataset and all that are within it, by name."""
-        return [
-            inner
-            for inner in sorted(self.accounts)
-            if name in {accounts.policy.dataset for accounts in self.budgets(inner).accounts}
-        ]
+        """A dataset and all that are within it, by name; none if there is no such dataset."""
+        found = [name] if name in self.accounts else []
+        for outer in found:  # which grows meanwhile
+            found.extend(self._within.get(outer, ()))
+        return sorted(found)
 
     def has_within(self, name: str) -> bool:
         """Whether another dataset is within this one."""
-        return any(policy.within == name for policy in self.values())
+        return bool(self._within.get(name))

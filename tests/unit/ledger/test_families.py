@@ -1,0 +1,82 @@
+"""Which datasets are within which: what each policy says, without asking all of them each time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from streams.ledger.families import Policies
+from streams.ledger.ledger import Ledger
+from streams.schemas import Forget, Policy
+from tests.unit.ledger.ledgers import Log, rebuilt
+
+NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]
+
+
+def policy(name: str, within=UNSET, budget: int = 8) -> Policy:
+    return Policy(
+        dataset=name,
+        partitions=1,
+        measure="zcdp",
+        budget=[budget],
+        odometer_step=[1],
+        within=within,
+    )
+
+
+def around(policies: dict[str, Policy], name: str) -> list[str]:
+    """A dataset and those it is within, as their policies say it."""
+    found = [name]
+    while (outer := policies[found[-1]].within) is not UNSET:
+        found.append(outer)
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.sampled_from([UNSET, *NAMES]), st.integers(1, 2)),
+        max_size=30,
+    )
+)
+def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(steps):
+    policies, plain = Ledger(0, 1).policies, {}
+    for name, outer, budget in steps:
+        is_used = any(other.within == name for other in plain.values())
+        if outer is not UNSET and (outer not in plain or name in around(plain, outer)):
+            if name in plain and not is_used:  # withdrawn
+                del policies[name,], plain[name]
+        else:  # new, the same, or in place of another one
+            policies[name,] = plain[name] = policy(name, outer, budget)
+        for one in NAMES:
+            inside = sorted(other for other in plain if one in around(plain, other))
+            assert policies.within(one) == inside
+            assert policies.has_within(one) == any(p.within == one for p in plain.values())
+            if one in plain and plain[one].within is UNSET:
+                assert [a.policy.dataset for a in policies.family(one)] == inside
+
+
+def test_it_is_known_in_whatever_order_policies_are_put_back():
+    log = Log(v=3)
+    for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
+        log.create(name, within=outer)
+    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    for order in (sorted(pages), sorted(pages, reverse=True)):
+        again = rebuilt([])
+        again.load({name: pages[name] for name in order})
+        assert again.policies.within("z") == ["a", "b", "m", "z"]
+        assert again.policies.within("m") == ["a", "m"]
+
+
+@pytest.mark.parametrize("datasets", [20, 80])
+def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
+    log = Log(v=3)
+    for number in range(datasets):
+        log.create(f"d{number}", within=f"d{number - 1}" if number % 4 else UNSET)
+    looked = []
+    for name in ("budgets", "policies_of"):
+        plain = getattr(Policies, name)
+        monkeypatch.setattr(
+            Policies, name, lambda self, of, plain=plain: [looked.append(of), plain(self, of)][1]
+        )
+    log.send(Forget(v=3, request="f", user=7))
+    assert len(looked) <= 3 * datasets
