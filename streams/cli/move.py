@@ -85,7 +85,9 @@ def _show(moved: Moved, what: str, options: argparse.Namespace, before: int, aft
         "moved": "All of it is there: what was spent in the old log is spent in the new one",
     }[what]
     say(f"{said}, from {before} to {after} partitions.")
-    if what == "moved":
+    if options.dataset in moved.leaving.closed:
+        say(f"{options.dataset} is closed, and stays so there: nothing is charged to it.")
+    elif what == "moved":
         say(
             f"Whoever charges {options.dataset} goes on with TURNSTILE_PREFIX={options.to}; runs "
             "begin anew there."

@@ -9,7 +9,8 @@ What moves a run is said in ``streams.ledger.runs``, and who may do what in
     policy --create-dataset within it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
     policy, in use or not --close-dataset--> closed, as are those within it and all their runs
-    closed --close-dataset--> unchanged                     nothing leads from there
+    closed --close-dataset--> unchanged                     nothing leads from there, and where
+                                                            it moves it arrives closed
     (unknown) --withdraw-dataset--> unchanged
     policy, closed or not --close-dataset, moves_to a log--> closed, and nothing changes any more
     (unknown) --receive-dataset--> arriving: see ``streams.ledger.arrivals``
@@ -165,6 +166,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
             state.closed[name,] = place.offset
         if request.moves_to is not UNSET and (name,) not in state.moved:
             state.moved[name,] = request.moves_to
+            state.departed[name,] = place.offset
     return DatasetClosed(
         v=request.v,
         dataset=request.dataset,

@@ -103,6 +103,8 @@ class State:
         participants: of these runs, those of the last steps.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         moved: (dataset,) -> the id of the log that may take it, if one may.
+        departed: (dataset,) -> the offset from which on one may: what was closed before stays so
+            there. What earlier releases kept of a move does not say it.
         arrivals: (dataset,) -> how much of it is here, if it came from another log.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
@@ -132,6 +134,7 @@ class State:
         self.datasets = self.policies.accounts
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
         self.moved: Tracked[str] = self._keep(Tracked("moved", str))
+        self.departed: Tracked[int] = self._keep(Tracked("departed", int))
         self.arrivals: Tracked[Arrival] = self._keep(Tracked("arrival", Arrival))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))

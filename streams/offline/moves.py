@@ -78,7 +78,7 @@ class Departure:
     Attributes:
         origin: that log.
         policies: the outermost first, and each behind the one it is within.
-        closed: those that had been closed before, and stay so.
+        closed: those that had been closed before they moved, and stay so.
         erasure: the keys by which users have names who were forgotten.
         rows: dataset -> the users of all old partitions.
     """
@@ -283,9 +283,15 @@ def _family(ledgers: Sequence[Ledger], dataset: str) -> list[Policy]:
 
 
 def _was_closed(ledger: Ledger, name: str, outermost: str) -> bool:
-    """Whether a dataset was closed by itself, before all of its family was."""
-    at = ledger.closed.get((name,))
-    return at is not None and at < ledger.closed.get((outermost,), math.inf)
+    """Whether a dataset was closed for good, and not only by the record that let it move.
+
+    Of a move that an earlier release kept it is known only of one that was closed before all of its
+    family was.
+    """
+    closed = ledger.closed.get((name,))
+    if closed is None or (name,) not in ledger.moved:
+        return closed is not None
+    return closed < ledger.departed.get((name,), ledger.closed[outermost,])
 
 
 def _keys(erasure: Sequence[Mapping[Address, int]], topic: bytes) -> list[ErasureKey]:

@@ -212,7 +212,7 @@ class ReceiveDataset(Record, frozen=True, tag="receive-dataset"):
     parts: Counter  # records of balances that this partition gets
     digest: Digest  # of all of them: see streams.ledger.arrivals
     brings: Counter = 0  # datasets that come within it; all of them are here, or none is charged
-    closed: bool = False  # it had been closed before, and stays so
+    closed: bool = False  # it had been closed before it moved, and stays so
     erasure: Annotated[list[ErasureKey], Meta(max_length=256)] = msgspec.field(default_factory=list)
 
     @property

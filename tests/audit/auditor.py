@@ -227,11 +227,13 @@ class Auditor(Arrivals):
         )
         to, moves = request["moves_to"], self.moves[partition]
         if to is not NOT_GIVEN and (
-            len(self._chain(partition, name)) > 1 or to == self._topic or moves.get(name, to) != to
+            len(self._chain(partition, name)) > 1 or to == self.topic or moves.get(name, to) != to
         ):
             raise Rejection("dataset-moving")
         self._check_arrived(partition, name)
         if to is not NOT_GIVEN:
+            before = {n for n in closed if datasets[n].is_closed and n not in moves}
+            self.closed_before[partition] |= before
             moves |= dict.fromkeys(closed, to)
         for inner in closed:
             datasets[inner].is_closed = True

@@ -83,7 +83,8 @@ class Held:
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
         self.arrivals: list[dict[str, Arrival]] = [{} for _ in range(partitions)]
         self.moves: list[dict[str, str]] = [{} for _ in range(partitions)]  # dataset -> log
-        self._topic = topic.hex()
+        self.closed_before: list[set[str]] = [set() for _ in range(partitions)]  # it moved
+        self.topic = topic.hex()
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 

@@ -2,7 +2,7 @@
 
 They are killed at any question that they ask, and begin again; there may be two of them. Trainers
 go on charging the old log until it tells them where to go, and open their runs in the new one. What
-was spent in both counts against one budget.
+was spent in both counts against one budget. Some have closed a dataset for good before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from random import Random
 
 from streams.offline.mover import compare, move
 from streams.offline.moves import NothingToMove, Unmovable
+from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, RequestRejected
+from tests.audit.comparison import compare_moved
 from tests.simulation.clients import Trainer
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
@@ -45,6 +47,9 @@ class Moving:
         self.dataset = self._chance.choice(trainers).plan.chain[0].dataset
         self._family = [t for t in trainers if t.plan.chain[0].dataset == self.dataset]
         self._tries = _TRIES
+        ends = Random(f"closed before they move in {seed}")
+        each = sorted({plan.dataset for t in self._family for plan in t.plan.chain})
+        self._closes = ends.choice([self.dataset, *each]) if ends.random() < 0.25 else None
         self.is_done = False
 
     def operators(self) -> Iterator[Fibre]:
@@ -64,6 +69,10 @@ class Moving:
                 for service in (self.old, self.new)
             )
             try:
+                if self._closes is not None:
+                    closed = Turnstile(connection=here).close_dataset(self._closes)
+                    self.old.world.note(name, f"has closed {closed}")
+                    self._closes = None
                 moved = move(*self._archives(), here, there, self.dataset)
                 self.old.world.note(name, f"has moved {self.dataset}: {moved.sent} records")
                 self.is_done = True
@@ -88,6 +97,7 @@ class Moving:
         Raises:
             Wrong: it was closed in the old log to go there, and is not there.
         """
+        compare_moved(self.old.audit.auditor, self.new.audit.auditor)
         if self.is_done:
             compare(*self._archives(), self.dataset)
         elif self._family[0].creates_all:

@@ -68,6 +68,7 @@ def test_every_guarantee_can_be_taken_out(name: str) -> None:
         ("balances-not-added", 9),
         ("moved-datasets-charged", 9),
         ("keys-of-now-moved", 40030),
+        ("closed-datasets-reopened-by-a-move", 19),
         ("levels-charged-twice", 53),
         ("outer-grants-not-taken", 58),
         ("charged-for-what-each-grants-alone", 41),

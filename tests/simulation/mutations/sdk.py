@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from streams.offline import mover
+from streams.offline import mover, moves
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, rosters, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -114,6 +114,12 @@ def keys_of_now_moved() -> Patches:
     """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
     real = mover.departure
     yield replaced(mover, "departure", lambda *arguments: real(*arguments[:4]))
+
+
+@mutation
+def closed_datasets_reopened_by_a_move() -> Patches:
+    """What was closed for good is open in the log that takes it."""
+    yield replaced(moves, "_was_closed", lambda *_: False)
 
 
 @mutation

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from streams.cli.move import _show
 from streams.cli.moved import state_of, where_it_moved
+from streams.offline.mover import Moved
+from streams.offline.moves import Departure, Landing
 from streams.operations.status import DatasetStatus
-from streams.schemas import Policy
+from streams.schemas import Origin, Policy
 
 THERE = "a1" * 16
 POLICY = Policy(dataset="d", partitions=1, measure="zcdp", budget=[8], odometer_step=[1])
@@ -33,3 +38,17 @@ def test_what_to_do_is_said_whether_or_not_the_other_log_can_be_seen() -> None:
     hidden = where_it_moved(moved, {})
     assert THERE in hidden
     assert "charge it where that log is" in hidden
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_it_is_said_where_to_go_on_unless_nothing_is_charged_there(
+    closed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = Origin(topic="5a" * 16, partitions=1, heads=bytes(32))
+    leaving = Departure(origin, [POLICY], frozenset(["d"] if closed else []), [], {"d": []})
+    options = argparse.Namespace(dataset="d", to="wide.", json=False)
+    _show(Moved(Landing(leaving, 2), [], ""), "moved", options, 1, 2)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith(
+        "d is closed, and stays so there" if closed else "Whoever charges d goes on with"
+    )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streams import Turnstile
 from streams.ledger.ledger import LostErasureKey, ledger_of
+from streams.ledger.tracked import Tracked
 from streams.offline import moves
 from streams.offline.aggregates import shares_of
 from streams.offline.archive import Unreadable
@@ -35,6 +36,7 @@ from streams.sdk.errors import DatasetIsClosed, DecisionTimeout, RequestRejected
 from streams.wire.partitioner import partitions_of
 from tests.audit.auditor import Auditor
 from tests.audit.comparison import compare as audit
+from tests.audit.comparison import compare_moved
 from tests.unit.offline.service import Archived, new_service
 
 THERE = b"the new log of it"[:16]
@@ -144,7 +146,7 @@ def test_everybody_is_admitted_to_what_the_old_service_would_have_admitted(
     audited(there)
 
 
-def audited(archived: Archived) -> None:
+def audited(archived: Archived) -> Auditor:
     """The auditor, who shares no code with the ledger, agrees about all of it."""
     auditor = Auditor(archived.partitions, archived.topic)
     records: dict[str, list[Any]] = {t: [] for t in ("norms", "halts", "rejects", "odometer")}
@@ -153,6 +155,7 @@ def audited(archived: Archived) -> None:
     log = type("Log", (), {"records": records})()
     auditor.apply_all(log)
     audit(auditor, log, dict(enumerate(archived.ledgers)))
+    return auditor
 
 
 def sent(archived: Archived, partition: int, kind: type) -> list[Any]:
@@ -401,11 +404,91 @@ def test_a_dataset_that_had_been_closed_before_stays_closed() -> None:
     assert new.run("open", "r").charge([1], [0.1], noise_stddev=4.0).admitted.all()
 
 
-def test_one_that_was_closed_as_a_whole_can_still_move() -> None:
+def are_closed(archived: Archived) -> list[str]:
+    """Which datasets of a log are, in all partitions alike."""
+    (closed,) = {tuple(sorted(name for (name,) in ledger.closed)) for ledger in archived.ledgers}
+    return list(closed)
+
+
+def test_one_that_was_closed_as_a_whole_moves_and_is_closed_with_all_within_it() -> None:
     life = Life("nested", "strings", 9, 2)
-    life.client.close_dataset("d")
-    _, client = moved(life.archived, 3)
-    assert client.run("inner", "r").charge(["new"], [0.1], noise_stddev=4.0).admitted.all()
+    assert plan(life.archived, new_service(3, THERE)[0], "d").leaving.closed == frozenset()
+    everything = life.client.close_dataset("d")
+    assert plan(life.archived, new_service(3, THERE)[0], "d").leaving.closed == {*everything}
+    there, client = moved(life.archived, 3)
+    compare(life.archived, there, "d")
+    assert are_closed(there) == sorted(everything)
+    for name in everything:
+        with pytest.raises(DatasetIsClosed):
+            client.run(name, "r")
+    with pytest.raises(DatasetIsClosed):
+        client.create_dataset("another", budget=0.1, within="d")
+    assert bounds(life.archived) == bounds(there)
+    compare_moved(audited(life.archived), audited(there))
+    third, _ = new_service(2, b"the third of them"[:16])
+    move(there, third, there, third, "d")
+    assert are_closed(third) == sorted(everything)
+    compare_moved(audited(there), audited(third))
+
+
+@pytest.mark.parametrize("first", ["nothing", "inner", "d"])
+@pytest.mark.parametrize("trims", [False, True], ids=["whole", "trimmed"])
+def test_what_was_closed_before_the_first_record_that_moved_it_and_nothing_else_stays_closed(
+    first: str, trims: bool
+) -> None:
+    """However often it is told to move, and whatever is closed meanwhile."""
+    life, there = Life("nested", "integers", 5, 2), interrupted(3, THERE, 4)
+    closed = [] if first == "nothing" else life.client.close_dataset(first)
+    with pytest.raises(DecisionTimeout):
+        move(life.archived, there, life.archived, there, "d")
+    assert life.client.close_dataset("d")
+    assert life.client.close_dataset("beside")
+    for partition in range(2) if trims else ():
+        life.archived.draw(partition)
+        life.archived.trim("norms", partition, life.archived.kept[partition].next)
+    there.left = 10**9
+    move(life.archived, there, life.archived, there, "d")
+    move(life.archived, there, life.archived, there, "d")
+    assert are_closed(there) == sorted(closed)
+    compare(life.archived, there, "d")
+    if not trims:
+        compare_moved(audited(life.archived), audited(there))
+
+
+def test_one_that_was_closed_in_some_partitions_before_it_moved_is_closed_in_all() -> None:
+    old = interrupted(3, b"another old log!", 10**9)
+    client = Turnstile(connection=old)
+    client.create_dataset("d", budget=1.0)
+    client.run("d", "r").charge(np.arange(30), np.ones(30), noise_stddev=4.0)
+    old.left = 1
+    with pytest.raises(DecisionTimeout):
+        client.close_dataset("d")
+    assert [("d",) in ledger.closed for ledger in old.ledgers].count(True) == 1
+    old.left = 10**9
+    there, _ = moved(old, 2)
+    assert are_closed(there) == ["d"]
+    compare_moved(audited(old), audited(there))
+
+
+@pytest.mark.parametrize("closed", ["inner", "d"])
+def test_what_an_earlier_release_kept_of_a_move_is_opened_and_goes_on_as_it_did(
+    closed: str,
+) -> None:
+    """It did not say when a dataset was moved: those that were closed before all were stay so."""
+    life = Life("nested", "integers", 5, 2)
+    for ledger in life.archived.ledgers:
+        ledger.departed = Tracked("departed", int)  # which nobody keeps
+    assert life.client.close_dataset(closed)
+    there = interrupted(3, THERE, 0)
+    with pytest.raises(DecisionTimeout):
+        move(life.archived, there, life.archived, there, "d")
+    assert verify(life.archived, life.archived).fits
+    for partition in range(2):
+        life.archived.draw(partition)
+        life.archived.trim("norms", partition, life.archived.kept[partition].next)
+    there.left = 10**9
+    move(life.archived, there, life.archived, there, "d")
+    assert are_closed(there) == (["inner", "innermost"] if closed == "inner" else [])
 
 
 def test_one_that_was_withdrawn_while_it_was_closed_has_nothing_to_move() -> None:
@@ -537,3 +620,15 @@ def test_a_state_that_knows_another_move_than_the_log_is_found() -> None:
         del getattr(found, kind)["d",]
         (difference,) = differences(ours, found)
         assert difference.problem == f"another entry of {kind}"
+
+
+def test_a_state_that_knows_another_time_of_a_move_than_the_log_is_found() -> None:
+    archived = Life("halting", "integers", 3, 2).archived
+    moved(archived, 3)
+    ours, kept = archived.ledgers[0], archived.load(0)
+    assert kept is not None
+    found = ledger_of(kept, 0, 2, archived.topic, ours.chain)
+    found.departed["d",] += 1
+    (difference,) = differences(ours, found)
+    assert difference.problem == "another entry of departed"
+    assert (difference.expected, difference.found) == (ours.departed["d",], found.departed["d",])
