@@ -50,7 +50,9 @@ class LostErasureKey(Impasse):
             "erasure_keys here: who they are would not be known again, and they would begin anew, "
             "with nothing spent",
             "Add that key to erasure_keys, behind the first one if it is to be used no more. A key "
-            "can only go when no state has names by it",
+            "can only go when no state has names by it. If nobody has it any more, delete nothing "
+            "before docs/erasure.md says that the log has what that takes: where it was trimmed, "
+            "what was spent is in Redis and in the topic checkpoints alone",
         )
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import redis
+from kafka import TopicPartition
 
 from streams.operations.status import read_partitions
-from tests.integration.lossy import WORKER, Lossy
-from tests.integration.service import ServiceFactory, eventually
+from streams.store.layout import KEYS
+from streams.topics.topics import CHECKPOINTS, NORMS
+from tests.integration.lossy import NORMS as NORMS_OF_USERS
+from tests.integration.lossy import USERS, WORKER, Lossy
+from tests.integration.service import Service, ServiceFactory, eventually
 
 pytestmark = pytest.mark.drill
 
@@ -74,3 +79,44 @@ def test_a_worker_that_is_killed_while_it_writes_a_checkpoint_leaves_the_last_on
 def test_status_says_where_the_last_checkpoint_continues(running: Lossy) -> None:
     reached = running.checkpointed()
     eventually(lambda: [p.checkpoint for p in read_partitions(running.service.config)] == reached)
+
+
+def delete_records(service: Service, topic: str, partition: int, before: int) -> None:
+    place = TopicPartition(service.config.topic(topic), partition)
+    with closing(service.admin()) as admin:
+        admin.delete_records({place: before})
+
+
+def empty_redis_of(service: Service, partition: int) -> None:
+    with redis.Redis.from_url(service.redis) as client:
+        client.delete(*(service.key(partition, name) for name in KEYS))
+
+
+def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_documents_say(
+    start_service: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of the other partition was trimmed: its checkpoint stays."""
+    monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "the-key-that-is-lost")
+    with lossy(start_service, tmp_path / "die") as running:
+        service = running.service
+        running.charge(3)
+        (user,) = service.users(1, partition=0)
+        assert service.client.forget(user) == ["d"]
+        _, reached = running.checkpointed()
+        delete_records(service, NORMS, 1, reached - 1)
+        service.stack.stop_worker(0)
+        monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "another-key-of-theirs")
+        for worker in (1, 2):
+            for partition in range(PARTITIONS):
+                empty_redis_of(service, partition)
+            service.stack.start_worker()
+            if worker == 1:  # the last checkpoint has the name, too
+                eventually(lambda: "under the erasure key" in service.problems()[0])
+                service.stack.stop_worker(worker)
+                service.alter(CHECKPOINTS, cleanup_policy="compact,delete", retention_ms="-1")
+                delete_records(service, CHECKPOINTS, 0, -1)
+                service.alter(CHECKPOINTS, cleanup_policy="compact")
+        eventually(lambda: not any(service.problems()))
+        decided = service.client.run("d", "after").charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
+        assert USERS[decided.forgotten].tolist() == [user]
+        assert running.checkpointed()

@@ -2,12 +2,17 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
+from streams.schemas import Forget
 from streams.store.image import MANIFEST, deletable
+from streams.wire.partitioner import partitions_of
 from streams.worker.memory_broker import last_image
+from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
+from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import Cluster, Worker
 
@@ -273,6 +278,94 @@ def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
             "its state is built again from the checkpoint at offset 4: 0%",
         )
         assert cluster.store.contents(0).stopped == {}
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+class Keyed(Worker):
+    """A worker that has an erasure key."""
+
+    def __init__(self, cluster, owner, key):
+        super().__init__(cluster, owner)
+        self.partitions = Partitions(replace(self.partitions._world, erasure_keys=key))
+
+    @property
+    def processor(self):
+        return self.partitions._owned[0].processor
+
+    async def decide(self):
+        await self.deliver(0)
+        async with asyncio.timeout(20):
+            while self.processor.next < self.cluster.end(0):
+                await asyncio.sleep(0)
+
+
+async def whose_key_is_lost():
+    """A cluster whose Redis and image have a name by a key that nobody has any more."""
+    cluster, log = Past(), Log(2, 0, v=3)
+    user = next(user for user in range(9) if partitions_of([user], 2)[0] == 0)
+    log.create()
+    log.open()
+    log.charge(0, [user], [1.0])
+    log.send(Forget(v=3, request="f", user=user))
+    cluster.broker.norms(0).remove(0, 4)
+    cluster.broker.norms(0).end = 0
+    for value in log.records:
+        cluster.broker.norms(0).append(value)
+    before = Keyed(cluster, "before", "the-key-that-is-lost")
+    await before.claim()
+    await before.decide()
+    await before.processor.outbox.settle(20)
+    await before.processor.image()
+    await before.leave()
+    return cluster, user
+
+
+def forget_the_image(cluster):
+    """As if the records of the partition were deleted from the topic."""
+    cluster.images().delete_before(cluster.images().end)
+
+
+@pytest.mark.parametrize(
+    ("damages", "reason"),
+    [
+        ((), StopReason.ERASURE_KEY),
+        ((flush,), StopReason.ERASURE_KEY),
+        ((flush_and_trim,), StopReason.ERASURE_KEY),
+        ((forget_the_image,), StopReason.ERASURE_KEY),
+        ((flush_and_trim, forget_the_image), StopReason.LOG_BEGINS_LATE),
+    ],
+)
+def test_without_the_key_a_partition_stops_as_long_as_anything_has_names_by_it(damages, reason):
+    async def scenario():
+        cluster, _ = await whose_key_is_lost()
+        for damage in damages:
+            damage(cluster)
+        after = Keyed(cluster, "after", "another-key-of-theirs")
+        assert 0 not in await after.claim()
+        stopped = cluster.store.contents(0).stopped
+        assert stopped["reason"] == reason
+        if reason is StopReason.ERASURE_KEY:
+            assert "docs/erasure.md" in stopped["remedy"]
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_left():
+    async def scenario():
+        cluster, user = await whose_key_is_lost()
+        cluster.flush()
+        forget_the_image(cluster)
+        after = Keyed(cluster, "after", "another-key-of-theirs")
+        assert (await after.claim())[0] == 0
+        await after.decide()
+        ledger = after.processor.ledger
+        (name,) = ledger.forgotten.values()
+        assert ledger.forgotten.known_as([user], ledger.datasets["d"]) == [name]
+        assert [number for (number, *_) in ledger.erasure] == [ledger.erasure.ring.first]
+        assert ledger.datasets["d"].exhausted_users == 1
         await after.leave()
 
     asyncio.run(scenario())
