@@ -353,7 +353,8 @@ class Trainer:
         """Whether the dataset that this one is to be within is not what it was taken for."""
         if plan.outer is None:
             return False
-        is_other = any(each.contradicted for each in plan.outer.chain)
+        # Before the operator is bound in a partition, a thief can have a dataset made there.
+        is_other = self.signing is not None or any(each.contradicted for each in plan.outer.chain)
         return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
     def _contradict(self, plan: Plan) -> None:
