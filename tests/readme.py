@@ -63,6 +63,11 @@ def blocks_with_an_event_loop() -> list[str]:
     return [block for block in blocks() if "await" in block]
 
 
+def blocks_of_a_subscriber() -> list[str]:
+    """HALTs after a restart; the tests of the SDK run it."""
+    return [block for block in blocks() if "since=" in block]
+
+
 def blocks_of_several_datasets() -> list[str]:
     """One budget over several datasets; the tests of the SDK run it."""
     return [block for block in blocks() if "within=" in block]

@@ -12,8 +12,9 @@ from streams.ledger.outputs import Channel
 from streams.schemas import Answer, Decision, Halted, RosterDecision, decode_answer, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions
-from streams.sdk.followers import Followed, Halt, Witness, distinct_halts
+from streams.sdk.followers import Followed, Halt, Since, Witness, distinct_halts
 from streams.wire.packing import unpack_users
+from tests.readme import blocks_of_a_subscriber
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
 
 USERS = [7, "Zoë", 9, 10]
@@ -160,3 +161,41 @@ def test_a_client_follows_the_halts_of_a_roster() -> None:
         (2, user, True) for user in range(9)
     ]
     assert {halt.partition for halt in halts} == {0, 1, 2}
+
+
+class Subscriber:
+    """What the page on using the service leaves to the reader: it crashes after so many HALTs."""
+
+    def __init__(self, turnstile: Turnstile, until: int) -> None:
+        self.begin: dict[int, int] = {}
+        self.handled: list[Halt] = []
+        self._turnstile, self._until = turnstile, until
+
+    def halts(self, dataset: str, since: Since) -> Iterator[Halt]:
+        return self._turnstile.halts(dataset, since=since, idle_timeout=0)
+
+    def handle(self, halt: Halt) -> None:
+        self.handled.append(halt)
+        if len(self.handled) == self._until:
+            raise RuntimeError("the subscriber ends here")
+
+
+@pytest.mark.parametrize("until", [1, 5, 6, 7, 17])
+def test_a_subscriber_that_is_started_again_misses_nothing(until) -> None:
+    (example,) = blocks_of_a_subscriber()
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        turnstile.create_dataset("mnist", budget=1 / 32)
+        run = turnstile.run("mnist", "night-7")
+        for _ in range(4):  # all are halted from the second step on
+            run.charge(range(6), [1.0] * 6, noise_stddev=4.0)
+        subscriber = Subscriber(turnstile, until)
+        names = {"t": subscriber, "begin": subscriber.begin, "handle": subscriber.handle}
+        with pytest.raises(RuntimeError):
+            exec(example, names)
+        exec(example, names)
+        there = list(turnstile.halts("mnist", follow=False))
+    assert len(there) == 18
+    assert set(subscriber.handled) == set(there)
+    before, after = subscriber.handled[:until], subscriber.handled[until:]
+    last = {halt.partition: halt.offset for halt in before[:-1]}
+    assert all(last[halt.partition] == halt.offset for halt in before[:-1] if halt in after)
