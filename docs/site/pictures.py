@@ -68,8 +68,8 @@ def _filter(ink: Ink) -> Figure:
     first = int(np.flatnonzero(~admitted[:, 0])[0])
     line = {"arrowstyle": "-", "color": ink.second}
     for words, at, place in (
-        ("HALT: this step does not fit", first + 1, (27.5, 0.70)),
-        ("cheaper steps fit again", 33, (31.5, 0.83)),
+        ("HALT: this step does not fit", first + 1, (23.0, 0.72)),
+        ("cheaper steps fit again", 33, (33.0, 0.84)),
     ):
         axes.annotate(words, (steps[at], spent[at, 0]), place, color=ink.second, arrowprops=line)
     axes.set(xlabel="step", ylabel="spent (rho)", ylim=(0, 1.12), xlim=(0, 40.5))
