@@ -34,9 +34,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "commands_table",
     "docstrings",
     "first_page",
+    "no_breaks",
     "protocol_page",
     "pictures",
 ]
