@@ -59,7 +59,8 @@ def add_offline(verbs: Any) -> None:
         "--public-key",
         type=path_of,
         metavar="FILE",
-        help="the public key of whoever signed that receipt",
+        help="a file with the public key of whoever signed that receipt, as `turnstile keys new` "
+        "prints it or in PEM",
     )
     explained = verb(
         verbs,
