@@ -142,7 +142,7 @@ def _why(event: Event, budget: str) -> str:
         return "forgotten"
     if event.too_soon:
         return "too soon after the last participation"
-    return "nothing left after it" if event.exhausted and event.what != "refused" else ""
+    return "nothing left after it" if event.exhausted and event.what != "halted" else ""
 
 
 def _norm(event: Event) -> str:
@@ -155,14 +155,14 @@ def _in_the_end(events: list[Event], delta: float) -> Iterator[str]:
     """What it came to, for each budget."""
     for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
         steps = [e for e in events if e.step is not None and _has(e, name)]
-        refused = sum(event.what == "refused" for event in steps)
+        halted = sum(event.what == "halted" for event in steps)
         last = next(s for e in reversed(events) for s in e.budgets if s.dataset == name)
         at = last.tightest
         order = f" at order {plain(last.orders[at])}" if last.orders else ""
         left = plain(last.left[at] if last.left else None)
         yield (
             f"Budget of {name} ({last.measure}): {plain(last.spent[at])} spent{order}, "
-            f"{left} left, after {len(steps)} steps of which {refused} were refused; "
+            f"{left} left, after {len(steps)} steps, halted at {halted} of them; "
             f"epsilon {plain(last.epsilon)} at delta {delta:g}."
         )
 

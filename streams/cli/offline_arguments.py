@@ -66,7 +66,7 @@ def add_offline(verbs: Any) -> None:
         verbs,
         "explain",
         explain.explain,
-        "what happened to one user: every charge, every denial and its reason",
+        "what happened to one user: every charge, every HALT and its reason",
         CLIENT,
         "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
         "for that user's eyes. A user who was never charged and one who does not exist get the "

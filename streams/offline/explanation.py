@@ -1,4 +1,4 @@
-"""What happened to one user: every charge, every denial and its reason, in the order of the log.
+"""What happened to one user: every charge, every HALT and its reason, in the order of the log.
 
 It is for that user's eyes, so that nothing in it is of anybody else: no other id, no count of
 others. Whoever is not there gets the answer of whoever was never charged, which is none.
@@ -42,7 +42,7 @@ from streams.topics.topics import NORMS
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
-What = Literal["earlier", "enrolled", "charged", "clipped", "refused", "forgotten"]
+What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "forgotten"]
 
 
 class CutOff(Unreadable):
@@ -86,9 +86,9 @@ class Event:
         norm: asked for; when enrolled, that of the highest level.
         granted: the norm that was admitted; 0 if none was.
         level: of the grid of a roster, if it is one.
-        refused_by: the dataset whose budget had too little left, if it was refused.
-        too_soon: it was refused because the run keeps participations apart.
-        forgotten: the user had been forgotten by then, so that it was refused, whatever was left.
+        refused_by: the dataset whose budget had too little left, if the user was halted.
+        too_soon: the user was halted because the run keeps participations apart.
+        forgotten: the user had been forgotten by then, and was halted, whatever was left.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
     """
 
@@ -351,7 +351,7 @@ class _Told:
         return Event(
             **_place(applied, charge),
             step=charge.step,
-            what="refused" if too_soon or forgotten or refused_by is not None else what,
+            what="halted" if too_soon or forgotten or refused_by is not None else what,
             norm=norm,
             granted=granted,
             mechanism=charge.mechanism,
@@ -363,7 +363,7 @@ class _Told:
         )
 
     def _hear(self, address: Address, answer: object) -> None:
-        """Whose budget refused the user, if a HALT event says so."""
+        """Whose budget was too small, if a HALT event says so."""
         assert isinstance(answer, Halted)
         users = list(unpack_users(answer.users))
         if self._user in users:

@@ -125,7 +125,7 @@ def test_who_is_forgotten_is_in_nothing_that_redis_keeps_and_everything_still_fi
     shared.audit()
     assert command("verify").code == 0
     lines = command("explain", "--user", user, "--json").lines
-    assert [line["what"] for line in lines] == ["charged", "forgotten", "refused"]
+    assert [line["what"] for line in lines] == ["charged", "forgotten", "halted"]
     rows = command("report", "--dataset", "names", "--json").lines
     assert sorted(row["user"] for row in rows) == sorted(others)
     assert command("forget", "--user", "nobody").code == 1

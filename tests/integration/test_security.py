@@ -228,7 +228,7 @@ def test_a_trimmer_deletes_what_checkpoints_cover(used: SecureStack) -> None:
 def test_an_auditor_tells_users_what_happened_and_a_portal_cannot(used: SecureStack) -> None:
     asked = ("explain", "--user", str(USERS[0]), "--json", "--config")
     told = turnstile(*asked, str(used.roles["auditor"])).lines
-    assert [event["what"] for event in told] == ["charged", "refused"]
+    assert [event["what"] for event in told] == ["charged", "halted"]
     for role in ("portal", "operator"):
         assert turnstile(*asked, str(used.roles[role])).code == 69
 

@@ -40,16 +40,16 @@ def test_what_is_told_adds_up_to_what_was_spent(archived: Archived, user: int) -
         assert added == pytest.approx(float(from_units(spent)[0]), rel=1e-12)
 
 
-def test_who_was_refused_is_told_so_at_every_step(archived: Archived) -> None:
+def test_who_was_halted_is_told_so_at_every_step(archived: Archived) -> None:
     events = told(archived, 39)
-    refused = [(event.run, event.step) for event in events if event.what == "refused"]
+    halted = [(event.run, event.step) for event in events if event.what == "halted"]
     admitted = [(event.run, event.step) for event in events if event.what == "charged"]
-    assert refused == [("r", 2), ("r", 3), *(("s", step) for step in range(6)), *TOO_MUCH]
+    assert halted == [("r", 2), ("r", 3), *(("s", step) for step in range(6)), *TOO_MUCH]
     assert admitted == [("r", 0), ("r", 1)]
-    by = {event.run: event.refused_by for event in events if event.what == "refused"}
+    by = {event.run: event.refused_by for event in events if event.what == "halted"}
     assert by == {"r": "d", "s": "faces", "n": "d"}
     for event in events:
-        if event.what == "refused":
+        if event.what == "halted":
             share = next(s for s in event.budgets if s.dataset == event.refused_by)
             assert share.asked[share.tightest] > share.left[share.tightest]
             assert not any(number for one in event.budgets for number in one.cost)
@@ -62,7 +62,7 @@ TOO_MUCH = [("n", step) for step in range(5)]
 def test_what_a_budget_around_a_dataset_paid_is_told_with_both(archived: Archived) -> None:
     events = told(archived, 0, dataset="d")
     nested = [event for event in events if event.run == "n"]
-    assert [event.what for event in nested] == ["enrolled", *["charged"] * 2, *["refused"] * 3]
+    assert [event.what for event in nested] == ["enrolled", *["charged"] * 2, *["halted"] * 3]
     assert {tuple(s.dataset for s in event.budgets) for event in nested} == {("inner", "d")}
     assert {event.refused_by for event in nested[3:]} == {"inner"}
     assert all(event.run != "s" for event in events)
@@ -81,8 +81,8 @@ def test_a_norm_that_was_clipped_is_told_with_what_was_granted() -> None:
     run = turnstile.run("c", "r")
     for _ in range(3):
         run.charge([7], [3.0], noise_stddev=4.0)
-    charged, clipped, refused = told(archived, 7)
-    assert (charged.what, clipped.what, refused.what) == ("charged", "clipped", "refused")
+    charged, clipped, halted = told(archived, 7)
+    assert (charged.what, clipped.what, halted.what) == ("charged", "clipped", "halted")
     assert 0 < clipped.granted < clipped.norm == 3.0
     assert clipped.exhausted
     assert clipped.budgets[0].left == [0.0]
@@ -95,19 +95,19 @@ def test_a_norm_that_an_outer_budget_clipped_is_told_with_what_both_paid() -> No
     run = turnstile.run("d", "r")
     for _ in range(2):
         run.charge([7], [3.0], noise_stddev=4.0)
-    clipped, refused = told(archived, 7)
-    assert (clipped.what, refused.what) == ("clipped", "refused")
+    clipped, halted = told(archived, 7)
+    assert (clipped.what, halted.what) == ("clipped", "halted")
     assert clipped.granted == pytest.approx(2.0)
     own, person = clipped.budgets
     assert (own.cost, person.cost) == ([0.125], [0.125])
     assert (own.left, person.left) == ([0.375], [0.0])
-    assert [share.cost for share in refused.budgets] == [[0.0], [0.0]]
-    assert refused.refused_by == "person"
+    assert [share.cost for share in halted.budgets] == [[0.0], [0.0]]
+    assert halted.refused_by == "person"
     roster = turnstile.run("d", "s").enrol([8], clip_norm=4.0, levels=8)
     for _ in range(2):
         roster.charge(noise_stddev=4.0)
     _, first, second = told(archived, 8)
-    assert (first.what, first.granted, second.what) == ("clipped", 2.0, "refused")
+    assert (first.what, first.granted, second.what) == ("clipped", 2.0, "halted")
     assert second.refused_by == "person"
 
 
@@ -120,7 +120,7 @@ def test_who_came_too_soon_is_told_so() -> None:
         run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
     events = told(archived, 7)
     assert [event.what for event in events] == [
-        *("charged", "refused", "refused", "refused", "charged", "charged", "refused"),
+        *("charged", "halted", "halted", "halted", "charged", "charged", "halted"),
     ]
     assert [event.too_soon for event in events] == [False, True, True, False, False, False, True]
     assert [event.refused_by for event in events if event.refused_by] == ["person"]

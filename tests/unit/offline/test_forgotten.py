@@ -54,13 +54,13 @@ def test_checkpoints_and_tombstones_that_compaction_took_away_are_not_missed(
 
 def test_the_user_is_told_when_and_what_came_of_it(archived: Archived) -> None:
     events = list(explain(archived, USER, delta=1e-5))
-    *_, forgotten, refused = events
+    *_, forgotten, halted = events
     assert (forgotten.what, {s.dataset for s in forgotten.budgets}) == (
         "forgotten",
         {"d", "faces", "inner"},
     )
-    assert (refused.what, refused.forgotten, refused.refused_by) == ("refused", True, None)
-    assert refused.budgets[0].cost == [0.0]
+    assert (halted.what, halted.forgotten, halted.refused_by) == ("halted", True, None)
+    assert halted.budgets[0].cost == [0.0]
     assert events[0].what in ("charged", "enrolled")
     done = command_on(archived, "explain", "--user", str(USER))
     assert "what was left is spent: nothing is admitted any more" in done.out

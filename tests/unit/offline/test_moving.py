@@ -604,7 +604,7 @@ def test_a_user_is_told_what_was_brought_along_and_no_report_is_made_of_half_a_h
     assert (first.what, first.dataset) == ("earlier", "d")
     shares = [share for event in before for share in event.budgets if share.dataset == "d"]
     assert first.budgets[0].spent == shares[-1].spent
-    assert told[-1].what in ("charged", "refused")
+    assert told[-1].what in ("charged", "halted")
     with pytest.raises(ReportRefused, match="came from the log"):
         report(there, delta=1e-5, method="renyi")
 
