@@ -35,7 +35,9 @@ A user may have budgets in several accounts, and is admitted if all of them admi
 in all; under `clip` at the highest level that all of them can pay for. A user may be on several
 rosters, too: at most one of them charges a user in arrears. A step of another one, or an explicit
 charge, first takes its users: their spends are brought up to date, and what they did not know of is
-settled at their next step.
+settled at their next step. That it is one at most is so of all rosters that have an account in
+common with each of their users, however many they are: a step that charges a user takes the user of
+all others, who are due at their next steps, and does the same there before they are quiet again.
 """
 
 from __future__ import annotations
@@ -69,6 +71,11 @@ class Standing:
         levels: what is asked for at each position, bytes, shape (n,).
         highest: L, the highest level.
         clip: whether users who cannot pay are granted a lower level.
+
+    Attributes:
+        accounts, clip: as they were given.
+        taken: None, or what a caller empties who stores columns: the positions that were in arrears
+            when others took them, of whom `since` and the balances have changed with it.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class Standing:
             raise InvalidInput("accounts", accounts, "one or more")
         self.accounts = tuple(accounts)
         self.clip = clip
+        self.taken: list[IntArray] | None = None
         self._roster = Roster(len(accounts), highest)
         self._calendar = Calendar()
         self._tables: tuple[Tables, ...] = ()
@@ -241,12 +249,21 @@ class Standing:
 
     def review(self, positions: IntArray) -> None:
         """As `settle`, for balances that are about to be written: the next step looks at them."""
-        self.settle(positions)
+        behind = distinct(self.behind(positions))
+        self.settle(behind)
+        if self.taken is not None and behind.size:
+            self.taken.append(behind)
         self._everybody |= not self._foretold
         if not self._everybody:
             following = self._now + 1
             later = distinct(positions[self._calendar.due[positions] != following])
             self._calendar.put(later, np.full(later.size, following, dtype=np.uint32))
+
+    def behind(self, positions: IntArray) -> IntArray:
+        """Return those of these positions that are in arrears: who were charged, not counted."""
+        if not self._tables:
+            return NOBODY
+        return np.asarray(positions[self._roster.since[positions] != self._now])
 
     def owed(self, account: Account) -> tuple[IntArray, IntArray]:
         """Return the rows of all positions in an account, and what each owes; writes nothing."""

@@ -1,16 +1,21 @@
-"""What rosters do together that share a budget: whoever touches an account brings it up to date."""
+"""What rosters do together that share a budget: whoever touches an account brings it up to date.
+
+That is noted of those alone who were in arrears: of the others nothing has changed. As a user is in
+arrears on one roster at most (``accounting.rules.standing``), what a record writes of them grows
+with its users, and not with the rosters that they are on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from streams.ledger.budgets import Budgets
-from streams.ledger.columns import Rows
+from streams.ledger.limits import count_of
+from streams.ledger.owed import Counted, most_owed
 from streams.ledger.rule import NOBODY
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
+from streams.schemas import Charge
 
 
 def wake(state: State, budgets: Budgets) -> None:
@@ -23,12 +28,10 @@ def wake(state: State, budgets: Budgets) -> None:
             state.rosters.asleep.discard(address)
 
 
-def note_taken(
-    state: State, budgets: Budgets, taken: Sequence[Rows], but: Address | None = None
-) -> None:
-    """Note what rosters know of these users, whose accounts were brought up to date.
+def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> None:
+    """Note what rosters know of users in arrears whose accounts this record brought up to date.
 
-    Those in budgets that are not charged now, too, where a roster charges both.
+    The accounts in budgets that are not charged now, too, where a roster charges both.
     """
     if len(budgets.outermost.account.standings) <= (but is not None):
         return
@@ -36,24 +39,41 @@ def note_taken(
         other = state.policies.budgets(address[0])
         if address == but or other.outermost is not budgets.outermost:
             continue
-        accounts, slots = next(
-            pair for pair in zip(budgets.accounts, taken, strict=True) if pair[0] in other.accounts
-        )
-        listed = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-        rows = np.sort(members.rows_of(accounts, listed))
-        state.note_members(address, members.note(rows))
+        rows = members.take_taken()
+        if not len(rows):
+            continue
+        state.note_members(address, members.note_settled(rows))
         for accounts, slots in zip(other.accounts, members.slots_of(rows), strict=True):
-            if len(slots) and accounts not in budgets.accounts:
+            if accounts not in budgets.accounts:
                 state.note(accounts.note(slots, NOBODY, NOBODY))
+
+
+def rosters_beside(state: State, budgets: Budgets, but: Address | None = None) -> list[Counted]:
+    """All rosters that share a budget with these, in counts."""
+    counted, orders = [], dict[str, Mapping[str, int] | None]()
+    for (dataset, run), members in state.rosters.members.items():
+        if dataset not in orders:
+            other = state.policies.budgets(dataset)
+            orders[dataset] = other.orders if other.outermost is budgets.outermost else None
+        shared = orders[dataset]
+        if shared is not None and (dataset, run) != but:
+            ids = state.rosters[dataset, run].id_bytes
+            counted.append(Counted(dataset, run, len(members), ids, shared))
+    return counted
+
+
+def owed_beside(state: State, budgets: Budgets, charge: Charge) -> int:
+    """How much a charge may write of what its users owe on rosters; 0 if there is none."""
+    rosters = rosters_beside(state, budgets)
+    return most_owed(count_of(charge.users), budgets.orders, rosters) if rosters else 0
 
 
 def drop_roster(state: State, address: Address) -> None:
     """Charge its members what is in arrears, and forget it."""
     if address in state.rosters:
         members, budgets = state.rosters.members[address], state.policies.budgets(address[0])
-        members.close()
-        everybody = np.arange(len(members))
-        slots = members.slots_of(everybody)
-        for accounts, rows in zip(budgets.accounts, slots, strict=True):
-            state.note(accounts.note(rows, NOBODY, NOBODY))
+        behind = members.close()
+        if len(behind):
+            for accounts, slots in zip(budgets.accounts, members.slots_of(behind), strict=True):
+                state.note(accounts.note(slots, NOBODY, NOBODY))
         del state.rosters[address]

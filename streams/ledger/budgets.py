@@ -43,7 +43,6 @@ class Charged:
     clipped: Numbers  # positions granted less than asked for
     granted: NDArray[np.float64]  # the norms of those positions
     refused: NDArray[np.uint8]  # the first budget that does not admit each of the halted
-    slots: list[Numbers]  # of the users, in each budget
     raised: list[tuple[str, Iterator[Raised]]]  # by dataset
     changes: list[AccountsChanges]
     too_soon: NDArray[np.bool_] | None  # who had to wait; None: nobody ever has to
@@ -135,7 +134,6 @@ class Budgets:
             clipped=own.clipped,
             granted=own.granted,
             refused=refused_by[~admitted] if self.is_nested else _NOBODY,
-            slots=[plan.slots for plan in plans],
             raised=[
                 (name, outcome.raised) for name, outcome in zip(self.names, outcomes, strict=True)
             ],

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from streams.ledger.access import open_budgets_of
 from streams.ledger.apart import check_roster, check_version
-from streams.ledger.arrears import note_taken, wake
+from streams.ledger.arrears import note_taken, owed_beside, rosters_beside, wake
 from streams.ledger.limits import check_decision, check_size, check_values, fits_by_counts
 from streams.ledger.members import Members
 from streams.ledger.outputs import (
@@ -41,7 +41,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
-    check_size(charge, budgets.orders)
+    check_size(charge, budgets.orders, owed_beside(state, budgets, charge))
     plans = budgets.plan(charge)
     if charge.v >= 3:
         check_decision(plans[0].users, clips=budgets.clips)
@@ -58,7 +58,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if separation is not UNSET:
         taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
-    note_taken(state, budgets, outcome.slots)
+    note_taken(state, budgets)
     decision = encode(decision_of(charge, digest, budgets, outcome, place))
     state.runs[charge.address] = msgspec.structs.replace(
         run, step=charge.step, digest=digest, decision=decision, of_roster=False
@@ -84,7 +84,8 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     check_roster(request, state.separations.get(request.address, UNSET))
     terms = state.rosters.get(request.address)
     members = state.rosters.members.get(request.address, Members())
-    enrolled = enrolment(request, terms, members, budgets)
+    beside = rosters_beside(state, budgets, but=request.address)
+    enrolled = enrolment(request, terms, members, budgets, beside)
     if enrolled.terms != terms:
         state.rosters[request.address] = enrolled.terms
         wake(state, budgets)
@@ -125,7 +126,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         state.rosters[charge.address] = priced.terms
     for noted in step.noted:
         state.note_members(charge.address, noted)
-    note_taken(state, budgets, step.slots, but=charge.address)
+    note_taken(state, budgets, but=charge.address)
     checkpoints: list[Output] = []
     for number, accounts in enumerate(budgets.accounts):
         risen = outcome.raised[number]

@@ -69,7 +69,7 @@ def _forget_in(
     wake(state, budgets)
     (slot,) = budgets.own.seek(alone(user)).slots.tolist()
     state.note(budgets.own.spend_the_rest(slot))
-    note_taken(state, budgets, [np.array([slot])])
+    note_taken(state, budgets)
     name = state.forgotten.new_name(user, family)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:

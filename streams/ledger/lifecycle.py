@@ -21,11 +21,14 @@ Whatever is refused raises ``Rejection``, and nothing has changed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
 from streams.ledger.apart import separation_of
-from streams.ledger.arrears import drop_roster
+from streams.ledger.arrears import drop_roster, rosters_beside
+from streams.ledger.budgets import Budgets
 from streams.ledger.moving import (
     add_policy,
     check_around,
@@ -37,6 +40,7 @@ from streams.ledger.moving import (
     receive,
 )
 from streams.ledger.outputs import Place
+from streams.ledger.owed import check_closing
 from streams.ledger.policies import (
     check_policy,
     check_within,
@@ -158,6 +162,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
         check_movable(state, budgets, state.topic.hex(), request.moves_to)
     check_arrived(state, request.dataset)
     datasets = state.policies.within(request.dataset)
+    _check_closing(state, budgets, datasets)
     for address, run in list(state.runs.items()):
         if address[0] in datasets and not run.closed:
             _end_run(state, address, run)
@@ -247,6 +252,21 @@ def register_principal(
         offset=place.offset,
         number=request.number,
         principal=request.principal,
+    )
+
+
+def _check_closing(state: State, budgets: Budgets, datasets: Collection[str]) -> None:
+    """Whether a dataset and those within it can be closed by one record."""
+    rosters = rosters_beside(state, budgets)
+    runs = [
+        address for address, run in state.runs.items() if address[0] in datasets and not run.closed
+    ]
+    check_closing(
+        budgets.own.policy.dataset,
+        len(budgets.own),
+        len(datasets),
+        [state.separations.get(address, 0) for address in runs],
+        [roster for roster in rosters if roster.dataset in datasets],
     )
 
 

@@ -10,12 +10,14 @@ new, its odometer rises and its norm is clipped:
     12 + 8 orders                 its slot, base and rungs
     1                             three bits of the decision, which is published and kept
     4                             its slot, among those who took part, if these are kept apart
+    4                             its position on another roster, if it is in arrears there
     24                            its position and its granted norm, there
     110 + 2 names + 9 orders      its checkpoint, whose key names the dataset too
     29, or 5 + 7 id               its id there; in the key, which is JSON, a byte may take six
 
 Halted, it takes less: its id in the decision instead of all that is charged. Where datasets are one
-within the other, all this is counted for each of their budgets.
+within the other, all this is counted for each of their budgets. What a user in arrears owes to
+other datasets is written, too, and counted in ``streams.ledger.owed``.
 """
 
 from __future__ import annotations
@@ -59,25 +61,33 @@ def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
     return _FIXED + users * per_user + _PER_ID_BYTE * id_bytes
 
 
-def check_size(charge: Charge, orders: Mapping[str, int]) -> None:
+def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None:
     """Refuse a charge of too many users, or that might write more than ``MAX_WRITE_BYTES``.
 
-    Version 1 has no such limit but that of Redis; see ``check_values``.
+    Version 1 has no such limit but that of Redis, see ``check_values``, unless something is owed.
 
     Args:
         charge: one step in one partition.
         orders: of the policy of each dataset that it counts against, by name.
+        owed: what is written of what its users owe on rosters, at most; see ``most_owed``.
 
     Raises:
         Rejection: TOO_LARGE.
     """
-    users = _count(charge.users)
+    users = count_of(charge.users)
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
         raise Rejection(Reason.TOO_LARGE, detail)
-    if charge.v < 2:
+    if charge.v < 2 and not owed:
         return
     written = _most_written(users, id_bytes(charge.users), orders)
+    if written <= MAX_WRITE_BYTES < written + owed:
+        detail = (
+            f"{users} users may write {written} bytes, and {owed} of what they owe on rosters that "
+            f"share a budget, together more than {MAX_WRITE_BYTES}: close runs that are done "
+            "first, charge fewer users a step or use more partitions"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
     if written > MAX_WRITE_BYTES:
         detail = (
             f"{users} users at {sum(orders.values())} orders may write {written} bytes, more than "
@@ -130,7 +140,7 @@ def check_balances(balances: Balances, orders: int) -> None:
     Raises:
         Rejection: TOO_LARGE.
     """
-    users = _count(balances.users)
+    users = count_of(balances.users)
     written = most_written(users, id_bytes(balances.users), balances.dataset, orders)
     if users > MAX_CHARGE_USERS or written > MAX_WRITE_BYTES:
         detail = (
@@ -166,7 +176,7 @@ def check_roster(
     Raises:
         Rejection: TOO_LARGE.
     """
-    users = _count(request.users)
+    users = count_of(request.users)
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; {MAX_CHARGE_USERS} at most are enrolled at once: send them apart"
         raise Rejection(Reason.TOO_LARGE, detail)
@@ -193,7 +203,7 @@ def _check_answer(members: int, clip: bool) -> None:
 def fits_by_counts(charge: Charge, orders: int) -> bool:
     """Whether all that a charge can write fits in one value of Redis."""
     ids = id_bytes(charge.users)
-    return most_written(_count(charge.users), ids, charge.dataset, orders) <= _LARGEST_VALUE
+    return most_written(count_of(charge.users), ids, charge.dataset, orders) <= _LARGEST_VALUE
 
 
 def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None:
@@ -208,7 +218,7 @@ def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None
     Raises:
         Rejection: TOO_LARGE.
     """
-    users, ids = _count(charge.users), id_bytes(charge.users)
+    users, ids = count_of(charge.users), id_bytes(charge.users)
     decision = 22 * users + ids
     changes = 9 * users + ids + charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + decision
     per_checkpoint = 139 + 2 * len(charge.dataset) + 9 * orders
@@ -237,5 +247,6 @@ def _most_written(users: int, id_bytes: int, orders: Mapping[str, int]) -> int:
     return sum(most_written(users, id_bytes, name, count) for name, count in orders.items())
 
 
-def _count(users: Users) -> int:
+def count_of(users: Users) -> int:
+    """How many users a list of ids has."""
     return len(users) // 8 if isinstance(users, bytes) else len(users)

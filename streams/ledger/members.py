@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from accounting.rules.outcomes import StepOutcome
 from accounting.rules.roster import RosterColumns
 from accounting.rules.standing import Standing
-from streams.ledger.accounts import Accounts
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
@@ -185,6 +184,7 @@ class Members:
             tariffs=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
             clip=budgets.clips,
         )
+        self.standing.taken = []
         rows.live_in(self.standing)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowChanges:
@@ -257,21 +257,27 @@ class Members:
         self._digests = digests[: full * PAGE_DIGEST_BYTES]
         return digests, forgotten
 
-    def rows_of(self, accounts: Accounts, slots: Numbers) -> Numbers:
-        """The positions of those of these users of a budget who are members."""
-        return self._awake.positions_of(accounts.account, slots)
+    def take_taken(self) -> Numbers:
+        """Positions of those in arrears whose accounts others have brought up to date since the
+        last call, ascending.
+        """
+        taken = self._awake.taken
+        self._awake.taken = []
+        return np.sort(np.concatenate(taken)) if taken else NOBODY
 
-    def note(self, rows: Numbers) -> RowChanges:
-        """What says how these members are now."""
-        return self._rows.note(rows, *RosterColumns._fields)
+    def note_settled(self, rows: Numbers) -> RowChanges:
+        """What says that the accounts of these members were brought up to date, and no more."""
+        return self._rows.note(rows, "since")
 
     def _bytes(self, name: str) -> Bytes:
         """A column of bytes, of all members; to be read at once."""
         return self._rows.numbers(name, slice(0, self._count)).view(np.uint8)
 
-    def close(self) -> None:
-        """Charge what is in arrears; nobody is charged as a member any more."""
+    def close(self) -> Numbers:
+        """Charge what is in arrears, and say to whom; nobody is charged as a member any more."""
+        behind = self._awake.behind(np.arange(self._count))
         self._awake.close()
+        return behind
 
     def put_back(self, changes: MemberChanges) -> None:
         """Set what was set before."""

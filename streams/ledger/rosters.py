@@ -12,6 +12,7 @@ What a step does to members is said in ``streams.ledger.members``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +25,7 @@ from streams.ledger.columns import PAGE_ROWS, Numbers
 from streams.ledger.kept_accounts import Sought
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.members import Bytes, Members, Pricing, Terms
+from streams.ledger.owed import Counted, check_beside
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
@@ -69,8 +71,21 @@ class Enrolment:
     sought: list[Sought]
 
 
-def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Budgets) -> Enrolment:
+def enrolment(
+    request: Enrol,
+    terms: Terms | None,
+    members: Members,
+    budgets: Budgets,
+    beside: Collection[Counted] = (),
+) -> Enrolment:
     """Check an enrolment; nothing has changed yet.
+
+    Args:
+        request: the enrolment.
+        terms: of the roster; None if there is none.
+        members: of the roster.
+        budgets: that it counts against.
+        beside: all other rosters that share one of these.
 
     Raises:
         Rejection: for the first reason that applies.
@@ -99,7 +114,9 @@ def enrolment(request: Enrol, terms: Terms | None, members: Members, budgets: Bu
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
     written = known.id_bytes + id_bytes(pack_users(added))
-    check_roster(request, count + len(added), written, budgets.orders, clip=budgets.clips)
+    orders, total = budgets.orders, count + len(added)
+    check_roster(request, total, written, orders, clip=budgets.clips)
+    check_beside(Counted(request.dataset, request.run, total, written, orders), beside)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:

@@ -157,7 +157,10 @@ ADVICE: dict[Reason, str] = {
     Reason.ROSTER_CHANGED: (
         "enrol the same users in the same order, new ones at the end, or charge under another run"
     ),
-    Reason.TOO_LARGE: "charge fewer users in one step, or use more partitions for a new service",
+    Reason.TOO_LARGE: (
+        "charge fewer users in one step, close runs that are done, or use more partitions for a "
+        "new service"
+    ),
     Reason.LENGTH_MISMATCH: _OTHER_VERSION,
     Reason.INVALID_MECHANISM: _OTHER_CONTENT,
     Reason.INVALID_TARIFF: _OTHER_VERSION,

@@ -231,6 +231,7 @@ class Auditor(Arrivals):
         ):
             raise Rejection("dataset-moving")
         self._check_arrived(partition, name)
+        self._check_closing(partition, name, closed)
         if to is not NOT_GIVEN:
             before = {n for n in closed if datasets[n].is_closed and n not in moves}
             self.closed_before[partition] |= before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.audit.auditor_rosters import (
     highest_that_fits,
     parts_of_halted,
     said_of_budgets,
+    string_bytes,
 )
 from tests.audit.auditor_state import Held, Place, RunState, home
 from tests.audit.published import frozen
@@ -29,6 +30,9 @@ _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
 _MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
 _LARGEST_VALUE = 2**29 - 1
+
+Enrolled = tuple[Sequence[Dataset], int, int]
+"""A roster: its datasets, the nearest first, how many users it has, and the bytes of strings."""
 
 
 class Charges(Held):
@@ -56,6 +60,7 @@ class Charges(Held):
         if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
             return again
         asked, users = users, self.names[partition].known_as(users, chain[-1])
+        self._check_count(partition, chain, charge, asked)
         self._validate(partition, chain, charge, asked, users, norms)
         if charge["v"] >= 3 and _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_RECORD:
             raise Rejection("too-large")
@@ -120,11 +125,18 @@ class Charges(Held):
         users = self.names[partition].known_as(users, chain[-1])
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
-        written = _may_write(chain, roster.members + added)
         said = len(roster.members + added)
+        strings = roster.string_bytes + string_bytes(added)
+        written = _may_write(chain, said, strings)
+        beside = self._rosters_beside(partition, chain, but=run)
+        too_long = any(
+            _may_write(own, members, octets) + may_owe(members, own, others)
+            > _MOST_WRITTEN_BY_ROSTERS
+            for own, members, octets, others in each_with_others([(chain, said, strings), *beside])
+        )
         said = said * (30 if chain[0].policy["on_exhaustion"] == "clip" else 21) // 8 + said // 256
         too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > LARGEST_RECORD
-        if len(users) > _MOST_USERS or too_much:
+        if len(users) > _MOST_USERS or too_much or too_long:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
         if not all(dataset.has_room_for(added, request["v"]) for dataset in chain):
@@ -223,9 +235,6 @@ class Charges(Held):
         norms: list[float],
     ) -> None:
         """In the documented order of the reasons."""
-        self._check_number(users)
-        if charge["v"] >= 2 and _may_write(chain, asked) > _MOST_WRITTEN:
-            raise Rejection("too-large")
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
         for dataset in chain:
@@ -248,6 +257,44 @@ class Charges(Held):
         if len(users) > _MOST_USERS:
             raise Rejection("too-large")
 
+    def _check_count(
+        self, partition: int, chain: list[Dataset], charge: Mapping[str, Any], asked: list[User]
+    ) -> None:
+        """Whether these are not too many users, and a worker can write what comes of them."""
+        self._check_number(asked)
+        rosters = self._rosters_beside(partition, chain)
+        written = _may_write(chain, len(asked), string_bytes(asked))
+        written += may_owe(len(asked), chain, rosters)
+        if (charge["v"] >= 2 or rosters) and written > _MOST_WRITTEN:
+            raise Rejection("too-large")
+
+    def _rosters_beside(
+        self, partition: int, chain: list[Dataset], but: RunState | None = None
+    ) -> list[Enrolled]:
+        """All rosters that have a budget in common with this chain, each with its own chain."""
+        found = []
+        for (name, _), run in self.runs[partition].items():
+            if run.roster is not None and run is not but:
+                own = self._chain(partition, name)
+                if own[-1] is chain[-1]:
+                    found.append((own, len(run.roster.members), run.roster.string_bytes))
+        return found
+
+    def _check_closing(self, partition: int, name: str, closed: list[str]) -> None:
+        """Whether a worker can write what a dataset leaves behind that is closed."""
+        chain = self._chain(partition, name)
+        rosters = [r for r in self._rosters_beside(partition, chain) if _names(r[0])[0] in closed]
+        runs = [
+            run
+            for (dataset, _), run in self.runs[partition].items()
+            if dataset in closed and not run.closed
+        ]
+        written = 4096 + 512 * len(closed) + 2048 * len(runs)
+        written += 512 * sum(run.separation or 0 for run in runs)
+        written += may_owe(len(chain[0].accounts), [], rosters)
+        if written > _MOST_WRITTEN_BY_ROSTERS:
+            raise Rejection("too-large")
+
     def _check_homes(self, partition: int, chain: list[Dataset], users: list[User]) -> None:
         """Whether all users live here; those who have an account do, and those with a name."""
         known = {*chain[0].accounts, *self.names[partition].of(chain[-1])}
@@ -263,7 +310,8 @@ class Charges(Held):
         norms: list[float],
     ) -> None:
         """What version 1 writes is limited by Redis alone, and so counted and not estimated."""
-        if charge["v"] >= 2 or _may_write([dataset], users) <= _LARGEST_VALUE:
+        written = _may_write([dataset], len(users), string_bytes(users))
+        if charge["v"] >= 2 or written <= _LARGEST_VALUE:
             return
         assert dataset.policy["on_exhaustion"] == "halt", "what clipping grants is not known here"
         charged = raised = 0
@@ -274,7 +322,7 @@ class Charges(Held):
             after.pay(cost, dataset.at_orders(after, dataset.steps))
             charged += after.spent != before.spent
             raised += after.rungs != before.rungs
-        orders, name, ids = len(dataset.budget), len(charge["dataset"]), _string_bytes(users)
+        orders, name, ids = len(dataset.budget), len(charge["dataset"]), string_bytes(users)
         decision = 22 * len(users) + ids
         changes = charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + 9 * len(users) + ids
         answers = raised * (139 + 2 * name + 9 * orders) + 7 * ids
@@ -388,6 +436,31 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         raise Rejection("invalid-mechanism")
 
 
+def may_owe(users: int, chain: Sequence[Dataset], rosters: Sequence[Enrolled]) -> int:
+    """The documented count of what these users may owe on rosters, beside a charge of this chain.
+
+    A user owes on one of them. The worst is that all of them do where it is written longest.
+    """
+    total, prices = 0, []
+    for own, members, _ in rosters:
+        elsewhere = [_orders(dataset) for dataset in own if dataset not in chain]
+        total += 512 + 256 * len(elsewhere)
+        prices += [sum(4 + 8 * orders for orders in elsewhere)] * min(members, users)
+    return total + sum(sorted(prices, reverse=True)[:users])
+
+
+def each_with_others(
+    rosters: list[Enrolled],
+) -> Iterator[tuple[Sequence[Dataset], int, int, list[Enrolled]]]:
+    """Each of the rosters, and all but it."""
+    for number, roster in enumerate(rosters):
+        yield *roster, rosters[:number] + rosters[number + 1 :]
+
+
+def _orders(dataset: Dataset) -> int:
+    return 1 if dataset.binds else len(dataset.budget)
+
+
 def _may_say(users: list[User], on_exhaustion: str) -> int:
     """How many bytes a decision may take: of each user the id, or what was granted."""
     packed = all(isinstance(user, int) for user in users)
@@ -398,15 +471,10 @@ def _may_say(users: list[User], on_exhaustion: str) -> int:
     return said
 
 
-def _may_write(chain: Sequence[Dataset], users: list[User]) -> int:
+def _may_write(chain: Sequence[Dataset], users: int, strings: int) -> int:
     """The documented count of what a charge of these users may make a worker write."""
     total = 0
     for dataset in chain:
-        orders = 1 if dataset.binds else len(dataset.budget)
-        per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * orders
-        total += 4096 + len(users) * per_user + 8 * _string_bytes(users)
+        per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * _orders(dataset)
+        total += 4096 + users * per_user + 8 * strings
     return total
-
-
-def _string_bytes(users: list[User]) -> int:
-    return sum(len(user.encode()) for user in users if isinstance(user, str))

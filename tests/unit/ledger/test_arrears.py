@@ -1,0 +1,146 @@
+"""What a record writes of rosters that share users: of whom something changed, and of them all."""
+
+import numpy as np
+import pytest
+
+from streams.ledger.ledger import Ledger
+from streams.ledger.limits import most_written
+from streams.schemas import CloseDataset, Forget, RosterDecision
+from tests.unit.ledger.ledgers import rebuilt
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
+
+ORDERS = [1.5 + number for number in range(32)]
+POLICY = {"measure": "renyi", "orders": ORDERS, "budget": [100.0] * 32, "user_ids": "integer"}
+MEMBERS = 300
+USERS = np.arange(MEMBERS).astype("<i8").tobytes()
+
+
+def rostered(inner: int, steps: int = 0) -> RosterLog:
+    """Datasets within one, each with a roster of all users, who have taken so many steps there."""
+    log = RosterLog()
+    log.create("o", **POLICY)
+    for number in range(inner):
+        name = f"i{number}"
+        log.create(name, within="o", **POLICY)
+        log.open(name)
+        log.enrol(USERS, dataset=name)
+        for step in range(steps):
+            units = b"" if step else 2 * prices(1000.0, "renyi", ORDERS)
+            answer = log.step(step, units, MEMBERS, dataset=name)
+            assert isinstance(answer, RosterDecision)
+    return log
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_what_a_charge_writes_does_not_grow_with_the_rosters_that_its_users_are_on(steps):
+    written = []
+    for inner in (1, 8):
+        log = rostered(inner, steps)
+        log.open("o")
+        log.charge(0, USERS, np.ones(MEMBERS), dataset="o")
+        written.append(len(log.changes[-1]))
+        assert written[-1] <= most_written(MEMBERS, 0, "o", len(ORDERS))
+        log.audit()
+    assert written[1] <= written[0] + 512
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_what_closing_a_dataset_writes_does_not_grow_with_rosters_of_the_same_users(steps):
+    written = []
+    for inner in (1, 8):
+        log = rostered(inner, steps)
+        log.send(CloseDataset(v=3, dataset="o", request="c"))
+        written.append(len(log.changes[-1]))
+        log.audit()
+    runs = 200 * 8  # every run is closed, and its roster is gone
+    assert written[1] <= written[0] + runs
+    if steps < 2:  # nobody is in arrears
+        assert written[1] <= 4096
+
+
+def test_a_roster_that_is_closed_with_nobody_in_arrears_writes_nothing_of_its_users():
+    log = rostered(1, steps=1)
+    log.close("i0")
+    assert len(log.changes[-1]) < 512
+    log.audit()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
+    """Balances and members as they are stored, after every record, against those in memory."""
+    rng = np.random.default_rng(seed)
+    log, users, steps = RosterLog(), np.arange(12), {}
+    on_exhaustion = ["halt", "clip"][seed % 2]
+    budgets = {"o": 0.5, "a": 0.3, "b": 0.2, "c": 0.4}
+    for name, within in {"o": None, "a": "o", "b": "a", "c": "o"}.items():
+        about = {"within": within, "own_exhaustion": True} if within else {}
+        log.create(name, budgets[name], on_exhaustion=on_exhaustion, **about)
+        for run in (f"{name}-r", f"{name}-s", "charged"):
+            log.open(name, run)
+            steps[name, run] = 0
+    sizes = dict.fromkeys(steps, 0)
+    depth = {"o": 1, "a": 2, "b": 3, "c": 2}
+    for _ in range(60):
+        name = "oabc"[rng.integers(4)]
+        run = f"{name}-{'rs'[rng.integers(2)]}"
+        about = {"dataset": name, "run": run}
+        size = sizes[name, run]
+        match rng.integers(12):
+            case 0:
+                added = rng.permutation(np.arange(size, min(size + 6, 12)))
+                if log.enrol(added.astype("<i8").tobytes(), size, **about).members:
+                    sizes[name, run] = size + len(added)
+            case 1 | 2:
+                about["run"] = "charged"
+                some = rng.choice(users, rng.integers(1, 6), replace=False)
+                norms = rng.random(len(some)) / 8
+                log.charge(steps[name, "charged"], some.tolist(), norms, **about)
+                steps[name, "charged"] += 1
+            case 3 if rng.random() < 0.2:
+                log.send(Forget(v=3, request="f", user=int(rng.choice(users))))
+            case 4 if rng.random() < 0.2:
+                log.close(name, run)
+            case _ if size:
+                moved = np.flatnonzero(rng.random(size) < 0.1).tolist()
+                scale = float(rng.choice([20.0, 40.0]))
+                fresh = not steps[name, run] or rng.random() < 0.1
+                units = prices(scale) * depth[name] if fresh else b""
+                about |= {"positions": moved, "levels": rng.integers(0, LEVELS, len(moved))}
+                answer = log.step(steps[name, run], units, size, **about)
+                steps[name, run] += isinstance(answer, RosterDecision)
+        assert stored(rebuilt(log.changes)) == stored(log.ledger)
+        check_arrears(log.ledger)
+        if rng.random() < 0.1:
+            log.hand_over(rebuilt(log.changes))
+    log.audit()
+
+
+def stored(ledger: Ledger) -> dict:
+    """The numbers that pages would have, of accounts and of members."""
+    accounts = {
+        name: {
+            column: numbers.tolist()
+            for column, numbers in known._rows.all_numbers(slice(0, len(known))).items()
+        }
+        for name, known in ledger.datasets.items()
+    }
+    members = {
+        address: {
+            column: numbers.tolist()
+            for column, numbers in roster.numbers(slice(0, len(roster))).items()
+        }
+        for address, roster in ledger.rosters.members.items()
+    }
+    return accounts | members
+
+
+def check_arrears(ledger: Ledger) -> None:
+    """Of all rosters that share a budget one at most charges a user in arrears."""
+    behind: list[int] = []
+    for address, members in ledger.rosters.members.items():
+        since = members.numbers(slice(0, len(members)))["since"]
+        late = np.flatnonzero(since < ledger.runs[address].roster_steps)
+        budgets = ledger.policies.budgets(address[0])
+        own = budgets.own.users_at(members.slots[late])
+        behind += np.asarray(own).tolist()
+    assert len(behind) == len(set(behind))
