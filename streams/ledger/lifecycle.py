@@ -21,8 +21,6 @@ Whatever is refused raises ``Rejection``, and nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
@@ -162,9 +160,10 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
         check_movable(state, budgets, state.topic.hex(), request.moves_to)
     check_arrived(state, request.dataset)
     datasets = state.policies.within(request.dataset)
-    _check_closing(state, budgets, datasets)
+    closing = set(datasets)
+    _check_closing(state, budgets, closing)
     for address, run in list(state.runs.items()):
-        if address[0] in datasets and not run.closed:
+        if address[0] in closing and not run.closed:
             _end_run(state, address, run)
     for name in datasets:
         if (name,) not in state.closed:
@@ -255,7 +254,7 @@ def register_principal(
     )
 
 
-def _check_closing(state: State, budgets: Budgets, datasets: Collection[str]) -> None:
+def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
     """Whether a dataset and those within it can be closed by one record."""
     rosters = rosters_beside(state, budgets)
     runs = [
