@@ -88,14 +88,16 @@ def older_step_handed_back() -> Patches:
 @mutation
 def levels_not_deferred() -> Patches:
     """Levels that are set while a step of a roster is under way go into its decision."""
-    real = rosters.Roster.charge_ahead
+    real = rosters.Roster.put_together
 
-    def charge_ahead(self: Any, **how: Any) -> Any:
-        ahead = real(self, **how)
-        self._later = None
-        return ahead
+    def put_together(self: Any, step: int, priced: Any, parts: Any, *of: Any) -> Any:
+        now = {
+            p: part._replace(asked=part.asked._replace(levels=self._level[part.asked.rows]))
+            for p, part in parts.items()
+        }
+        return real(self, step, priced, now, *of)
 
-    yield replaced(rosters.Roster, "charge_ahead", charge_ahead)
+    yield replaced(rosters.Roster, "put_together", put_together)
 
 
 @mutation
