@@ -48,6 +48,7 @@ def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
     return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
 
 
+@pytest.mark.drill
 def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
     shared: Service, name: str, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
 ) -> None:
@@ -86,6 +87,7 @@ def went_to_the_end(life: Training) -> bytes | None:
         return None
 
 
+@pytest.mark.drill
 def test_a_trainer_that_dies_before_its_releases_trains_what_it_would_have_trained(
     shared: Service, name: str, life: Life, tmp_path: Path, undisturbed: tuple[np.ndarray, Rows]
 ) -> None:

@@ -15,6 +15,7 @@ def client_of(cluster: RedisCluster) -> redis.RedisCluster:
     return redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
 
 
+@pytest.mark.drill
 def test_a_cluster_that_is_started_again_on_other_ports_has_its_keys(tmp_path: Path) -> None:
     first = RedisCluster(tmp_path, 3)
     first.start()

