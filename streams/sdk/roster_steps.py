@@ -144,9 +144,9 @@ class RosterPart(NamedTuple):
         """
         if isinstance(answer, RosterDecision) and answer.digest == self.digest:
             if answer.members != len(self.positions):
-                raise _not_of_a_worker(answer, f"does not fit {len(self.positions)} members")
+                raise not_of_a_worker(answer, f"does not fit {len(self.positions)} members")
             return checked_decision(answer, lambda places: self.asked.at(self.positions[places]))
-        raise _not_of_a_worker(answer, "is about another step, or about other content")
+        raise not_of_a_worker(answer, "is about another step, or about other content")
 
 
 def checked_decision(
@@ -166,14 +166,15 @@ def checked_decision(
             unpack_positions(packed, decision.members)
         regranted = unpack_positions(decision.regranted, decision.members)
     except ValueError as error:
-        raise _not_of_a_worker(decision, f"has no positions: {error}") from error
+        raise not_of_a_worker(decision, f"has no positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)
     if len(granted) != len(regranted) or bool((granted > asked(regranted)).any()):
-        raise _not_of_a_worker(decision, "grants what was not asked for")
+        raise not_of_a_worker(decision, "grants what was not asked for")
     return decision
 
 
-def _not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
+def not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
+    """What is raised of an answer that was forged."""
     return ConflictingDecisions(
         f"what partition {answer.partition} answered {complaint}: it was not made by a worker. "
         "Release nothing of this step, and find out who writes to halts"

@@ -44,6 +44,7 @@ from streams.sdk.roster_steps import (
     RosterPart,
     RosterStep,
     checked_decision,
+    not_of_a_worker,
 )
 from streams.sdk.steps import Layout
 from streams.wire.packing import roster_digest, unpack_positions
@@ -282,7 +283,10 @@ class Roster:
                 "again, or give it up with abandon",
                 partition,
             )
-        return checked_decision(decision, np.frombuffer(there.levels, dtype=np.uint8).__getitem__)
+        levels = np.frombuffer(there.levels, dtype=np.uint8)
+        if decision.members > len(levels):  # fewer, if more users were enrolled since
+            raise not_of_a_worker(decision, f"is about more than {len(levels)} members")
+        return checked_decision(decision, levels.__getitem__)
 
     def put_together(
         self,

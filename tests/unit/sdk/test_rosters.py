@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
 from accounting.costs.tariffs import grid_norms
-from streams.schemas import ChargeRoster, Enrol, RosterDecision, decode_answer, decode_request
+from streams.schemas import (
+    ChargeRoster,
+    Enrol,
+    RosterDecision,
+    decode_answer,
+    decode_request,
+    encode,
+)
 from streams.sdk import rosters
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -420,3 +427,17 @@ def test_a_step_that_was_handed_back_is_not_of_those_who_are_enrolled_since() ->
     assert [user for user in more if step.admitted[user]] == sorted(u for u in spent if spent[u])
     assert roster.charge(noise_stddev=4.0).admitted.all()
     assert service.rejects == []
+
+
+def test_a_step_that_is_handed_back_as_one_of_more_members_than_there_are_ends_the_run() -> None:
+    service, _, roster = begun()
+    service.deaf, service.mute = {2}, {0, 1}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0)
+    service.deaf, service.mute = set(), set()
+    again = enrolled(service.open())
+    answer = again.there[0]
+    decision = replace(decode_answer(answer.decision), members=99)
+    again.there[0] = replace(answer, decision=encode(decision))
+    with pytest.raises(ConflictingDecisions, match="not made by a worker"):
+        again.charge(noise_stddev=4.0)
