@@ -57,11 +57,7 @@ class ExactNoise:
         algorithm N): the deviate is k + x with a random sign, k an integer and x in [0, 1) known
         to as many bits as the comparisons and the rounding need.
         """
-        self._forget()
-        try:
-            return self._rounded_normal(stddev)
-        finally:
-            self._forget()
+        return self._alone(self._rounded_normal, stddev)
 
     def laplace(self, scale: Fraction) -> int:
         """Return an integer x with probability in proportion to exp(-|x| / `scale`).
@@ -69,9 +65,13 @@ class ExactNoise:
         `scale`: > 0. Exact (Canonne, Kamath and Steinke, "The discrete Gaussian for differential
         privacy", 2020, algorithm 2).
         """
+        return self._alone(self._laplace, scale)
+
+    def _alone(self, draw: Callable[[Fraction], int], size: Fraction) -> int:
+        """Make a draw with bits of its own."""
         self._forget()
         try:
-            return self._laplace(scale)
+            return draw(size)
         finally:
             self._forget()
 

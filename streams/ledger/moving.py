@@ -282,9 +282,7 @@ def _check_same_origin(state: State, request: ReceiveDataset, outer: str) -> Non
 
 def _check_forgotten_alike(request: Balances, budgets: Budgets, users: Ids) -> None:
     """Check that these users were forgotten in all datasets that share the budget, or in none."""
-    forgotten = budgets.are_forgotten(users)
-    alike = forgotten is None if not request.forgotten else forgotten is not None
-    if len(users) and not (alike and (forgotten is None or forgotten.all())):
+    if (budgets.outermost.forgotten.among(users) != request.forgotten).any():
         detail = (
             f"users of dataset {request.dataset!r} were forgotten there, and not in "
             f"{budgets.outermost.policy.dataset!r} around it, or the other way round"
