@@ -277,7 +277,7 @@ def test_places_that_are_not_distinct_users_who_were_drawn_are_refused_and_nothi
     silenced(steps)
     step = steps.begin()
     with pytest.raises(InvalidRequest, match=reason):
-        step.add(np.full((3, 2), 0.5), places)  # type: ignore[arg-type]
+        step.add(np.full((3, 2), 0.5), places)
     step.add(np.full((20, 2), 0.25))
     assert step.release() == pytest.approx([0.5, 0.5], rel=1e-5)
 
