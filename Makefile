@@ -1,6 +1,7 @@
-# Everything a developer types. A bare machine needs Python 3.11 and make; nothing else.
+# Every command of a developer. A machine needs make and one of these Pythons, with venv.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$python && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests run side by side, so each computes with one thread; what Python compiles is kept, since every
@@ -8,9 +9,10 @@ BIN    := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # What locks and audits requirements is no requirement of the project itself.
 TOOLS  := $(VENV)/tools
+# One file for every Python from 3.11 on: the same releases, with markers.
 LOCK   := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate \
-	--python-version 3.11 --python-platform linux --no-emit-index-url --no-emit-find-links \
-	$(if $(UPGRADE),--upgrade)
+	--universal --fork-strategy fewest --python-version 3.11 --no-emit-index-url \
+	--no-emit-find-links $(if $(UPGRADE),--upgrade)
 BUILD  := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 # Brokers, workers and clients wait for each other as much as they compute: one test more than cores.
 JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
@@ -19,8 +21,11 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test drills thorough test-torch lint style types docs examples lock audit simulate chaos fuzz bench \
-	bench-torch papers clean
+# Seeds that are new every day and can be given again.
+NIGHT  := $(shell date +%Y%m%d)
+
+.PHONY: help demo check test drills thorough nightly debian test-torch lint style types docs examples lock audit image simulate chaos fuzz bench \
+	bench-torch gains papers clean
 
 help:                             ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -45,9 +50,19 @@ endif
 drills: $(VENV)/installed         ## tests in which who serves is killed, put back, added or moved
 	$(PYTEST) -n $(JOBS) --dist worksteal -m drill tests/integration $(ARGS)
 
-thorough: $(VENV)/installed       ## 1,000 examples of each property and every point of each grid; takes long
+thorough: $(VENV)/installed       ## 1,000 random examples of each property, every point of each grid; takes long
 	$(PYTEST) -n auto --dist worksteal -m "(hypothesis or thorough) and not process" \
 		--hypothesis-profile thorough --ignore=tests/integration $(ARGS)
+
+nightly:                          ## drills, thorough, simulation, chaos and fuzz with new seeds; hours
+	PIPELINE_SEED=$(NIGHT) $(MAKE) drills
+	$(MAKE) thorough
+	$(MAKE) simulate FIRST=$(NIGHT)000 SEEDS=2000
+	$(MAKE) chaos MINUTES=30 ARGS="--seed $(NIGHT)"
+	$(MAKE) fuzz ARGS="--seed $(NIGHT) 100000"
+
+debian:                           ## make check and the demo in a fresh Debian; needs root; SUITE=forky, LOCKED=1
+	.ci/debian $(SUITE)
 
 test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
@@ -76,8 +91,15 @@ lock: $(TOOLS)/installed          ## lock what pyproject.toml asks for; UPGRADE=
 	$(LOCK) --extra secure --constraint requirements/dev.txt --output-file requirements/worker.txt pyproject.toml
 	$(BIN)/python -c '$(BUILD)' | $(LOCK) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
-audit: $(TOOLS)/installed         ## whether what is locked has known vulnerabilities
-	$(TOOLS)/bin/python requirements/audit.py $(TOOLS)/bin/pip-audit requirements/*.txt
+audit: $(TOOLS)/installed         ## known vulnerabilities of locked packages; UNAUDITED=1 without a network
+	$(TOOLS)/bin/python requirements/audit.py $(if $(UNAUDITED),--allow-unaudited) \
+		$(TOOLS)/bin/pip-audit requirements/*.txt
+
+image:                            ## the worker image to publish; PYTHON_IMAGE=python:...@sha256:... names its base
+	@case "$(PYTHON_IMAGE)" in *@sha256:*) ;; *) \
+		echo "PYTHON_IMAGE='$(PYTHON_IMAGE)' has no digest. Look it up in a registry that you trust:"; \
+		echo "  docker buildx imagetools inspect python:3.11-slim-bookworm"; exit 1;; esac
+	docker build --build-arg "PYTHON_IMAGE=$(PYTHON_IMAGE)" -f deploy/Dockerfile -t dp-turnstile .
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)
@@ -99,12 +121,15 @@ chaos: $(VENV)/installed          ## MINUTES=n of faults of every kind, then an 
 fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 for so many
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
+gains: $(VENV)/installed          ## individual accounting beside the strongest baselines; ARGS="--data DIR"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.papers.gains $(ARGS)
+
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m tests.papers $(ARGS)
 
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	@$(PYTHON) requirements/ready.py
 	@echo "Installing Python packages into $(VENV), which takes some minutes the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip

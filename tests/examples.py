@@ -1,4 +1,4 @@
-"""How much a property is tried: as much as it says; in `make check` less, if thorough more."""
+"""How many examples of a property a test run tries, and which points of a grid."""
 
 from collections.abc import Hashable, Sequence
 from itertools import product
@@ -8,7 +8,10 @@ import pytest
 from hypothesis import settings
 
 PROFILES = {"check": 5, "full": 25, "thorough": 1000}
-"""How many examples of a property there are in `make check`, `make test` and `make thorough`."""
+"""Examples of each property in `make check`, `make test` and `make thorough`.
+
+The first two try the same examples every time; `make thorough` draws random ones.
+"""
 
 
 def examples(most: int) -> settings:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streams.local.children import Child
+from streams.local.directory import make_private, write_private
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress, kafka_classpath
 from streams.local.java import find_java
@@ -145,19 +146,19 @@ class KafkaBroker(Server):
             "log.dirs": str(self._data / "log"),
             **self._settings,
         }
-        self._data.mkdir(parents=True, exist_ok=True)
-        (self._data / "tmp").mkdir(exist_ok=True)
+        make_private(self._data)
+        make_private(self._data / "tmp")
         path = self._data / "server.properties"
         # In a properties file a backslash escapes.
         lines = [f"{key}={value}\n".replace("\\", "\\\\") for key, value in settings.items()]
-        path.write_text("".join(lines), encoding="utf-8")
+        write_private(path, "".join(lines).encode())
         return path
 
     def _format(self, properties: Path) -> None:
         """Prepare the storage, once. Interrupted, it is done again with the same cluster id."""
         draft = self._data / "cluster.id.new"
         if not draft.exists():
-            draft.write_text(self._cluster or new_cluster_id())
+            write_private(draft, (self._cluster or new_cluster_id()).encode())
         tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted")
         cluster = draft.read_text()
         child = self._run(*tool, "-t", cluster, "-c", str(properties), heap="64m")

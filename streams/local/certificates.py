@@ -6,7 +6,6 @@ that none is found to have ended.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from streams.local.directory import write_private
 from streams.local.ports import LOOPBACK
 
 _AUTHORITY_DAYS, _CERTIFICATE_DAYS = 3650, 365
@@ -53,15 +53,6 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key, (self._own, self._key))
         write_private(path, _key_pem(key) + _pem(certificate))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, at once or not at all."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(path)
 
 
 def _certificate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,10 @@ from streams.local.errors import LocalStackError
 _GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 16384
 _POLL = 0.02  # seconds
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class Child:
@@ -53,8 +58,8 @@ class Child:
         self.grace = grace
         self.started = time.monotonic()
         self._using_pipe = threading.RLock()  # its number may be another's once it is closed
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(log, "ab", opener=_open_private) as output:
             self._log_start = output.seek(0, 2)
             self._guard = self._start_guard((str(grace), *command), output, environment, hold)
         assert self._guard.stdout is not None

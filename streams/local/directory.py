@@ -19,8 +19,25 @@ _POLL = 0.1
 _STALE_AFTER = 60.0
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can enter; close one that others could."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read, at once or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)
+
+
 class DataDirectory:
     """A directory and the lock on it.
+
+    One that is made here is for its owner alone; one that exists keeps its mode.
 
     The children's guards inherit the lock, so that it is free only when the last of them has
     ended, even after a kill -9 of the stack: two brokers never share a log.
@@ -39,7 +56,7 @@ class DataDirectory:
                 self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             else:
                 self.path = _spoken_by_all(Path(path).expanduser().absolute())
-                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except (OSError, RuntimeError) as error:  # RuntimeError: ~ of somebody without a home
             raise LocalStackError(

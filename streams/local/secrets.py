@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from secrets import token_urlsafe
+from secrets import token_hex, token_urlsafe
 
 from streams.config import Config
-from streams.local.certificates import write_private
+from streams.local.directory import make_private, write_private
 from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
@@ -35,8 +35,7 @@ class Secrets:
 
     def __init__(self, directory: Path) -> None:
         """Those that the directory has; what is missing is made."""
-        directory.mkdir(mode=0o700, exist_ok=True)
-        directory.chmod(0o700)
+        make_private(directory)
         self.directory = directory
         self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
         for private, ring in _RINGS.items():
@@ -44,6 +43,7 @@ class Secrets:
             if not (directory / ring).exists():  # keys may have been added
                 write_private(directory / ring, f"{public}\n".encode())
         self.request_keys = {role: self._public(f"{role}.key") for role in PRINCIPALS}
+        self._kept("erasure.keys", lambda: token_hex(32))
         self._bound = directory / "operator.bound"
 
     def settings_of(self, role: str) -> Path:
@@ -81,8 +81,9 @@ class Secrets:
                 settings["signing_key_file"] = "signing.key"
             if known.consumes:
                 settings["signing_key_file"] = "answer-signing.key"
-            if known.redis in ("audit", "decide"):  # who applies the log
+            if known.redis in ("audit", "decide"):  # these roles apply the log
                 settings["operator_keys_file"] = "operator.keys"
+                settings["erasure_keys_file"] = "erasure.keys"
             if role in PRINCIPALS:
                 settings |= {"principal": role, "request_key_file": f"{role}.key"}
             self._write(role, settings)

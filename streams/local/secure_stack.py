@@ -108,10 +108,6 @@ class SecureStack(LocalStack):
         self.secrets.note_bound(log)
 
     def _start_servers(self, directory: DataDirectory) -> None:
-        several = [f"kafka-{number}" for number in range(1, self._count_of_brokers + 1)]
-        for folder in (*(several if len(several) > 1 else ["kafka"]), "redis", "logs"):
-            (directory.path / folder).mkdir(mode=0o700, exist_ok=True)  # nothing there is encrypted
-            (directory.path / folder).chmod(0o700)
         secrets = self._secrets = Secrets(directory.path / SECURE_FOLDER)
         self._redis = redis = self._new_redis(directory.path)
         if not redis.encrypted:

@@ -6,13 +6,15 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, Self
 
 from streams.local.children import Child
+from streams.local.directory import write_private
 from streams.local.errors import LocalStackError
-from streams.local.ports import LOOPBACK, free_ports, is_free
+from streams.local.ports import KAFKA_PORT, LOOPBACK, REDIS_PORT, free_ports, is_free
 from streams.local.signals import signals_held
 
 _PORT_TRIES = 5
@@ -21,8 +23,10 @@ _PORT_TRIES = 5
 class Server(ABC):
     """A server on loopback ports that it keeps over stops and starts.
 
-    Ports are chosen at the first start; when another process takes one between the choice and the
-    bind, others are tried. A port that the caller gave is used or reported as taken.
+    Ports are chosen at the first start. They are written to a file beside the data, and chosen
+    again by the next server on this directory if they are free. When another process takes one
+    between the choice and the bind, others are tried. A port that the caller gave is used or
+    reported as taken.
     """
 
     name: ClassVar[str]
@@ -40,6 +44,7 @@ class Server(ABC):
         """Keep everything under ``directory``; ``hold`` are descriptors the guard keeps open."""
         self.directory = Path(directory).absolute()
         self.log = self.directory / "logs" / f"{self.name.lower()}.log"
+        self._kept_ports = self.directory / f"{self.name.lower()}.ports"
         self._wanted = () if port is None else (port, *more_ports)
         self._preferred: int | None = None
         self._ports: tuple[int, ...] | None = None
@@ -115,6 +120,8 @@ class Server(ABC):
                 raise
             else:
                 self._ports = ports
+                if not self._wanted:
+                    write_private(self._kept_ports, " ".join(map(str, ports)).encode())
                 return
 
     def stop(self) -> None:
@@ -152,7 +159,20 @@ class Server(ABC):
         wanted = self._wanted
         if not wanted and preferred is not None and is_free(preferred):
             wanted = (preferred,)
+        if not wanted:
+            wanted = self._ports_before()
         return (*wanted, *free_ports(self.port_count - len(wanted)))
+
+    def _ports_before(self) -> tuple[int, ...]:
+        """Return the first ports of the last start on this directory that are free now.
+
+        The ports at which clients look by default are not among them: others may have to have them.
+        """
+        try:
+            kept = [int(port) for port in self._kept_ports.read_text().split()]
+        except (OSError, ValueError):
+            return ()
+        return tuple(takewhile(_is_usable, kept[: self.port_count]))
 
     def __enter__(self) -> Self:
         self.start()
@@ -165,6 +185,10 @@ class Server(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _is_usable(port: int) -> bool:
+    return 0 < port < 2**16 and port not in (KAFKA_PORT, REDIS_PORT) and is_free(port)
 
 
 def exchange(

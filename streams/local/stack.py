@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from streams.config import PREFIX
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
 from streams.local.cluster import REPLICAS, KafkaCluster, count_of_brokers
-from streams.local.directory import DataDirectory
+from streams.local.directory import DataDirectory, make_private
 from streams.local.errors import LocalStackError
 from streams.local.jars import Progress
 from streams.local.ports import KAFKA_PORT, REDIS_PORT, claim_known_ports
@@ -167,6 +167,7 @@ class LocalStack:
             if self._known_ports:
                 self._ports_claim = claim_known_ports()
             self._refuse_other_data(self._directory.path)
+            make_private(self._directory.path / "logs")
             self._start_servers(self._directory)
             for _ in range(self._count):
                 self.start_worker()

@@ -68,6 +68,15 @@ def test_a_group_member_gets_its_partitions(stack: LocalStack) -> None:
     consumer.close()
 
 
+def test_a_broker_keeps_all_its_ports_when_it_is_started_again_on_its_directory(
+    tmp_path: Path,
+) -> None:
+    with KafkaBroker(tmp_path) as first:
+        before = (tmp_path / "kafka" / "server.properties").read_text(), first.address
+    with KafkaBroker(tmp_path) as second:
+        assert ((tmp_path / "kafka" / "server.properties").read_text(), second.address) == before
+
+
 @pytest.mark.drill
 def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: LocalStack) -> None:
     """One that is stopped has its data as well: see the one that comes back on another port."""

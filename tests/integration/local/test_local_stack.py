@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -111,6 +113,37 @@ def test_a_directory_that_was_given_keeps_its_data(stack: LocalStack, tmp_path: 
             assert client.get("key") == expected
             client.set("key", "kept")
     assert (tmp_path / "data" / "logs" / "redis.log").stat().st_size > 0
+
+
+@pytest.fixture
+def lenient_umask() -> Iterator[None]:
+    """Files and folders are for everybody unless their maker says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_data_and_logs_are_for_their_owner_alone(tmp_path: Path, lenient_umask: None) -> None:
+    data = tmp_path / "data"
+    with LocalStack(workers=1, data=data, worker_command=WORKER) as guest:
+        eventually((guest.directory / "logs" / "worker-0.log").read_text)
+        guest.restart_redis()
+    found = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
+    assert {path for path in found if path.parent == data and path.is_dir()} == {
+        data / name for name in ("kafka", "redis", "logs")
+    }
+    open_to_others = {path for path, mode in found.items() if mode & 0o077}
+    assert not open_to_others
+
+
+def test_folders_that_were_open_to_others_are_closed(
+    stack: LocalStack, tmp_path: Path, lenient_umask: None
+) -> None:
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "logs").mkdir()
+    with LocalStack(workers=0, kafka=stack.kafka, data=tmp_path):
+        assert (tmp_path / "redis").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "logs").stat().st_mode & 0o077 == 0
 
 
 def test_what_a_killed_stack_left_behind_is_removed_and_a_running_one_is_not(
@@ -245,3 +278,28 @@ def test_stacks_that_start_together_share_no_known_port(
         assert other.redis_server.port != known
     with another() as last:
         assert last.redis_server.port == known
+
+
+def test_a_directory_that_was_given_keeps_its_ports_while_they_are_free(
+    stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(**options: Any) -> LocalStack:
+        return LocalStack(workers=0, kafka=stack.kafka, data=tmp_path / "data", **options)
+
+    with again() as first:
+        port = first.redis_server.port
+    with again() as second:
+        assert second.redis_server.port == port
+    with socket.create_server((LOOPBACK, port)), again() as third:
+        other = third.redis_server.port
+        assert other != port
+    (tmp_path / "data" / "redis.ports").write_text("nonsense 99999")
+    with again() as fourth:
+        assert fourth.redis_server.running
+    (known,) = free_ports(1)
+    for module in ("stack", "server"):
+        monkeypatch.setattr(f"streams.local.{module}.REDIS_PORT", known)
+    with again(known_ports=True) as fifth:
+        assert fifth.redis_server.port == known
+    with again() as sixth:
+        assert sixth.redis_server.port != known

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import yaml
@@ -51,12 +54,35 @@ def kept(path: str) -> bool:
     return not ignored
 
 
-def test_base_image_is_pinned_and_satisfies_the_package() -> None:
-    bases = [rest.split()[0] for rest in arguments("FROM")]
-    assert len(set(bases)) == 1  # the environment built in one stage runs in the other
-    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", bases[0]).groups()
+def test_both_stages_have_one_base_that_satisfies_the_package_and_can_be_given() -> None:
+    (argument,) = arguments("ARG")
+    name, _, base = argument.partition("=")
+    assert {rest.split()[0] for rest in arguments("FROM")} == {f"${{{name}}}"}
+    assert COMPOSE["services"]["worker"]["build"]["args"] == {name: f"${{{name}:-{base}}}"}
+    major, minor = re.fullmatch(r"python:(\d+)\.(\d+)-slim-[a-z]+", base).groups()
     least = re.fullmatch(r">=(\d+)\.(\d+)", PYPROJECT["project"]["requires-python"])
     assert (int(major), int(minor)) >= tuple(map(int, least.groups()))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("base", "is_built"),
+    [("", False), ("python:3.11", False), (f"python:3.11@sha256:{'0' * 64}", True)],
+)
+def test_an_image_to_publish_is_built_on_a_base_with_a_digest_only(
+    base: str, is_built: bool, tmp_path: Path
+) -> None:
+    docker, asked = tmp_path / "docker", tmp_path / "asked"
+    docker.write_text(f"#!/bin/sh\necho $@ > {asked}\n")
+    docker.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-C", str(TOP), "image", f"PYTHON_IMAGE={base}"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.defpath}"},
+    )
+    assert (done.returncode == 0) == asked.exists() == is_built
+    assert not is_built or f"--build-arg PYTHON_IMAGE={base}" in asked.read_text()
 
 
 def test_all_that_the_package_is_made_of_is_copied() -> None:

@@ -101,6 +101,14 @@ def test_files_that_settings_name_are_mounted() -> None:
     assert {volume["name"] for volume in patch["volumes"]} == set(mounted.values())
 
 
+def test_workers_of_the_secure_overlay_have_every_key_ring() -> None:
+    config = yaml.safe_load((FOLDER / "overlays" / "secure" / KUSTOMIZED).read_text())
+    literals = config["configMapGenerator"][0]["literals"]
+    named = {literal.partition("=")[0] for literal in literals}
+    rings = {"SIGNING_KEY", "TRUSTED_KEYS", "OPERATOR_KEYS", "ERASURE_KEYS"}
+    assert {f"TURNSTILE_{ring}_FILE" for ring in rings} <= named
+
+
 def test_a_redis_with_its_password_comes_from_a_secret() -> None:
     (redis,) = (v for v in WORKER["env"] if v["name"] == "TURNSTILE_REDIS")
     assert "secretKeyRef" in redis["valueFrom"]
@@ -122,6 +130,13 @@ def test_probes_ask_where_the_worker_answers() -> None:
     assert annotations["prometheus.io/port"] == str(port)
     (allowed,) = BASE["NetworkPolicy"]["spec"]["ingress"]
     assert allowed["ports"] == [{"port": port, "protocol": "TCP"}]
+
+
+def test_only_named_pods_of_one_namespace_reach_the_health_port() -> None:
+    (allowed,) = BASE["NetworkPolicy"]["spec"]["ingress"]
+    (peer,) = allowed["from"]  # none would admit every pod
+    assert peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert peer["podSelector"]["matchLabels"]
 
 
 def test_a_worker_has_no_rights_and_writes_nowhere() -> None:

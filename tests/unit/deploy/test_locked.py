@@ -52,8 +52,6 @@ def asked_for(name: str) -> list[Requirement]:
 def test_all_that_is_asked_for_is_locked_within_its_bounds(name: str) -> None:
     found = locked(name)
     for requirement in asked_for(name):
-        if requirement.marker and not requirement.marker.evaluate():
-            continue
         version, _ = found[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version, prereleases=True), requirement
 
@@ -82,36 +80,44 @@ def test_a_lock_names_no_place_to_get_packages_from(name: str) -> None:
 
 
 FOUND = {"id": "V-1", "fix_versions": ["2.0"]}
-AUDITS: list[tuple[str, int, str]] = [
-    (json.dumps({"dependencies": []}), 0, "NOT audited, the service knows none of its 0 packages"),
-    (
-        json.dumps({"dependencies": [{"name": "a", "skip_reason": "not found"}]}),
-        0,
-        "NOT audited, the service knows none of its 1 packages",
-    ),
-    (
-        json.dumps({"dependencies": [{"name": "a", "version": "1.0", "vulns": []}]}),
-        0,
-        "0 found in 1 packages, 0 were not audited",
-    ),
-    (
-        json.dumps({"dependencies": [{"name": "a", "version": "1.0", "vulns": [FOUND]}]}),
-        1,
-        "a 1.0: V-1, mended in 2.0",
-    ),
-    ("", 0, "NOT audited, the service cannot be reached: no network"),
+KNOWN = {"name": "a", "version": "1.0", "vulns": []}
+UNKNOWN = {"name": "b", "skip_reason": "not found"}
+VULNERABLE = {"name": "c", "version": "1.0", "vulns": [FOUND]}
+REPORTS: list[tuple[list[dict[str, Any]] | None, int, int]] = [
+    ([KNOWN], 0, 0),
+    ([KNOWN, VULNERABLE], 1, 1),
+    ([UNKNOWN, VULNERABLE], 1, 1),
+    ([KNOWN, UNKNOWN], 3, 0),
+    ([], 3, 0),
+    (None, 3, 0),
 ]
+"""What pip-audit reports, None if it has no network; the exit code; and with --allow-unaudited."""
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("said", "code", "line"), AUDITS)
-def test_an_audit_says_what_was_found_and_what_was_not_looked_at(
-    tmp_path: Path, said: str, code: int, line: str
+@pytest.mark.parametrize(("report", "code", "allowed"), REPORTS)
+def test_an_audit_succeeds_only_if_everything_was_audited(
+    tmp_path: Path, report: list[dict[str, Any]] | None, code: int, allowed: int
 ) -> None:
     program = tmp_path / "pip-audit"
-    program.write_text(f"#!{sys.executable}\nimport sys\nprint({said!r})\nsys.exit('no network')\n")
+    said = "" if report is None else json.dumps({"dependencies": report})
+    program.write_text(f"#!{sys.executable}\nprint({said!r})\n")
     program.chmod(0o755)
-    command: list[Any] = [sys.executable, FOLDER / "audit.py", program, FOLDER / "build.txt"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert line in done.stdout
+    command = [sys.executable, FOLDER / "audit.py", program, FOLDER / "build.txt"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == code
+    command.insert(2, "--allow-unaudited")
+    assert subprocess.run(command, capture_output=True, check=False).returncode == allowed
+
+
+@pytest.mark.process
+def test_an_audit_asks_about_packages_of_every_python(tmp_path: Path) -> None:
+    asked, program = tmp_path / "asked.txt", tmp_path / "pip-audit"
+    program.write_text(
+        f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(sys.argv[-1], {str(asked)!r})\n"
+    )
+    program.chmod(0o755)
+    command = [sys.executable, FOLDER / "audit.py", program, FOLDER / "dev.txt"]
+    subprocess.run(command, capture_output=True, check=False)
+    lines = [line for line in asked.read_text().splitlines() if line[:1].isalpha()]
+    assert len(lines) == len(locked("dev"))
+    assert not [line for line in lines if ";" in line]

@@ -54,6 +54,16 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
     assert any("kafka_consumergroup_lag" in expression for expression in asked)
 
 
+def test_dashboard_and_alerts_never_mix_two_logs() -> None:
+    groups = yaml.safe_load((RULES / "turnstile.rules.yaml").read_text())["groups"]
+    rules = [rule["expr"] for group in groups for rule in group["rules"]]
+    for expression in (*expressions(), *rules):
+        aggregations = re.findall(r"\b(?:sum|max|min|count|avg)\b\s*(\(|by \(\w+)", expression)
+        assert set(aggregations) <= {"by (log"}, expression
+        matched = re.findall(r"\b(?:on|ignoring) \((\w+)", expression)
+        assert set(matched) <= {"log"}, expression
+
+
 def _words(expression: str) -> set[str]:
     return set("".join(c if c.isalnum() or c == "_" else " " for c in expression).split())
 

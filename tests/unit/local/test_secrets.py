@@ -49,7 +49,9 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
         assert (config.redis != Config.redis) is looks
         assert bool(config.operator_key) is (role == "admin")
         assert bool(config.operator_keys) is (role in ("worker", "auditor"))
+        assert bool(config.erasure_keys) is (role in ("worker", "auditor"))
         assert config.principal == (role if role in ("trainer", "answerer") else "")
+    assert configs["worker"].erasure_keys == configs["auditor"].erasure_keys
     assert seal_of(configs["worker"], b"log") is not None
     assert seal_of(configs["answerer"], b"log", ANSWERERS) is not None
     assert inspector_of(configs["auditor"], b"log", ANSWERERS) is not None
