@@ -14,15 +14,18 @@ A row knows all in which measures differ: whoever keeps accounts asks the row, a
 name. Costs are rounded up, budgets down, and what is said of a spend up.
 
 Most charges are rational numbers, the same on every machine, and may be computed wherever they are
-needed. Those of Poisson-sampled steps, and of pure DP steps under gdp, need exp, log or the normal
-quantile, whose last digits differ: `Measure.needs_tariff` says so. Who keeps a log has them
-computed once, as a `tariff`, and records the integers.
+needed. Those of Poisson-sampled steps, and the tightest ones of pure DP steps under gdp and renyi,
+need exp, log or the normal quantile, whose last digits differ between machines:
+`Measure.needs_tariff` says so. A log holds such charges as integers, computed once as a `tariff`.
+Under renyi, pure DP steps can also be charged without a tariff, at min(a eps^2 / 2, eps).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -37,7 +40,7 @@ from accounting.conversions import (
     zcdp_budget,
     zcdp_to_epsilon,
 )
-from accounting.costs.costs import renyi_units
+from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
     Gaussian,
     Laplace,
@@ -50,6 +53,7 @@ from accounting.costs.pure import PURE, gdp_units_of_pure
 from accounting.costs.quadratic import GDP, ZCDP
 from accounting.costs.tariffs import MAX_LEVELS, grid_norms, rising
 from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.units import budget_units, from_units
 from accounting.exact.validation import (
     FloatArray,
@@ -80,14 +84,16 @@ class Measure:
         name: as users and records write it.
         unit: what a budget is a number of, in words.
         mechanisms: the kinds of step that `charge_units` can charge.
-        inexact: those whose charges are not the same on every machine: to be charged by tariffs.
+        inexact: those whose charges in a tariff are not the same on every machine.
         per_order: whether there is one budget, and one column of state, per Rényi order.
         power: of `unit`, in which budgets and costs are counted: 2 for mu, else 1.
         cost: units of a step, from a mechanism and norms (and orders).
-        inexact_cost: the same for those of `inexact`.
+        inexact_cost: the same for those of `inexact`, in a tariff.
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
+        parts: those of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend. They
+            share delta. Empty if a spend is not rounded up.
     """
 
     name: MeasureName
@@ -101,6 +107,7 @@ class Measure:
     implied: Callable[..., FloatArray | float]
     inexact: tuple[type[Mechanism], ...] = ()
     inexact_cost: Callable[..., IntArray] | None = None
+    parts: tuple[Fraction, ...] = ()
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether `charge_units` can charge such a step."""
@@ -178,7 +185,9 @@ class Measure:
         *,
         any_order: bool = False,
     ) -> float:
-        """Return the epsilon that amounts imply at delta: a budget, what was spent, or a bound.
+        """Return the epsilon that amounts imply at delta, if they are fixed beforehand: a budget.
+
+        For what a user has spent when a run ends, see `any_time_epsilon`.
 
         Args:
             amounts: in `unit`, >= 0, rounded up; shape (1,), or (k,) if there is one per order.
@@ -204,6 +213,57 @@ class Measure:
             pairs = zip(checked[0], told, strict=True)
             return max(float(self.implied([order], [one], delta)) for order, one in pairs)
         return float(self.implied(checked[0], told, delta))
+
+    def any_time_epsilon(
+        self,
+        spent: npt.ArrayLike,
+        budgets: Sequence[int],
+        delta: float,
+        orders: npt.ArrayLike | None = None,
+    ) -> FloatArray:
+        """Return epsilons that hold at every stopping time, from what users have spent so far.
+
+        With L the privacy loss of the outputs released up to a stopping time of these outputs, in
+        either direction, E[(1 - exp(epsilon - L))_+] is at most delta. `epsilon` promises this only
+        for amounts that are fixed beforehand. By measure (proofs in `THEOREMS.md`):
+
+        - one Rényi order: the running sum at delta, with nothing added;
+        - k Rényi orders: the running sums at delta / k;
+        - zcdp, gdp, approx-dp: the spend, rounded up to one of 12 fixed parts of the budget, at
+          delta / 12: eighths, and below the first of them 1/16, 1/32, 1/64 and 1/128;
+        - pure-dp: the running sum, which bounds the loss on every path.
+
+        The values may exceed the budget's `epsilon` at the same delta. The budget's epsilon holds
+        as well, and is a separate statement: the lesser of the two holds at 2 delta only.
+
+        Args:
+            spent: in `unit`, >= 0, rounded up; shape (n, k), a column per budget.
+            budgets: in units, one, or one per order; fixed before the first charge.
+            delta: strictly between 0 and 1.
+            orders: shape (k,), given if there is one budget per order; fixed like the budgets, or
+                one order alone, fixed before the user's first charge.
+
+        Returns:
+            Nats, shape (n,), rounded up; 0 where nothing was spent.
+
+        Raises:
+            InvalidInput: for other arguments, or a spend above the budget.
+        """
+        checked, count = self._checked(orders), len(budgets)
+        rows = nonnegative_array("spent", spent)
+        if rows.ndim != 2 or rows.shape[1] != count:
+            raise InvalidInput("spent", rows.shape, f"of shape (n, {count}), a column per budget")
+        if self.per_order:
+            return np.asarray(self.implied(*checked, rows, _share(delta, count)))
+        amounts = rows[:, 0]
+        if not self.parts:
+            return np.asarray(self.implied(amounts, delta))
+        ends = self.stated([math.ceil(int(budgets[0]) * part) for part in self.parts])
+        part = np.searchsorted(ends, amounts)
+        if part.size and int(part.max()) == len(ends):
+            raise InvalidInput("spent", float(amounts.max()), f"at most the budget, {ends[-1]}")
+        epsilons = np.asarray(self.implied(ends, _share(delta, len(ends))))
+        return np.where(amounts > 0.0, epsilons[part], 0.0)
 
     def budget_units(self, budget: Number) -> int:
         """Return a budget in whole units, rounded down; nothing is rounded before that.
@@ -240,19 +300,33 @@ def _pure_budget(epsilon: float, delta: float) -> float:
     return nonnegative_finite("epsilon", epsilon)
 
 
-def _pure_epsilon(spent: float, delta: float) -> float:
+def _pure_epsilon(spent: FloatArray, delta: float) -> FloatArray:
     """Return what was spent, which is an epsilon, and is one at every delta."""
     probability("delta", delta)
     return spent
 
 
+def _share(delta: float, count: int) -> float:
+    """Return delta / count, rounded down."""
+    share = float_toward(Fraction(probability("delta", delta)) / count, DOWN)
+    if share == 0.0:
+        raise InvalidInput("delta", delta, f"large enough to be divided by {count}")
+    return share
+
+
 _UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
+# Eighths, which are the ticks of an odometer, and halves of the first one: most users spend little.
+_PARTS: Final = (
+    *(Fraction(1, 2**power) for power in range(7, 3, -1)),
+    *(Fraction(eighths, 8) for eighths in range(1, 9)),
+)
 _ROWS: Final = (
     Measure(
         name="renyi",
         unit="nats per order",
         mechanisms=(*_UNSAMPLED, PoissonGaussian),
-        inexact=(PoissonGaussian,),
+        inexact=(PoissonGaussian, Laplace, PureDP),
+        inexact_cost=renyi_table_units,
         per_order=True,
         power=1,
         cost=renyi_units,
@@ -270,6 +344,7 @@ _ROWS: Final = (
         rule=ZcdpFilter.from_units,
         largest=zcdp_budget,
         implied=zcdp_to_epsilon,
+        parts=_PARTS,
     ),
     Measure(
         name="gdp",
@@ -283,6 +358,7 @@ _ROWS: Final = (
         rule=GdpFilter.from_units,
         largest=gdp_budget,
         implied=gdp_to_epsilon,
+        parts=_PARTS,
     ),
     Measure(
         name="approx-dp",
@@ -294,6 +370,7 @@ _ROWS: Final = (
         rule=ApproxDPFilter.from_units,
         largest=zcdp_budget,
         implied=zcdp_to_epsilon,
+        parts=_PARTS,
     ),
     Measure(
         name="pure-dp",
@@ -322,8 +399,9 @@ def charge_units(
       (Feldman and Zrnic Thm 4.9).
     - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
     - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
-    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a. For `PoissonGaussian`, at rates
-      below 1, `renyi_cost` in units, rounded up.
+    - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the
+      least of this and ceil(c / scale 2**44). For `PoissonGaussian`, at rates below 1, `renyi_cost`
+      in units, rounded up.
 
     All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
 
@@ -355,9 +433,10 @@ def tariff(
 
     Level l is charged as the norm l clip_norm / levels, rounded up to float64
     (`accounting.costs.tariffs`): `charge_units` of that norm, or of the level below if that is more
-    by a rounding of sampled steps. So it is 0 at level 0 and never falls. Besides what
-    `charge_units` takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every
-    measure that takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
+    by a rounding. So it is 0 at level 0 and never falls. "renyi" charges `Laplace` and `PureDP`
+    their exact divergence here, which is less than `charge_units`. Besides what `charge_units`
+    takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every measure that
+    takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
 
     Args:
         measure: a key of `MEASURES`.

@@ -11,7 +11,9 @@ zCDP, and costs of other mechanisms add to it in a filter that charges each part
 it begins. *Proof.* Columns t and t' that are b or more apart have no row in common: each row of C x
 moves with at most one participation, by C[r, t] x_t, known before the row is released. So row r is
 a Gaussian step of norm C[r, t] c_t, and the rows t to t + b - 1 together cost what is charged at t,
-before the first of them. Neighbouring datasets differ by adding or removing one user.
+before the first of them. Neighbouring datasets differ by adding or removing one user. Which other
+users are asked to take part must not depend on this user's participations or halts: no cohort of
+users who were not admitted lately (`THEOREMS.md`, condition A1).
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.

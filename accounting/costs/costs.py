@@ -6,16 +6,19 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
     mechanism         rho (zCDP)           mu squared (GDP)    Rényi divergence at order a
     Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
     PoissonGaussian   -                    -                   `accounting.costs.sampled_gaussian`
-    Laplace           (c / scale)^2 / 2    -                   a rho  (bound)
-    PureDP            eps^2 / 2            -                   a rho  (bound)
+    Laplace           eps^2 / 2            -                   `accounting.costs.pure`
+    PureDP            eps^2 / 2            -                   `accounting.costs.pure`
 
-Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace and PureDP: pure
-eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound. PoissonGaussian: computed
-with exp and log, so that another machine may find a cost that differs in its last digits; all
-other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
+Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace (eps = c / scale) and
+PureDP: pure eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound.
 
-Here costs are float64, in the unit of the measure, for whoever adds them up; what is charged is
-whole units (`accounting.measures.charge_units`).
+Rényi divergences of PoissonGaussian, Laplace and PureDP are computed with exp and log, so that
+another machine may find last digits that differ. A ledger must decide the same on every machine:
+`renyi_units` charges Laplace and PureDP min(a eps^2 / 2, eps) instead, which is rational and no
+less. All other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
+
+Costs here are float64, in the unit of the measure, for callers that add them up; a charge is a
+whole number of units (`accounting.measures.charge_units`).
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import (
+    Laplace,
     Mechanism,
     PoissonGaussian,
+    PureDP,
     gaussian_stddev,
     noise_scale,
     simplified,
 )
 from accounting.costs.order_units import units_at_orders
+from accounting.costs.pure import PURE, renyi_of_pure
 from accounting.costs.quadratic import ZCDP
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.products import product_up, square_ratio_up
@@ -76,7 +82,8 @@ def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
 def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
     """Return the Rényi divergence of each user at each order, in nats.
 
-    For `Laplace` and `PureDP` this is the bound a eps^2 / 2. For `PoissonGaussian` it is
+    For `Laplace` and `PureDP` it is the divergence of the worst pair of outputs
+    (`accounting.costs.pure.renyi_of_pure`). For `PoissonGaussian` it is
     `poisson_gaussian_divergence` in the direction "remove", the larger one, which is above the
     exact value by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`.
 
@@ -86,7 +93,8 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
         orders: shape (k,), > 1, at most 2**40.
 
     Returns:
-        Shape (n, k). Each entry is the smallest float64 >= order times `zcdp_cost`.
+        Shape (n, k). No entry is above the smallest float64 >= order times `zcdp_cost`, which is
+        what `Gaussian` costs.
 
     Raises:
         InvalidInput: for other norms, orders or mechanisms.
@@ -99,13 +107,17 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
     costs = np.empty((rho.size, alphas.size))
     for column, order in enumerate(alphas.tolist()):
         costs[:, column] = product_up(order, rho)
+    if isinstance(mechanism, Laplace | PureDP):
+        exact = renyi_of_pure(mechanism, norm_vector("norms", norms), alphas)
+        np.minimum(costs, exact, out=costs)
     return costs
 
 
 def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> IntArray:
     """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly.
 
-    For `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
+    For `Laplace` and `PureDP`, the least of this and ceil(eps 2**44), exactly. For
+    `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
 
     Args:
         mechanism: the step; says what the norms measure.
@@ -120,9 +132,21 @@ def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLik
     """
     mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):
-        return cost_units(renyi_cost(mechanism, norms, orders))
-    charges = ZCDP.units(mechanism, norms)
-    return units_at_orders(charges, renyi_orders("orders", orders))
+        return renyi_table_units(mechanism, norms, orders)
+    units = units_at_orders(ZCDP.units(mechanism, norms), renyi_orders("orders", orders))
+    if isinstance(mechanism, Laplace | PureDP):
+        np.minimum(units, PURE.units(mechanism, norms)[:, np.newaxis], out=units)
+    return units
+
+
+def renyi_table_units(
+    mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
+) -> IntArray:
+    """Return `renyi_cost` in units, rounded up, shape (n, k): for cost tables.
+
+    The last digits may differ between machines, so a log must hold the integers.
+    """
+    return cost_units(renyi_cost(mechanism, norms, orders))
 
 
 def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:

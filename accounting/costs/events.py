@@ -40,7 +40,10 @@ _INSTEAD: Final = {
     "NonPrivateDpEvent": "private",
     "DiscreteLaplaceDpEvent": "PureDP(), charged with norms of sensitivity x noise_parameter",
     "RandomizedResponseDpEvent": "PureDP(), charged with its epsilon as the norm",
-    "ZCDpEvent": "charged by ApproxZcdpFilter.admit with its rho and delta",
+    "ZCDpEvent": (
+        "charged by RenyiFilter.admit with xi + rho a at every order a, or, if xi is 0, by "
+        "ZcdpFilter.admit with rho"
+    ),
     "SingleEpochTreeAggregationDpEvent": (
         "charged as a ContinualCounter, or by banded_step for each column of the matrix"
     ),

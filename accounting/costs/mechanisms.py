@@ -18,6 +18,7 @@ from accounting.exact.validation import positive_finite, sampling_probability
 # Which way two neighbours differ: the user is removed from the data, or added.
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+SMALLEST_RATE: Final = 1e-290  # whose inverse is far from the largest float64
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PoissonGaussian:
     Attributes:
         noise_stddev: as for `Gaussian`.
         sampling_rate: the probability, in [0, 1], with which each user is in the sample,
-            independently of everything else.
+            independently of everything else. Between 0 and 1e-290 it is rounded up to 1e-290.
     """
 
     noise_stddev: float
@@ -60,6 +61,7 @@ class PoissonGaussian:
         noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
         object.__setattr__(self, "noise_stddev", noise)
         rate = sampling_probability("sampling_rate", self.sampling_rate)
+        rate = max(rate, SMALLEST_RATE) if rate > 0.0 else 0.0
         object.__setattr__(self, "sampling_rate", rate)
 
 

@@ -1,25 +1,35 @@
-"""The epsilon of a step: what it costs in pure DP, and what that comes to in Gaussian DP.
+"""The epsilon of a pure DP step, and what it costs in pure DP, Rényi DP and Gaussian DP.
 
-    mechanism   epsilon of a user with norm c
-    Laplace     c / scale, c an L1 norm
-    PureDP      c itself
+    mechanism   epsilon of a user with norm c    worst pair of outputs
+    Laplace     c / scale, c an L1 norm          Laplace noise around 0 and c (Dong-Roth-Su 2022,
+                                                 Lemma A.5: several coordinates are no worse)
+    PureDP      c itself                         randomised response (Kairouz-Oh-Viswanath 2015)
 
-In pure DP epsilons add up, whatever the steps depend on: given what was released before, every
-outcome of a step is at most e^eps times as likely with a user as without, and the other way round,
-so that whole histories are at most e^(sum of eps) times as likely. This holds on every path, so the
-running sum is a bound at every time. What a step charges is exact: a rational number, rounded up.
+**Pure DP.** Epsilons add up, whatever the steps depend on: given the earlier outputs, each outcome
+of a step is at most e^eps times as likely with a user as without, and the other way round. So whole
+histories are at most e^(sum of eps) times as likely. This holds on every path: the running sum is a
+bound at every time. A step's charge is exact: a rational number, rounded up.
 
-In Gaussian DP an epsilon-DP step is mu-GDP with
+**Rényi DP.** At order a the divergence of the worst pair, in either direction, is
+
+    PureDP      log((e^(a eps) + e^((1-a) eps)) / (1 + e^eps)) / (a - 1)
+    Laplace     log(a / (2a-1) e^((a-1) eps) + (a-1) / (2a-1) e^(-a eps)) / (a - 1)
+
+(Mironov 2017, Prop. 5 and 6). Both are at most a eps^2 / 2 and at most eps. The least of these two
+bounds is rational, and is what is charged where a ledger computes the charge itself. The closed
+forms need exp and log, whose last digits differ between machines. They serve cost tables, which
+travel as integers, reports, and the library.
+
+**Gaussian DP.** An eps-DP step is mu-GDP with
 
     mu = 2 Phi^-1(e^eps / (1 + e^eps)) = 2 sqrt(2) erfinv(tanh(eps / 2)),
 
 and for no smaller mu if nothing but epsilon is known (Liu, Sun, Kong and Jiang 2022, arXiv
-2210.09269). For let f be the trade-off of randomised response, which every eps-DP step is at least
-as hard as: two lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off
-G of mu-GDP is convex, and G(0) = 1, G(1) = 0, so that it lies below f everywhere if it does at the
-kink; and G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). The functions in it
-differ from machine to machine in the last digits: it may be charged by a tariff, which travels as
-integers, and in no other way.
+2210.09269). Let f be the trade-off of randomised response, which every eps-DP step is at least as
+hard as: two lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off
+G of mu-GDP is convex, with G(0) = 1 and G(1) = 0, so it lies below f everywhere if it does at the
+kink; and G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). This, too, is
+charged by cost tables alone.
 """
 
 from __future__ import annotations
@@ -44,6 +54,7 @@ _SMALLEST_NORM: Final = 2.0**-1000
 _LARGEST_EPSILON: Final = 600.0
 _SLACK: Final = 2.0**-44  # far above the relative error of erfinv, erfcinv, tanh and exp
 _SMALL: Final = 2.0**-500  # whose square does not vanish
+_SUM_ERROR: Final = 2.0**-48  # of a divergence, relative to epsilon
 
 
 @dataclass(frozen=True)
@@ -114,11 +125,37 @@ def gdp_units_of_pure(mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
         mechanism: `Laplace` or `PureDP`.
         norms: shape (n,), finite, >= 0.
     """
-    vector, scale = norm_vector("norms", norms), pure_scale(mechanism)
+    return cost_units(_mu_squared(_epsilons_up(mechanism, norm_vector("norms", norms))))
+
+
+def renyi_of_pure(mechanism: Mechanism, norms: FloatArray, orders: FloatArray) -> FloatArray:
+    """Return the Rényi divergence of the worst pair of outputs, rounded up; shape (n, k), nats.
+
+    In either direction, above the exact value by at most a relative 2**-47 of epsilon.
+
+    Args:
+        mechanism: `Laplace` or `PureDP`.
+        norms: shape (n,), finite, >= 0.
+        orders: shape (k,), > 1.
+    """
+    eps = _epsilons_up(mechanism, norms)[:, np.newaxis]
+    # Both divergences are eps + log1p(w expm1(-b eps)) / (a - 1), where nothing cancels but eps.
+    a_minus_1 = orders - 1.0
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if isinstance(mechanism, Laplace):
+            weight, rate = a_minus_1 / (2.0 * orders - 1.0), 2.0 * orders - 1.0
+        else:
+            weight, rate = 1.0 / (1.0 + np.exp(eps)), 2.0 * a_minus_1
+        gain = np.log1p(weight * np.expm1(-rate * eps)) / a_minus_1
+        divergences = eps + gain + _SUM_ERROR * eps
+    return np.where(eps < np.inf, np.minimum(divergences, eps), np.inf)
+
+
+def _epsilons_up(mechanism: Mechanism, norms: FloatArray) -> FloatArray:
+    """Return the epsilon of each norm, rounded up."""
     with np.errstate(over="ignore", under="ignore"):
-        quotients = vector / scale
-    epsilons = np.where(vector > 0.0, np.nextafter(quotients, np.inf), 0.0)
-    return cost_units(_mu_squared(epsilons))
+        quotients = norms / pure_scale(mechanism)
+    return np.where(norms > 0.0, np.nextafter(quotients, np.inf), 0.0)
 
 
 def _mu_squared(epsilons: FloatArray) -> FloatArray:

@@ -1,8 +1,10 @@
 """Continual counting: a running count, released after every step, at one price.
 
-How many users are still active is a query like any other. Each user leaves once, so the running
-count of those who left changes by one at every step after that, and yet the whole stream costs
-about the logarithm of its length (Feldman and Zrnic, sec. 5, refer to this technique).
+How many users a filter has *exhausted* is a query like any other. A user is exhausted once, and for
+good, so each user adds 1 to the running count in one step, and the whole stream costs about the
+logarithm of its length (Feldman and Zrnic, sec. 5, refer to this technique). This does not count
+*halted* or *active* users: a halted user may be admitted again to a cheaper step, so the count of
+one user may change in many steps. Each of these changes would have to be charged.
 """
 
 from __future__ import annotations

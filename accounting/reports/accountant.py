@@ -1,26 +1,30 @@
-"""What a user has lost, from the realised history: PLD, Rényi and saddle point over one histogram.
+"""What the steps of one user lose, from a histogram: PLD, Rényi and saddle point.
 
-These are reports. They hold for the history as it was realised, for one user: output-specific
-(epsilon, delta)-DP at the set of outcomes that led there (Yu et al., Def. 4). They go to that
-user, or out through a differentially private release. They are not filters and must never admit a
-step: where later steps depend on earlier outcomes, only the filters and odometers of
-`accounting.rules` are valid.
+A report bounds the loss of a *fixed* schedule of these steps: (epsilon, delta)-DP for a user whose
+norms, rates and number of steps were chosen before anything was released. Yu et al. (Def. 4) call
+this output-specific for a schedule that outputs have led to. It is no guarantee then: nothing adds
+up delta over the other schedules that might have come out, and at a stop that outputs decide the
+real delta may be many times the reported one. The guarantees are the budget of a filter and, at any
+time, `accounting.Measure.any_time_epsilon`. A report never admits a step.
 
-A norm must be a bound that the mechanism enforced in that step, by clipping this user to it (Yu et
-al., Alg. 3), or the norm itself. A report on norms that were measured now and then and not
-enforced is an estimate and must be called one.
+A report is for the user alone, or goes out through a differentially private release. A norm must be
+a bound that the mechanism enforced in that step, by clipping this user to it (Yu et al., Alg. 3),
+or the norm itself. A report on norms that were measured now and then and not enforced is an
+estimate and must be called one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from fractions import Fraction
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism
 from accounting.exact.errors import InvalidInput
+from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -30,7 +34,8 @@ from accounting.exact.validation import (
 )
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
-from accounting.reports.histories import level_counts
+from accounting.reports.histories import drawn, level_counts, step_of
+from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.report import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint.report import SaddlePointReport
@@ -38,6 +43,7 @@ from accounting.reports.tightest import TightestReport, gaussian_ratios
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
+_LARGEST_EPSILON: Final = 1e200  # a larger one counts as this for upper bounds of delta
 
 
 class Report(Protocol):
@@ -135,17 +141,20 @@ class ReportAccountant:
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
     tables are computed at its first use and kept:
 
-    - "tightest": the default, and the least of the upper bounds of the other methods, but for some
-      thousandths, and the greatest of their lower ones; exact but for rounding for histories of
+    - "tightest": the default. Bounds from all methods together: the upper one is at most 5 % above
+      the least of theirs, and mostly some thousandths; exact but for rounding for histories of
       Gaussian steps alone. Its delta does not rise with epsilon, nor its epsilon with delta,
       wherever intervals are narrow.
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound alone, loose by the conversion; the fastest.
-    - "saddlepoint": certified bounds around an accurate estimate, at a cost that does not depend
-      on the number of steps.
+    - "saddlepoint": certified bounds, at a cost that does not depend on the number of steps. Its
+      estimate is close for many steps. It may be anywhere in the interval where a few draws decide
+      (sampling rates of one in millions, or a handful of steps).
 
-    The bounds of every method hold for the histogram given; rounding norms up to the grid makes
-    them upper bounds for the norms themselves, and lower bounds of nothing but the rounded history.
+    With any method, a user loses no more than with the probability of being drawn at all
+    (`accounting.reports.histories.drawn`). The bounds hold for the histogram given. Rounding norms
+    up to the grid makes them upper bounds for the norms themselves, and lower bounds of nothing but
+    the rounded history.
     """
 
     def __init__(
@@ -172,6 +181,13 @@ class ReportAccountant:
         self._mechanisms = [
             one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
         ]
+        pairs = zip(self._mechanisms, self._norms.tolist(), strict=True)
+        steps = [step_of(*pair) for pair in pairs]
+        self._rates = np.array([s.sampling_rate if s.kind == "sampled" else 0.0 for s in steps])
+        large = np.array([step.size > LARGEST_RATIO for step in steps])
+        # The sampled levels, and those of them of which loss distributions know no upper bound.
+        groups = (self._rates > 0.0) & large, self._rates > 0.0
+        self._sampled = [group for group in groups if group.any()]
         self._orders = None if orders is None else renyi_orders("orders", orders)
         self._reports: dict[Method, Report] = {}
 
@@ -185,7 +201,11 @@ class ReportAccountant:
         a user without steps. Raises `InvalidInput` for other arguments.
         """
         level = probability("delta", delta)
-        return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
+
+        def found(report: Report, rows: IntArray) -> Bounds:
+            return self._epsilon_if_never_drawn(report, rows, level, report.epsilon(rows, level))
+
+        return self._report(counts, method, found)
 
     def delta(
         self, counts: npt.ArrayLike, epsilon: float, method: Method = "tightest"
@@ -195,8 +215,14 @@ class ReportAccountant:
         `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which is what a
         method returns where it can say nothing.
         """
-        level = nonnegative_finite("epsilon", epsilon)
-        return self._report(counts, method, lambda report, rows: report.delta(rows, level))
+        asked = nonnegative_finite("epsilon", epsilon)
+        level = min(asked, _LARGEST_EPSILON)
+
+        def found(report: Report, rows: IntArray) -> Bounds:
+            bounds = self._delta_if_never_drawn(report, rows, level, report.delta(rows, level))
+            return bounds if level == asked else bounds._replace(lower=np.zeros(len(rows)))
+
+        return self._report(counts, method, found)
 
     def divergences(self, counts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return the orders, shape (k,), and each user's Rényi divergence at them, (n, k).
@@ -208,6 +234,43 @@ class ReportAccountant:
         checked = level_counts(counts, self._norms.size)
         found = report.divergences(np.atleast_2d(checked))
         return report.orders, found if checked.ndim == 2 else found[0]
+
+    def _epsilon_if_never_drawn(
+        self, report: Report, rows: IntArray, delta: float, bounds: Bounds
+    ) -> Bounds:
+        """Return bounds that are also at most the epsilon of the steps without sampling.
+
+        It counts at the delta that is left by the probability of being drawn (`drawn`).
+        """
+        upper = bounds.upper.copy()
+        for group in self._sampled:
+            chances = drawn(self._rates[group], rows[:, group])
+            rest = np.where(group, 0, rows)
+            usable = (chances > 0.0) & (chances < delta) & (upper > 0.0)
+            upper[usable & ~rest.any(axis=1)] = 0.0
+            # Rounded up by 1 % at most, so that many users share one delta that is left.
+            coarse = np.exp2(np.ceil(np.log2(np.where(usable, chances, 1.0)) * 64.0 + 1e-9) / 64.0)
+            for chance in np.unique(coarse[usable & rest.any(axis=1)]).tolist():
+                left = (Fraction(delta) - Fraction(chance)) / (1 - Fraction(chance))
+                some, at = np.flatnonzero(usable & (coarse == chance)), float_toward(left, DOWN)
+                if at > 0.0:
+                    found = report.epsilon(rest[some], at).upper
+                    upper[some] = np.minimum(upper[some], found)
+        return _at_most(bounds, upper)
+
+    def _delta_if_never_drawn(
+        self, report: Report, rows: IntArray, epsilon: float, bounds: Bounds
+    ) -> Bounds:
+        """Return bounds that are also at most the delta by the probability of being drawn."""
+        upper = bounds.upper.copy()
+        for group in self._sampled:
+            chances = drawn(self._rates[group], rows[:, group])
+            some = np.flatnonzero((chances > 0.0) & (chances < upper))
+            if some.size:
+                rest = report.delta(np.where(group, 0, rows[some]), epsilon).upper
+                found = (chances[some] + rest) * (1.0 + 2.0**-50)
+                upper[some] = np.minimum(upper[some], found)
+        return _at_most(bounds, upper)
 
     def _report(
         self, counts: npt.ArrayLike, method: Method, ask: Callable[[Report, IntArray], Bounds]
@@ -243,6 +306,11 @@ class ReportAccountant:
         if method == "pld":
             return PldReport(mechanisms, norms)
         return SaddlePointReport(mechanisms, norms)
+
+
+def _at_most(bounds: Bounds, upper: FloatArray) -> Bounds:
+    lower = np.minimum(bounds.lower, upper)
+    return Bounds(lower, np.clip(bounds.estimate, lower, upper), upper)
 
 
 def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.costs import gdp_cost
-from accounting.costs.mechanisms import Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import SMALLEST_RATE, Gaussian, PoissonGaussian
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP
@@ -26,6 +26,7 @@ from accounting.exact.validation import (
 from accounting.reports.accountant import ReportAccountant
 from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
+from accounting.reports.histories import drawn
 from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.report import PldReport
 from accounting.reports.saddlepoint.report import SaddlePointReport
@@ -90,6 +91,8 @@ def noise_for_epsilon(
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
     count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
     rate = real_number("sampling_rate", sampling_rate, UP)
+    if 0.0 < rate < SMALLEST_RATE:
+        rate = SMALLEST_RATE
     if not 1 <= count <= _MAX_STEPS:
         raise InvalidInput("steps", steps, "from 1 to 10**9")
     if not 0.0 < rate <= 1.0:
@@ -136,14 +139,17 @@ class _SampledSteps:
 
     def __init__(self, mechanism: PoissonGaussian, norm: float, counts: IntArray) -> None:
         self._mechanism, self._norms, self._counts = mechanism, np.array([norm]), counts
+        self._drawn = float(drawn(np.array([mechanism.sampling_rate]), counts)[0])
 
     def epsilon_is_within(self, epsilon: float, delta: float) -> bool:
         """Return whether an upper bound of epsilon at `delta` is at most `epsilon`."""
-        return self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
+        within = self._drawn <= delta
+        return within or self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
 
     def delta_is_within(self, delta: float, epsilon: float) -> bool:
         """Return whether an upper bound of delta at `epsilon` is at most `delta`."""
-        return self._within(delta, lambda report: report.delta(self._counts, epsilon))
+        within = self._drawn <= delta
+        return within or self._within(delta, lambda report: report.delta(self._counts, epsilon))
 
     def _within(self, most: float, ask: Callable[[SaddlePointReport | PldReport], Bounds]) -> bool:
         lower, _, upper = ask(SaddlePointReport(self._mechanism, self._norms))

@@ -45,6 +45,23 @@ def step_of(mechanism: Mechanism, norm: float) -> Step:
             return Step("pure", norm)
 
 
+def drawn(rates: FloatArray, counts: IntArray) -> FloatArray:
+    """Return the probability of being in at least one sample, rounded up; shape (n,).
+
+    A user who is in no sample loses nothing. With p this probability for some of the steps, the
+    outputs with the user are a mixture: with probability 1 - p they are those of the other steps.
+    Hockey-stick divergences are convex and at most 1, so in both directions
+
+        delta(epsilon) <= p + (1 - p) delta_rest(epsilon).
+
+    Args:
+        rates: sampling rate of each level, shape (levels,), in [0, 1).
+        counts: steps at each level, shape (n, levels).
+    """
+    hazard = (counts * -np.log1p(-rates)).sum(axis=1) * (1.0 + (rates.size + 8.0) * 2.0**-52)
+    return np.asarray(-np.expm1(-hazard) * (1.0 + 2.0**-50))
+
+
 def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
     """Return the mechanism of each level: the one that is given, or one for each."""
     each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * levels

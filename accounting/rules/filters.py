@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
-from accounting.costs.mechanisms import Mechanism, PoissonGaussian
+from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.pure import PURE, PureCost
 from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
@@ -54,6 +54,7 @@ from accounting.rules.admission import PaysFromRest, Positions
 from accounting.rules.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
+_NEARLY = 1.0 - 2.0**-48  # of the largest norm that is paid for, which is itself rounded down
 
 
 class _OneBudgetFilter(BudgetFilter):
@@ -187,6 +188,10 @@ class RenyiFilter(BudgetFilter):
         left, all_left = self._left(spent), self._all_left(spent)
         if isinstance(mechanism, PoissonGaussian):
             granted, tightest = self._largest_within(mechanism, norms, left)
+        elif isinstance(mechanism, Laplace):
+            payable_norms = self._laplace_norms_within(mechanism, left)
+            tightest = payable_norms.argmin(axis=1)
+            granted = payable_norms[rows, tightest]
         else:
             payable = units_within_orders(left, np.array(self.orders))
             tightest = payable.argmin(axis=1)
@@ -202,13 +207,27 @@ class RenyiFilter(BudgetFilter):
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
-        payable = units_within_orders(self._left(spent), np.array(self.orders))
-        rows, tightest = np.arange(granted.size), payable.argmin(axis=1)
-        cost = ZCDP.units(mechanism, granted)
-        ended = np.flatnonzero(self._is_the_end(payable[rows, tightest], cost))
+        left, rows = self._left(spent), np.arange(granted.size)
+        if isinstance(mechanism, Laplace):
+            payable_norms = self._laplace_norms_within(mechanism, left)
+            tightest = payable_norms.argmin(axis=1)
+            ends = granted >= payable_norms[rows, tightest] * _NEARLY
+        else:
+            payable = units_within_orders(left, np.array(self.orders))
+            tightest = payable.argmin(axis=1)
+            ends = self._is_the_end(payable[rows, tightest], ZCDP.units(mechanism, granted))
+        ended = np.flatnonzero(ends)
         at = ended, tightest[ended]
         charged[at] = self._all_left(spent)[at]
         return charged
+
+    def _laplace_norms_within(self, mechanism: Laplace, left: IntArray) -> FloatArray:
+        """Return the norms that cost at most `left` at each order, (n, k), and little less.
+
+        A norm costs the least of two bounds, so it may fit by either.
+        """
+        by_order = ZCDP.norms_within(mechanism, units_within_orders(left, np.array(self.orders)))
+        return np.maximum(by_order, PURE.norms_within(mechanism, left))
 
     def _largest_within(
         self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray

@@ -1,8 +1,11 @@
-"""Individual odometers: a bound on what each user has spent, valid at data-dependent times.
+"""Individual odometers: a bound on what each user has spent, which rises by ticks.
 
-The running sum of adaptively chosen costs is not by itself a guarantee at a time that depends on
-the outputs. An odometer climbs rungs of a fixed increment D instead: each rung is a privacy filter
-with budget D, and the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5, Prop. 4.10).
+An odometer climbs rungs of a fixed increment D: each rung is a privacy filter with budget D, and
+the bound is the number of rungs times D (Feldman and Zrnic, Alg. 5, Prop. 4.10). For a rung that is
+fixed beforehand, the bound can be converted with the whole delta. At a time that outputs decide,
+only its any-time epsilon holds (`accounting.Measure.any_time_epsilon`). At a single Rényi order
+that needs no rungs: there the exact running sum holds.
+
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
 Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
 `accounting.rules.lecuyer`.

@@ -14,6 +14,9 @@ would have been, a constant of the comparison. Feldman and Zrnic, Thm 4.3 bounds
 order a between what follows in the two worlds by B_a, which implies (epsilon, delta) for it, given
 any outputs until t. The mean over these outputs, of one law in both worlds, keeps (epsilon, delta).
 
+The running sum at this order, converted with the whole delta, also holds at every stopping time
+(`PROOFS.md`, epsilons at any time), as long as charges do not follow the user's own sampling coins.
+
 "Whichever order still holds" is another rule, and not proven for costs that are chosen adaptively.
 Here the order never changes. One number is kept of what a user has spent, instead of one per
 order, and more steps are admitted than if all orders had to hold. Neighbouring datasets differ by

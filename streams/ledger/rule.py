@@ -214,7 +214,7 @@ class Rule:
         Raises:
             InvalidInput: it is none.
         """
-        units = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
+        units: Numbers = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
         numbers = (levels + 1) * self._budget.size
         if len(units) != numbers:
             raise InvalidInput("units", len(units), f"{numbers}, {levels + 1} levels of each order")

@@ -34,7 +34,10 @@ def _cost(
     units = min(math.ceil(exact_cost(measure, mechanism, scale, norm)), LARGEST_COST)
     if measure != "renyi":
         return (units,)
-    return tuple(min(math.ceil(Fraction(order) * units), LARGEST_COST) for order in orders)
+    most = LARGEST_COST
+    if mechanism != "gaussian":  # a pure DP step costs its epsilon at most, at every order
+        most = _cost("pure-dp", (), mechanism, scale, norm)[0]
+    return tuple(min(math.ceil(Fraction(order) * units), most) for order in orders)
 
 
 @dataclass

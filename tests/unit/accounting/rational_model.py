@@ -31,6 +31,11 @@ def renyi_units(norm: float, scale: float, order: float) -> int:
     return min(math.ceil(Fraction(order) * zcdp_units(norm, scale)), CAP)
 
 
+def pure_renyi_units(norm: float, scale: float, order: float) -> int:
+    """Units of a Laplace step: the least of two bounds."""
+    return min(renyi_units(norm, scale, order), units(Fraction(norm) / Fraction(scale)))
+
+
 def fits(spent: list[int], costs: list[Fraction], budgets: list[Fraction]) -> bool:
     """Whether a step fits at every order: `spent` in units, costs and budgets exact."""
     return all(

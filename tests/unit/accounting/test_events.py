@@ -6,9 +6,19 @@ from fractions import Fraction
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 
-from accounting import Gaussian, InvalidInput, Laplace, PoissonGaussian, PureDP, mechanism_from
+from accounting import (
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    PoissonGaussian,
+    PureDP,
+    RenyiFilter,
+    mechanism_from,
+    renyi_to_epsilon,
+)
 from accounting.exact.rounding import float_toward
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(1.1)
@@ -49,7 +59,7 @@ def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
         (dp_accounting.PoissonSampledDpEvent(0.5, dp_accounting.LaplaceDpEvent(1.0)), "amplified"),
         (dp_accounting.NoOpDpEvent(), "looks at no data"),
         (dp_accounting.NonPrivateDpEvent(), "private"),
-        (dp_accounting.ZCDpEvent(0.5), "ApproxZcdpFilter"),
+        (dp_accounting.ZCDpEvent(0.5, 0.1), "RenyiFilter.admit with xi [+] rho a"),
         (dp_accounting.RandomizedResponseDpEvent(0.5, 2), "PureDP"),
         (dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 8), "banded_step"),
         (dp_accounting.UnsupportedDpEvent(), "GaussianDpEvent"),
@@ -63,3 +73,16 @@ def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
 def test_what_cannot_be_charged_is_refused_with_what_to_do(event: Any, instead: str) -> None:
     with pytest.raises(InvalidInput, match=instead):
         mechanism_from(event)
+
+
+def test_a_zcdp_event_costs_xi_and_rho_times_the_order() -> None:
+    """It has no delta: what is advised in its place leaves none of it out."""
+    orders, event = [1.5, 2.0, 8.0], dp_accounting.ZCDpEvent(0.25, 0.5)
+    peer = dp_accounting.rdp.RdpAccountant(orders).compose(event)
+    advised = np.array([[event.xi + event.rho * order for order in orders]])
+    rule = RenyiFilter(orders, advised[0])
+    state, admitted = rule.admit(rule.initial_state(1), advised)
+    assert admitted.all()
+    assert rule.exhausted(state).all()
+    epsilon = peer.get_epsilon(1e-5)
+    assert renyi_to_epsilon(orders, advised[0], 1e-5) == pytest.approx(epsilon, rel=1e-9)

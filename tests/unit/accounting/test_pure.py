@@ -1,4 +1,4 @@
-"""Pure DP: epsilons add up; and what an epsilon is in Gaussian DP."""
+"""Pure DP: epsilons add up; and what an epsilon is in Rényi DP and in Gaussian DP."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from accounting import (
     InvalidInput,
     Laplace,
     LocalFilter,
+    OwnOrderFilter,
     PoissonGaussian,
     PureDP,
     PureDPFilter,
+    RenyiFilter,
     charge_units,
+    cost_units,
     gdp_to_delta,
+    ladder_for,
+    norms_of,
     pure_to_gdp,
+    renyi_cost,
     tariff,
 )
 from tests.unit.accounting import rational_model as model
@@ -160,3 +166,118 @@ def test_a_device_runs_the_filter_too() -> None:
     assert not device.admit(PureDP(), 0.5)
     assert device.grant(Laplace(2.0), 4.0) == pytest.approx(0.5, rel=1e-12)
     assert device.exhausted
+
+
+# --- Rényi divergences ---
+
+DIVERGENCE_ORDERS = [1.0 + 2.0**-30, 1.01, 1.5, 2.0, 8.0, 64.0, 1000.0, 2.0**30]
+
+
+def exact_divergence(mechanism: Laplace | PureDP, eps: float, order: float) -> mpmath.mpf:
+    """Of the worst pair of outputs: randomised response, or Laplace noise around two places."""
+    with mpmath.workdps(80):
+        e, a = mpmath.mpf(eps), mpmath.mpf(order)
+        # The factor e^((a-1) eps) stands in front, so that no power is beyond all numbers.
+        if isinstance(mechanism, Laplace):
+            rest = a / (2 * a - 1) + (a - 1) / (2 * a - 1) * mpmath.exp((1 - 2 * a) * e)
+        else:
+            rest = (1 + mpmath.exp((1 - 2 * a) * e)) / (1 + mpmath.exp(-e))
+        return e + mpmath.log(rest) / (a - 1)
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(1.0), PureDP()], ids=repr)
+@pytest.mark.parametrize("eps", [1e-9, 1e-4, 0.01, 0.5, 1.0, 2.0, 30.0, 800.0])
+def test_divergences_of_pure_steps_are_the_exact_ones_rounded_up(mechanism, eps) -> None:
+    found = renyi_cost(mechanism, [eps], DIVERGENCE_ORDERS)[0]
+    for order, cost in zip(DIVERGENCE_ORDERS, found.tolist(), strict=True):
+        exact = exact_divergence(mechanism, eps, order)
+        assert exact <= cost <= exact + mpmath.mpf(2) ** -46 * eps
+
+
+@pytest.mark.parametrize("order", [1.3, 2.0, 7.5])
+@pytest.mark.parametrize("eps", [0.3, 1.0, 2.0])
+def test_divergences_of_pure_steps_are_those_of_their_definitions(order, eps) -> None:
+    total = 1.0 + math.exp(eps)
+    response = [math.exp(eps) / total, 1.0 / total], [1.0 / total, math.exp(eps) / total]
+    summed = sum(p**order * q ** (1.0 - order) for p, q in zip(*response, strict=True))
+    assert math.log(summed) / (order - 1.0) == pytest.approx(
+        renyi_cost(PureDP(), [eps], [order])[0, 0], rel=1e-12
+    )
+
+    def density(x: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.exp(-order * abs(x) - (1.0 - order) * abs(x - eps)) / 2
+
+    summed = mpmath.quad(density, [-mpmath.inf, 0, eps, mpmath.inf])
+    assert float(mpmath.log(summed)) / (order - 1.0) == pytest.approx(
+        renyi_cost(Laplace(1.0), [eps], [order])[0, 0], rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(0.3), PureDP()], ids=repr)
+def test_what_a_ledger_charges_pure_steps_is_no_less_than_their_divergence(mechanism) -> None:
+    norms = np.concatenate([[0.0, 5e-324, 1e-200], np.geomspace(1e-12, 1e4, 200), [1e300]])
+    charged = charge_units("renyi", mechanism, norms, DIVERGENCE_ORDERS)
+    in_tables = tariff("renyi", mechanism, 2.0, 255, DIVERGENCE_ORDERS)
+    on_levels = charge_units(
+        "renyi", mechanism, norms_of(np.arange(256), 2.0, 255), DIVERGENCE_ORDERS
+    )
+    # But for the rounding of float64, which the charge in whole units does not have.
+    least = cost_units(renyi_cost(mechanism, norms, DIVERGENCE_ORDERS)) * (1 - 2.0**-50) - 1
+    assert (charged >= least).all()
+    assert (in_tables <= on_levels + 1).all()
+    assert (in_tables < on_levels)[200:, 3:-1].all()
+
+
+def test_large_orders_charge_a_pure_step_no_more_than_its_epsilon() -> None:
+    assert charge_units("renyi", PureDP(), [2.0], [100.0])[0, 0] == 2 * 2**44
+    assert renyi_cost(PureDP(), [2.0], [100.0])[0, 0] == pytest.approx(1.99872, abs=1e-5)
+    rule = OwnOrderFilter(*ladder_for(8.0, 1e-5))
+    most = {}
+    for mechanism in (Laplace(1.0), PureDP()):
+        for eps in (0.5, 1.0, 2.0):
+            table = cost_units(renyi_cost(mechanism, [eps], rule.orders))[0]
+            charge = charge_units("renyi", mechanism, [eps], rule.orders)[0]
+            most[type(mechanism).__name__, eps] = [
+                max(budget // cost for budget, cost in zip(rule.budget_units, costs, strict=True))
+                for costs in (charge.tolist(), table.tolist())
+            ]
+    # How often a user is admitted, by explicit charges and by a cost table.
+    assert most == {
+        ("Laplace", 0.5): [9, 15],
+        ("Laplace", 1.0): [4, 5],
+        ("Laplace", 2.0): [2, 2],
+        ("PureDP", 0.5): [9, 13],
+        ("PureDP", 1.0): [4, 5],
+        ("PureDP", 2.0): [2, 2],
+    }
+
+
+@given(
+    norms=st.lists(model.usual_norm, min_size=1, max_size=6),
+    scale=model.usual_scale,
+    orders=st.lists(model.order, min_size=1, max_size=4, unique=True),
+    data=st.data(),
+)
+def test_a_granted_laplace_norm_fits_every_renyi_order_and_is_the_largest(
+    norms: list[float], scale: float, orders: list[float], data: st.DataObject
+) -> None:
+    budgets = data.draw(st.lists(st.integers(1, 2**50), min_size=len(orders), max_size=len(orders)))
+    spent = [data.draw(st.integers(0, budget)) for budget in budgets]
+    rule = RenyiFilter.from_units(orders, budgets)
+    state, step = np.array([spent] * len(norms)), Laplace(scale)
+    new_state, granted, charged = rule.grant_units(state, step, norms)
+    assert (rule.charge_granted(state, step, norms, granted) == charged)[granted > 0].all()
+    left = [budget - s for budget, s in zip(budgets, spent, strict=True)]
+
+    def fits(norm: float) -> bool:
+        costs = [model.pure_renyi_units(norm, scale, a) for a in orders]
+        return all(cost <= units for cost, units in zip(costs, left, strict=True))
+
+    for i, norm in enumerate(norms):
+        if fits(norm):
+            assert granted[i] == norm
+        else:
+            assert fits(float(granted[i]))
+            assert min(left) == 0 or not fits(float(granted[i]) * (1 + 2.0**-40) + 5e-324)
+            assert min(left) == 0 or rule.exhausted(new_state[i : i + 1])[0]
+    np.testing.assert_array_equal(new_state, state + charged)

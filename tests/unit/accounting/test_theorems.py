@@ -33,6 +33,17 @@ def test_every_row_names_a_function_and_a_test_that_exist(row: list[str]) -> Non
         assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
 
 
+NAMED = (TABLE, TABLE.with_name("PROOFS.md"), TABLE.parents[1] / "docs" / "guarantees.md")
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for file, function in re.findall(r"`([\w./]+\.py)::(\w+)`", text):
+        found = TESTS / file if (TESTS / file).exists() else TABLE.parents[1] / file
+        assert f"def {function}(" in found.read_text(encoding="utf-8"), function
+
+
 def test_every_name_that_is_exported_exists() -> None:
     assert sorted(accounting.__all__) == sorted(set(accounting.__all__))
     for name in accounting.__all__:

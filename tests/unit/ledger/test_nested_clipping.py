@@ -5,7 +5,7 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -239,6 +239,15 @@ class Reference:
         return {u: s[self.bound.get(u, 0)] if is_one else s for u, s in self.spent.items()}
 
 
+ZCDP = {**MEASURES[0], **CLIPS, "budget": [Fraction(33, UNIT)], "odometer_step": [11]}
+RENYI = {
+    **MEASURES[3],
+    "budget": [Fraction(237, UNIT), Fraction(8192), Fraction(1491, UNIT)],
+    "odometer_step": [79, 48038396025285290, 497],
+}
+"""With the last tick the bound at order 4 rises by 2 units, and its float64 not at all."""
+
+
 def largest_square(references: list[Reference], user: int) -> Fraction:
     """Of norm over scale, that all budgets can pay for."""
     return min(min(r.payable(user)) / r.base(1.0, 1.0) for r in references)
@@ -249,6 +258,7 @@ def largest_square(references: list[Reference], user: int) -> Fraction:
     CHAINS,
     st.lists(st.tuples(st.lists(NORM, min_size=4, max_size=4), st.sampled_from([0.7, 4.0, 300.0]))),
 )
+@example((ZCDP, ZCDP, RENYI), [([0.0, 0.0, 0.0, norm], 0.7) for norm in (8.6e-50, 9.5e-7, 1.0)])
 def test_what_is_granted_is_the_largest_that_fits_and_no_budget_is_ever_exceeded(policies, steps):
     log, references = chain(*policies), [Reference(policy) for policy in policies]
     for step, (norms, scale) in enumerate(steps):

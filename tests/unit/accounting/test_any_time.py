@@ -1,0 +1,111 @@
+"""An any-time epsilon holds whenever a run ends, and that of a fixed spend does not."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from accounting import MEASURES, InvalidInput, Measure, gdp_to_epsilon, renyi_to_epsilon
+from tests.unit.accounting.stopping import reached_delta
+
+DELTA = 1e-5
+ORDERS = [3.0, 5.0, 9.0, 17.0]
+CASES = [
+    ("gdp", None),
+    ("zcdp", None),
+    ("approx-dp", None),
+    ("renyi", [9.0]),
+    ("renyi", ORDERS),
+]
+
+
+def amounts(row: Measure, mu_squared: float, orders: list[float] | None) -> list[float]:
+    """What Gaussian steps of this mu squared cost in the unit of the measure."""
+    if orders:
+        return [order * mu_squared / 2.0 for order in orders]
+    return [math.sqrt(mu_squared) if row.name == "gdp" else mu_squared / 2.0]
+
+
+@pytest.mark.parametrize("steps", [1, 8, 64])
+@pytest.mark.parametrize("mu_squared", [0.06, 1.0, 4.0])
+@pytest.mark.parametrize(("name", "orders"), CASES)
+def test_no_stopping_rule_exceeds_delta(name, orders, mu_squared, steps) -> None:
+    row = MEASURES[name]
+    # One unit of float64 above what is spent, so that rounding up has room.
+    most = [amount * (1 + 1e-12) for amount in amounts(row, mu_squared, orders)]
+    budgets = [row.budget_units(amount) for amount in most]
+    spent = [amounts(row, mu_squared * at / steps, orders) for at in range(1, steps + 1)]
+    shown = row.any_time_epsilon(spent, budgets, DELTA, orders)
+    assert (np.diff(shown) >= 0.0).all()
+    assert reached_delta(shown.tolist(), mu_squared) <= DELTA
+
+
+@pytest.mark.parametrize(
+    ("name", "orders", "steps", "factor"),
+    [("gdp", None, 8, 4.0), ("gdp", None, 64, 9.0), ("zcdp", None, 64, 2.0)],
+)
+def test_the_epsilon_of_a_fixed_spend_does_not_hold_at_any_time(
+    name, orders, steps, factor
+) -> None:
+    """The same search finds stopping rules that exceed delta several times."""
+    row = MEASURES[name]
+    shown = [row.epsilon(amounts(row, at / steps, orders), DELTA) for at in range(1, steps + 1)]
+    assert reached_delta(shown, 1.0) > factor * DELTA
+
+
+def test_one_step_reaches_the_delta_of_gaussian_dp() -> None:
+    assert reached_delta([gdp_to_epsilon(1.0, DELTA)], 1.0) == pytest.approx(DELTA, rel=1e-4)
+
+
+def test_at_one_order_the_running_sum_is_converted_with_the_whole_delta() -> None:
+    row = MEASURES["renyi"]
+    spent = np.array([[0.0], [0.1], [0.5]])
+    found = row.any_time_epsilon(spent, [2**44], DELTA, [9.0])
+    assert (found == renyi_to_epsilon([9.0], spent, DELTA)).all()
+
+
+def test_pure_dp_needs_no_correction() -> None:
+    row = MEASURES["pure-dp"]
+    assert row.any_time_epsilon([[0.0], [0.3]], [2**44], DELTA).tolist() == [0.0, 0.3]
+
+
+@pytest.mark.parametrize("name", ["gdp", "zcdp", "approx-dp"])
+def test_a_spend_is_rounded_up_to_fixed_parts_of_the_budget(name) -> None:
+    row, budget = MEASURES[name], 2**44
+    assert (len(row.parts), row.parts[0], row.parts[-1]) == (12, Fraction(1, 128), 1)
+    assert set(row.parts) >= {Fraction(eighths, 8) for eighths in range(1, 9)}  # odometer ticks
+    ends = np.array([int(part * budget) for part in row.parts])
+    below = np.concatenate([[1], ends[:-1] + 1])
+    found, first, nothing = (
+        row.any_time_epsilon(row.stated(units)[:, np.newaxis], [budget], DELTA)
+        for units in (ends, below, np.zeros(1, dtype=np.int64))
+    )
+    assert (found == first).all()
+    assert (np.diff(found) > 0.0).all()
+    assert nothing == [0.0]
+    fixed = [row.epsilon(row.stated([end]), DELTA) for end in ends]
+    assert (found > fixed).all()  # at the end of the budget, too: its epsilon holds as well
+    assert (found < 1.3 * np.array(fixed)).all()
+
+
+@pytest.mark.parametrize(("name", "orders"), CASES)
+def test_any_time_epsilons_of_bad_arguments_are_refused(name, orders) -> None:
+    row = MEASURES[name]
+    budgets = [2**44] * len(orders or [0])
+    good = [[0.1] * len(budgets)]
+    for spent in ([[math.nan] * len(budgets)], [[-0.1] * len(budgets)], [0.1], [[0.1] * 9]):
+        with pytest.raises(InvalidInput):
+            row.any_time_epsilon(spent, budgets, DELTA, orders)
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(InvalidInput):
+            row.any_time_epsilon(good, budgets, delta, orders)
+    with pytest.raises(InvalidInput):
+        row.any_time_epsilon(good, budgets, DELTA, None if orders else ORDERS)
+    if row.parts:
+        with pytest.raises(InvalidInput):
+            row.any_time_epsilon([[1.01 * float(row.stated(2**44))]], budgets, DELTA)
+        with pytest.raises(InvalidInput):  # a part of it is no float64
+            row.any_time_epsilon(good, budgets, 5e-324)

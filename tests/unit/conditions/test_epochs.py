@@ -1,0 +1,83 @@
+"""Budgets that are renewed, and users with several epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from accounting import GdpFilter, NormGrid, PoissonGaussian, ReportAccountant, gdp_to_delta
+
+# --- A4: renewal ---
+
+
+def contributions(steps: int, first: int) -> np.ndarray:
+    """One event a step from `first` on, each of cost 1, with a budget of 1 for any two steps."""
+    taken = np.zeros(steps)
+    for step in range(first, steps):
+        rule = GdpFilter(1.0)
+        spent = np.array([int(2.0**44 * taken[max(step - 1, 0) : step].sum())])
+        taken[step] = rule.admit(spent, np.ones(1))[1][0]
+    return taken
+
+
+@pytest.mark.parametrize("steps", [11, 101, 1001])
+def test_a_budget_for_any_consecutive_steps_loses_without_end(steps: int) -> None:
+    """Without the first event the others are admitted in the other half of the steps."""
+    difference = contributions(steps, 0) - contributions(steps, 1)
+    assert (difference**2).sum() == steps  # where one event was promised a mu squared of 1
+
+
+def test_disjoint_epochs_of_the_events_own_time_do_not_depend_on_one_another() -> None:
+    def by_epoch(events: list[int]) -> dict[int, float]:
+        rule, taken = GdpFilter(1.0), {}
+        for epoch in sorted(set(events)):
+            _, can_pay = rule.admit(rule.initial_state(1), np.array([float(events.count(epoch))]))
+            taken[epoch] = float(can_pay[0])
+        return taken
+
+    with_event, without = by_epoch([0, 1, 2]), by_epoch([1, 2])
+    assert {epoch: with_event[epoch] for epoch in without} == without
+
+
+RATE, EPSILON = 0.01, 1.0
+GRID = np.linspace(-12.0, 60.0, 72_001)
+
+
+def density(*parts: tuple[float, float]) -> np.ndarray:
+    """A mixture of normal densities: (weight, mean)."""
+    terms = [weight * np.exp(-0.5 * (GRID - mean) ** 2) for weight, mean in parts]
+    return np.sum(terms, axis=0) / np.sqrt(2.0 * np.pi)
+
+
+def delta(mixture: Callable[[float], np.ndarray]) -> float:
+    """The larger delta between the outputs with the contribution of one epoch and without it."""
+    with_epoch, without = mixture(1.0), mixture(0.0)
+    step = GRID[1] - GRID[0]
+    above = [
+        np.maximum(p - np.exp(EPSILON) * q, 0.0).sum() * step
+        for p, q in ((with_epoch, without), (without, with_epoch))
+    ]
+    return float(max(above))
+
+
+OTHERS = 40.0  # what the user's other epochs contribute, in standard deviations of the noise
+
+
+def test_epochs_of_one_user_that_share_a_coin_break_the_guarantee() -> None:
+    """The other epochs show that the user was drawn: this one loses as without any sampling."""
+    charged = float(ReportAccountant(PoissonGaussian(1.0, RATE), NormGrid(1.0, 1)).delta([1], 1.0))
+    assert charged == pytest.approx(2.7e-9, rel=0.02)
+    shared = delta(lambda norm: density((1 - RATE, 0.0), (RATE, OTHERS + norm)))
+    assert shared == pytest.approx(RATE * gdp_to_delta(1.0, EPSILON), rel=1e-3)
+    assert shared > 4e5 * charged
+    own = delta(
+        lambda norm: density(
+            ((1 - RATE) ** 2, 0.0),
+            ((1 - RATE) * RATE, norm),
+            (RATE * (1 - RATE), OTHERS),
+            (RATE**2, OTHERS + norm),
+        )
+    )
+    assert own <= charged * (1 + 1e-3)
