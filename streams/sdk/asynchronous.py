@@ -119,6 +119,11 @@ class AsyncTurnstile:
         """P, over how many partitions users are spread."""
         return self.blocking.partitions
 
+    @property
+    def log_name(self) -> str:
+        """As ``Turnstile.log_name``."""
+        return self.blocking.log_name
+
     def observe(self, observer: Observer) -> None:
         """As ``Turnstile.observe``, which waits for nothing."""
         self.blocking.observe(observer)
@@ -203,6 +208,10 @@ class AsyncRun:
     async def abandon(self, timeout: float | None = None) -> None:
         """As ``Run.abandon``."""
         await self.make(functools.partial(self.blocking.abandon, timeout))
+
+    async def check_attempt(self, timeout: float | None = None) -> None:
+        """As ``Run.check_attempt``."""
+        await self.make(functools.partial(self.blocking.check_attempt, timeout))
 
     async def close(self, timeout: float | None = None) -> None:
         """As ``Run.close``."""

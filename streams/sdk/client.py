@@ -125,6 +125,11 @@ class Turnstile:
         """P, over how many partitions users are spread."""
         return self._connection.partitions
 
+    @property
+    def log_name(self) -> str:
+        """The name of the log in metrics: the topic of the requests, and some of its id."""
+        return self._connection.log_name
+
     def observe(self, observer: Observer) -> None:
         """Let somebody stand around every request from now on: see ``streams.sdk.observing``."""
         self._connection.observe(observer)
@@ -280,7 +285,8 @@ class Turnstile:
             dataset: what the run charges.
             name: of the run.
             released: the last step that was released or given up, -1 for none. None: every step
-                that all partitions have decided is behind, released or not.
+                that all partitions have decided is behind, released or not. Runs that sample leave
+                it out, since a step whose users may have been drawn must not be drawn again.
             min_separation: b, 2 to 16384, for steps of a banded matrix mechanism (DP-FTRL) of at
                 most b bands: a user who takes part in step t, with a norm above 0, is not admitted
                 again before step t + b of this run. It is fixed with the first step. None: as the
@@ -294,8 +300,9 @@ class Turnstile:
 
         Raises:
             InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is
-                none, or ``released`` is not the last step that was decided, nor the one before it
-                (with ``charges_ahead``, the one before that).
+                none, or ``released`` is a step that not all partitions have decided.
+            ReleaseUnknown: more steps were charged after ``released`` than can be handed back: one,
+                or two with ``charges_ahead``.
             PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
                 added; or the run keeps participations apart in some partitions only. Nothing can
                 be charged.

@@ -153,9 +153,10 @@ class Connection(ABC):
         pseudonyms: by which the log knows users; None if it knows their ids.
         signer: who signs requests; None if nobody does.
         where: the service is, for people.
+        log_name: the name of the log in metrics.
     """
 
-    where = "in memory"
+    where = log_name = "in memory"
 
     def __init__(self, partitions: int, timeout: float, log: bytes = NO_TOPIC) -> None:
         self.partitions = partitions

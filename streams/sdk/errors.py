@@ -5,6 +5,9 @@ After any of these nothing may be released. The message says what happened and w
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from streams.schemas import Reason, Rejected
 
 
@@ -14,6 +17,40 @@ class TurnstileError(Exception):
 
 class InvalidRequest(TurnstileError, ValueError):
     """The caller's arguments cannot be charged. Nothing was published."""
+
+
+class ReleaseUnknown(InvalidRequest):
+    """The run was charged for more steps after ``released`` than can be handed back.
+
+    Only the caller can find out which of these steps went out. ``released=newest`` gives all of
+    them up: they stay charged, and nothing more of them may be released.
+
+    Attributes:
+        released: the step that the caller named.
+        newest: the last step that all partitions have decided.
+    """
+
+    def __init__(self, run: str, released: int, newest: int, *, is_last: bool = True) -> None:
+        handed_back = (
+            f". Only if you know that step {newest} did not go out, open the run with "
+            f"released={newest - 1}, which hands that step back. A trainer that charges ahead "
+            "opens its runs with charges_ahead"
+        )
+        super().__init__(
+            f"released is {released}, but run {run!r} has charged up to step {newest}: which of "
+            f"steps {released + 1} to {newest} went out is not known. Give them up with "
+            f"released={newest}; they stay charged" + (handed_back if is_last else "")
+        )
+        self.run, self.released, self.newest, self._is_last = run, released, newest, is_last
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the parts."""
+        rebuild = partial(type(self), is_last=self._is_last)
+        return rebuild, (self.run, self.released, self.newest)
+
+
+class ReleasedTwice(TurnstileError):
+    """The step was released before, by this process or another one. Nothing was released now."""
 
 
 class Unusable(TurnstileError, RuntimeError):

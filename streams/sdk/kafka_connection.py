@@ -32,7 +32,7 @@ from streams.topics.admittance import check_admittance
 from streams.topics.authentic import WORKERS, Inspector, Signers, inspector_of
 from streams.topics.clients import new_admin, new_producer, new_reader
 from streams.topics.security import NotAdmitted, explained, is_refusal
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
 from streams.topics.topics import NORMS, find_topics
 
 _TOPICS_POLL = 0.2
@@ -58,6 +58,7 @@ class KafkaConnection(Connection):
         self.where = f"at {redact(config.kafka)}, topics {config.prefix}*"
         self._inspector = inspector_of(config, seen.topic)
         self._norms = config.topic(NORMS)
+        self.log_name = log_name(self._norms, seen.topic)
         self._channels = {
             config.topic(channel.value): channel for channel in (Channel.HALTS, Channel.REJECTS)
         }
@@ -98,18 +99,13 @@ class KafkaConnection(Connection):
             return producer
 
     def check_partitions(self) -> None:
-        """Check that P is what it was: in partitions that were added nothing of their users is
-        known.
+        """Check that the topics still have P partitions: an added one knows none of its users.
 
         Raises:
-            PartitionsDisagree: it is not.
-            ServiceUnavailable: no broker, or no topics.
+            PartitionsDisagree: partitions were added.
+            ServiceUnavailable: no broker answers within ``config.timeout``, or there are no topics.
         """
-        with reaching_kafka(self._config):
-            try:
-                partitions = _find_topics(self._config).partitions
-            except TopicsUnavailable as error:
-                raise ServiceUnavailable(str(error)) from error
+        partitions = _wait_for_topics(self._config).partitions
         if partitions != self.partitions:
             raise PartitionsDisagree(
                 f"the topics have {partitions} partitions, and had {self.partitions} when this "
@@ -295,17 +291,21 @@ def publishing_error(error: KafkaError) -> TurnstileError:
 
 
 def _wait_for_topics(config: Config) -> TopicsSeen:
-    """The topics, as soon as there is a broker with them.
+    """Return the topics as soon as a broker shows them.
+
+    The client asks one broker, chosen at random. That broker may be the one that is down, so the
+    question is repeated until another one answers.
 
     Raises:
-        ServiceUnavailable: not within ``config.timeout``, or this client is refused.
+        ServiceUnavailable: no answer within ``config.timeout``, unusable topics, or no rights.
     """
     deadline = monotonic() + config.timeout
     while True:
         try:
             return _find_topics(config)
         except (KafkaError, TopicsUnavailable) as error:
-            if monotonic() > deadline or is_refusal(error):
+            is_final = isinstance(error, UnusableTopics) or is_refusal(error)
+            if is_final or monotonic() > deadline:
                 if isinstance(error, NotAdmitted):
                     raise ServiceUnavailable(str(error)) from error
                 raise ServiceUnavailable(_why_no_topics(config, error)) from error
@@ -313,7 +313,9 @@ def _wait_for_topics(config: Config) -> TopicsSeen:
 
 
 def _why_no_topics(config: Config, error: Exception) -> str:
-    """Whether nobody is there, or who is there has not what is needed."""
+    """Say whether no broker answers, or which topics the broker lacks."""
+    if isinstance(error, UnusableTopics):
+        return str(error)
     if isinstance(error, TopicsUnavailable) or is_refusal(error):
         what = explained(error, "Is a worker running, and is the prefix the same?")
         return f"Kafka at {config.kafka} does not offer the topics {config.prefix}*: {what}"

@@ -1,13 +1,15 @@
-"""Whoever wants to know what a client asks, and what comes of it: metrics and traces, both off.
+"""Observers of a client's requests, for metrics and traces. Both are off by default.
 
-``measure`` counts a client's requests and times them, for Prometheus:
+``measure`` counts the requests of a client and times them, for Prometheus:
 
-    turnstile_client_requests_total{request, outcome}   answered, refused, timeout or failed
-    turnstile_client_request_seconds{request}           until all partitions have answered; of a
-                                                        step charged ahead, until that was asked
+    turnstile_client_requests_total{log, request, outcome}   answered, refused, timeout or failed
+    turnstile_client_request_seconds{log, request}           until all partitions have answered; for
+                                                             a step charged ahead, until the caller
+                                                             asks for its decision
 
-A request is a "charge" or "other" (opening a run, creating a dataset, enrolling). Nothing names a
-user, a dataset or a run, and nothing counts who was halted.
+The label ``log`` names the log (``Turnstile.log_name``). A request is a "charge" or "other": it
+opens a run, creates a dataset or enrols users. No metric names a user, a dataset or a run, or
+counts halted users.
 """
 
 from __future__ import annotations
@@ -35,25 +37,30 @@ class Observer(Protocol):
 class Observable(Protocol):
     """A client."""
 
+    @property
+    def log_name(self) -> str:
+        """The name of its log."""
+
     def observe(self, observer: Observer) -> None:
         """Let somebody stand around every request from now on."""
 
 
 class _Metrics:
-    def __init__(self, registry: CollectorRegistry | None) -> None:
+    def __init__(self, log: str, registry: CollectorRegistry | None) -> None:
         from prometheus_client import REGISTRY, Counter, Histogram
 
+        self._log = log
         where = REGISTRY if registry is None else registry
         self._requests = Counter(
             "turnstile_client_requests",
             "Requests to the service, by what came of them",
-            ("request", "outcome"),
+            ("log", "request", "outcome"),
             registry=where,
         )
         self._seconds = Histogram(
             "turnstile_client_request_seconds",
             "Time until all partitions have answered",
-            ("request",),
+            ("log", "request"),
             buckets=_SECONDS,
             registry=where,
         )
@@ -62,7 +69,7 @@ class _Metrics:
     def asking(self, request: str) -> Iterator[Headers]:
         outcome = "failed"
         try:
-            with self._seconds.labels(request).time():
+            with self._seconds.labels(self._log, request).time():
                 yield []
             outcome = "answered"
         except RequestRejected:
@@ -72,7 +79,7 @@ class _Metrics:
             outcome = "timeout"
             raise
         finally:
-            self._requests.labels(request, outcome).inc()
+            self._requests.labels(self._log, request, outcome).inc()
 
 
 def measure(client: Observable, registry: CollectorRegistry | None = None) -> None:
@@ -86,4 +93,4 @@ def measure(client: Observable, registry: CollectorRegistry | None = None) -> No
     Raises:
         ValueError: the registry has these metrics already.
     """
-    client.observe(_Metrics(registry))
+    client.observe(_Metrics(client.log_name, registry))

@@ -43,6 +43,7 @@ from streams.sdk.errors import (
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
+    ReleaseUnknown,
     RequestRejected,
 )
 from streams.sdk.pseudonyms import check_key
@@ -69,7 +70,9 @@ def open_run(
 
     Raises:
         InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is none,
-            or ``released`` does not fit; or the dataset knows users by other pseudonyms.
+            or ``released`` is no step that all partitions have decided; or the dataset knows users
+            by other pseudonyms.
+        ReleaseUnknown: more steps than can be handed back were charged after ``released``.
         PartitionsDisagree: the dataset or the run cannot be charged.
         RunIsClosed: the run was closed.
         SeparationChanged: the run has been charged with another ``min_separation``.
@@ -243,10 +246,5 @@ def _next_step(
             "at all. Release nothing more before you know where"
         )
     if released < newest - at_once:
-        raise InvalidRequest(
-            f"released is {released}, but step {newest} of run {name!r} was charged, after steps "
-            f"{released + 1} to {newest - 1} were decided: only the last step can be handed back. "
-            f"If those are lost, go on with released={newest - 1}; they stay charged. A trainer "
-            "that charges ahead opens its runs with charges_ahead"
-        )
+        raise ReleaseUnknown(name, released, everywhere, is_last=everywhere == newest)
     return newest if released < newest else newest + 1

@@ -37,14 +37,16 @@ class Current:
 class RosterStep:
     """Who takes part in one step of a roster. Arrays are in the order of the enrolled users.
 
-    All but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms`` are
-    copied when they are first asked for, which has to be before the next step is charged.
+    Everything but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms``
+    are copied on first use, which must come before the next step is charged.
 
     Attributes:
         step: the step that was charged.
-        halted: int64, positions of those who left with this step.
-        readmitted: int64, positions of those who came back with it.
-        sampling_rate: with which each of the admitted is drawn.
+        halted: int64, positions of the users who left with this step.
+        readmitted: int64, positions of the users who came back with it.
+        sampling_rate: the rate at which each admitted user is drawn.
+        may_be_drawn: an earlier attempt of the run could have had this decision, and drawn its
+            users. False if ``sampling_rate`` is 1, since there are no coins then.
     """
 
     def __init__(
@@ -53,11 +55,15 @@ class RosterStep:
         halted: NDArray[np.int64],
         readmitted: NDArray[np.int64],
         sampling_rate: float,
+        *,
+        decided_before: bool = False,
     ) -> None:
         self.step = current.step
         self.halted, self.readmitted = halted, readmitted
         self.sampling_rate = sampling_rate
+        self.may_be_drawn = decided_before and sampling_rate < 1.0
         self._current = current
+        self._drawn: NDArray[np.int64] | None = None
 
     @cached_property
     def admitted(self) -> NDArray[np.bool_]:
@@ -82,12 +88,30 @@ class RosterStep:
         """The clip norms of these users, as one who drew them needs them."""
         return self._as_of_now().clip_norms(positions)
 
-    def sample(self) -> NDArray[np.int64]:
-        """Draw among the admitted, each by a fresh coin of its own: positions, increasing.
+    def sample(self, *, no_coin_drawn: bool = False) -> NDArray[np.int64]:
+        """Draw each admitted user with an independent coin, once; return the positions, increasing.
 
-        A step may be drawn once: two samples of one step would be two releases for one charge.
+        Later calls return the same positions. The charge covers one draw per decision: a second
+        draw is a second release, and a draw that is repeated because of who was in it is no Poisson
+        sample (docs/using.md).
+
+        Args:
+            no_coin_drawn: the caller states that no earlier attempt has drawn this step.
+
+        Raises:
+            Unusable: an earlier attempt may have drawn this step. It stays charged: release
+                nothing of it and charge the next one.
         """
-        return poisson_sample(self._as_of_now().admitted, self.sampling_rate)
+        if self._drawn is None:
+            if self.may_be_drawn and not no_coin_drawn:
+                raise Unusable(
+                    f"step {self.step} was decided before this attempt, which may not draw it "
+                    "again: release nothing of it and charge the next step. Runs that sample are "
+                    "opened without released=, so that such steps are not handed back. If you know "
+                    "that no coin was drawn, call sample(no_coin_drawn=True)"
+                )
+            self._drawn = poisson_sample(self._as_of_now().admitted, self.sampling_rate)
+        return self._drawn.copy()
 
     def _as_of_now(self) -> Current:
         if self._current.step != self.step:

@@ -342,6 +342,7 @@ class Roster:
             halted=np.sort(np.concatenate(halted)),
             readmitted=np.sort(np.concatenate(readmitted)),
             sampling_rate=priced.sampling_rate,
+            decided_before=len(again) == len(decisions),
         )
 
     def _forget_sent(self) -> None:

@@ -39,6 +39,7 @@ from streams.schemas import (
     Decision,
     Enrol,
     MechanismName,
+    OpenRun,
     Policy,
     Reason,
     RosterDecision,
@@ -95,6 +96,8 @@ class Run:
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.min_separation: int | None = first.min_separation or None
         self.step = step
+        self._token = first.request  # of the attempt, in partition 0
+        self._newest = first.offset  # of the records that partition 0 has answered
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
         self._alone = threading.Lock()
@@ -140,6 +143,10 @@ class Run:
         Only after this returns may the step be released: over the admitted users, each
         contribution clipped to its granted norm, with the noise that was charged. Neighbouring
         datasets differ by adding or removing one user.
+
+        Whether user j is among ``users`` may depend on released outputs, public facts, j's own data
+        and j's own coins, and on nothing else: never on which users were admitted, halted or drawn
+        before, or on how many (Feldman and Zrnic 2021, Theorem 4.5; ``streams.trainers.cohorts``).
 
         Lists, arrays and the columns of pandas and polars are taken by position: the first norm is
         that of the first user, whatever their labels say. Norms must not be rounded down: what is
@@ -222,6 +229,9 @@ class Run:
         timeout: float | None = None,
     ) -> Roster:
         """Put users on the roster of this run, so that a step charges all of them by level.
+
+        Enrol all users who may be drawn. A roster of the users who were drawn is no Poisson sample:
+        they would be charged the amplified cost only when drawn.
 
         After a restart enrol the same users in the same order, and more at the end if there are:
         what is on the roster is checked and not sent again. A run has one roster: one that was
@@ -376,6 +386,35 @@ class Run:
             )
             self._closed = True
 
+    def check_attempt(self, timeout: float | None = None) -> None:
+        """Ask the service whether this attempt still holds, right before a release leaves.
+
+        A trainer that was paused after its charge may have a successor, to which the same step was
+        handed back. This call narrows that race and cannot close it: a trainer can also be paused
+        after the answer. It costs one small record and one answer, of one partition.
+
+        Raises:
+            Fenced: a newer attempt was opened. Release nothing.
+            RunIsClosed: the run was closed. Release nothing.
+            DecisionTimeout: no answer. Release nothing yet; call again.
+        """
+        with self._in_use(ahead=self._ahead):
+            deadline = self._connection.deadline(timeout)
+            # Repeating the opening of this attempt changes nothing, and is rejected once a newer
+            # attempt was opened. One partition is enough, since every opening reaches all of them.
+            repeated = OpenRun(
+                v=VERSION,
+                dataset=self.dataset,
+                run=self.name,
+                attempt=self.attempt,
+                request=self._token,
+            )
+            confirmed = self._newest
+            while confirmed <= self._newest:  # else a copy of an earlier answer has come
+                answers = self._connection.ask(self._token, {0: encode(repeated)}, deadline)
+                confirmed = answers[0].offset
+            self._newest = confirmed
+
     @property
     def _policies(self) -> list[Policy]:
         return [self.policy, *self.outer]
@@ -501,6 +540,8 @@ class Run:
         self, parts: Mapping[int, Part[T]], sent: Waiting, deadline: Deadline
     ) -> dict[int, T]:
         answers = self._connection.receive(self._step_key, sent, deadline)
+        if 0 in answers:
+            self._newest = max(self._newest, answers[0].offset)
         for partition, part in parts.items():
             self._check_asked(answers[partition], part.digest)
         return {partition: part.decided(answers[partition]) for partition, part in parts.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streams.trainers.checkpoint import Checkpoint
     from streams.trainers.classifier import IndividualDPClassifier
+    from streams.trainers.cohorts import rotating_cohort, sampled_cohort
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
     from streams.trainers.noise import noise_for_steps
@@ -29,6 +30,8 @@ _HOMES = {
     "PrivateSteps": "steps",
     "PrivateTrainer": "loop",
     "noise_for_steps": "noise",
+    "rotating_cohort": "cohorts",
+    "sampled_cohort": "cohorts",
 }
 
 __all__ = [
@@ -41,6 +44,8 @@ __all__ = [
     "PrivateSteps",
     "PrivateTrainer",
     "noise_for_steps",
+    "rotating_cohort",
+    "sampled_cohort",
 ]
 
 

@@ -33,10 +33,19 @@ _UNSOUND: Final = {
         "independent any more"
     ),
     "sequential": "without coins nothing is amplified: charge sampling_rate=1",
+    "redrawn": (
+        "a sample that is drawn again, or a step that is skipped, because of which users were "
+        "drawn is conditioned on all users' coins: users are not independent any more"
+    ),
+    "drawn-users": (
+        "a roster of the users who were drawn charges them the amplified cost only when drawn: "
+        "enrol all users, who are charged at every step"
+    ),
 }
 _NAMES: Final = {
     "fixed-size": "fixed",
     "fixed_size": "fixed",
+    "rejection": "redrawn",
     "shuffle": "shuffled",
     "uniform": "fixed",
     "without-replacement": "fixed",

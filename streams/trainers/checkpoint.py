@@ -1,13 +1,10 @@
-"""A file with a model and the step that was released last: one cannot be there without the other.
+"""The checkpoint of a training: a file with the model and the step that was released last.
 
-A trainer that writes it before anything of a step leaves can be started again and gets what it
-paid for:
+The two are written together, before anything of a step leaves, so that neither exists without the
+other. The file is replaced at once: after a crash it is the old one or the new one.
 
-    checkpoint = Checkpoint("night-7.npz")
-    run = t.run("mnist", "night-7", released=checkpoint.released())
-
-hands back a step that was decided and did not go out. The file takes the place of the one before at
-once, so that after a crash it is either.
+The file also keeps the attempt of the run that wrote it. A trainer that was paused, and whose
+successor has gone on meanwhile, cannot put its older model in the place of the newer one.
 """
 
 from __future__ import annotations
@@ -24,7 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.sdk.errors import InvalidRequest
+from streams.schemas import Reason
+from streams.sdk.errors import Fenced, InvalidRequest, ReleasedTwice
 
 _HEADER: Final = "turnstile"
 _FORMAT: Final = 1
@@ -32,11 +30,11 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
-        released: the last step that was released.
-        arrays: model, and whatever else is needed to go on.
+        released: the last step that was released or given up.
+        arrays: the model, and whatever else is needed to go on.
     """
 
     released: int
@@ -44,49 +42,71 @@ class Saved:
 
 
 class Checkpoint:
-    """A checkpoint file of one run. It holds what was released, and nothing more secret."""
+    """A checkpoint file of one run. It holds released values, and nothing more secret."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def released(self) -> int:
-        """The last step that was released, or given up; -1 if there is no file: for
-        ``Turnstile.run``.
+        """Return the last step that was released or given up; -1 if there is no file.
+
+        For ``Turnstile.run(released=)`` of a training without sampling, whose last step is then
+        handed back. A training that samples opens its run without ``released``.
 
         Raises:
             InvalidRequest: the file is no checkpoint.
         """
-        if not self.path.exists():
-            return -1
-        return self._header().released
+        header = self._header()
+        return -1 if header is None else header.released
 
     def load(self, name: tuple[str, str]) -> Saved | None:
-        """What was saved for this dataset and run; None if nothing was.
+        """Return what was saved for this dataset and run; None if there is no file.
 
         Raises:
             InvalidRequest: the file is no checkpoint, or that of another run.
         """
-        if not self.path.exists():
+        header = self._header_of(name)
+        if header is None:
             return None
-        header = self._header()
-        if (header.dataset, header.run) != name:
-            raise InvalidRequest(
-                f"{self.path} is the checkpoint of run {header.run!r} of dataset "
-                f"{header.dataset!r}, not of {name[1]!r} of {name[0]!r}: use another file"
-            )
         with np.load(self.path, allow_pickle=False) as content:
             arrays = {key: content[key] for key in content.files if key != _HEADER}
         return Saved(header.released, arrays)
 
     def save(
-        self, name: tuple[str, str], released: int, arrays: Mapping[str, NDArray[np.generic]]
+        self,
+        name: tuple[str, str],
+        attempt: int,
+        released: int,
+        arrays: Mapping[str, NDArray[np.generic]],
     ) -> None:
-        """Put this in the place of what was saved before, durably.
+        """Replace the file, durably.
+
+        The comparison with the file that is there and its replacement are two operations: another
+        trainer can come between them. ``Run.check_attempt`` and this comparison narrow that race;
+        to end the older trainer remains the operator's duty.
+
+        Args:
+            name: the dataset and the run.
+            attempt: the attempt of the run that released the step.
+            released: the last step that was released or given up.
+            arrays: the model, and whatever else is needed to go on.
 
         Raises:
+            Fenced: the file is of a later attempt. Release nothing.
+            ReleasedTwice: the file has a later step. Release nothing.
+            InvalidRequest: the file is no checkpoint, or that of another run.
             OSError: the file cannot be written; the one before is still there.
         """
-        header = json.dumps([_FORMAT, *name, released])
+        there = self._header_of(name)
+        if there is not None and there.attempt > attempt:
+            detail = f"{self.path} was written by attempt {there.attempt}, this is {attempt}"
+            raise Fenced(Reason.OLDER_ATTEMPT, detail, None, there.attempt)
+        if there is not None and there.released > released:
+            raise ReleasedTwice(
+                f"{self.path} has step {there.released} of run {name[1]!r}, so step {released} may "
+                "have been released before: find out which other trainer has written the file"
+            )
+        header = json.dumps([_FORMAT, *name, attempt, released])
         content = BytesIO()
         np.savez(content, allow_pickle=False, **{_HEADER: np.array(header), **arrays})
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -104,7 +124,18 @@ class Checkpoint:
         finally:
             os.close(folder)
 
-    def _header(self) -> _Header:
+    def _header_of(self, name: tuple[str, str]) -> _Header | None:
+        header = self._header()
+        if header is not None and (header.dataset, header.run) != name:
+            raise InvalidRequest(
+                f"{self.path} is the checkpoint of run {header.run!r} of dataset "
+                f"{header.dataset!r}, not of {name[1]!r} of {name[0]!r}: use another file"
+            )
+        return header
+
+    def _header(self) -> _Header | None:
+        if not self.path.exists():
+            return None
         try:
             with np.load(self.path, allow_pickle=False) as content:
                 header = _Header(*json.loads(str(content[_HEADER])))
@@ -119,4 +150,5 @@ class _Header(NamedTuple):
     format: int
     dataset: str
     run: str
+    attempt: int
     released: int

@@ -5,12 +5,13 @@ in its pipelines and searches (each fit of which charges anew).
 
 Everything that is learnt from the data outside of the private steps is a release. So features are
 taken as they are: scale them by bounds that are known without the data, not by their own mean and
-deviation; and the labels that exist are taken to be public, as is the number of users unless
-``population`` says another one.
+deviation. The labels and the denominator are arguments without a default: a release divided by a
+number of users that comes from the data reveals that number exactly.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.estimators import ClassifierBase
 from streams.trainers.examples import ExamplesByUser
-from streams.trainers.loop import Descent, Floats, PrivateTrainer
+from streams.trainers.loop import Descent, Floats, Gradients, PrivateTrainer
 from streams.trainers.noise import noise_for_steps
 from streams.trainers.pacing import Pace
+from streams.trainers.products import rounded_rows, row_products, softmax
 from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import PrivateSteps
 
@@ -45,6 +47,10 @@ class IndividualDPClassifier(ClassifierBase):
         epsilon: with delta, the budget of a dataset in this process, and what the noise is made
             for. A ``run`` given to ``fit`` has the budget of its own dataset.
         delta: see epsilon.
+        population: a public number of users: a round figure, or a count that was released
+            privately. ``sampling_rate`` times this number is the denominator of every release. The
+            number of users in the data is not public: neighbouring datasets differ in it.
+        classes: all labels there may be, two or more. They are public: do not take them from y.
         steps: of the training.
         worst_case_steps: how many of them a user can pay for whose gradient always has
             ``clip_norm``: this says how much noise is added. By default all ``steps``.
@@ -56,9 +62,6 @@ class IndividualDPClassifier(ClassifierBase):
         momentum: of the descent.
         paced: whether nobody is left out before the end: who cannot pay for its whole gradient in
             every step that is left is clipped to what it can pay for (``streams.trainers.pacing``).
-        classes: all labels there may be; by default those in y, which are taken to be public.
-        population: a public number of users, times ``sampling_rate`` the denominator; by default
-            the number of users in the data, which is taken to be public.
         levels: of norms up to ``clip_norm``.
         sampling: 'poisson'; others are refused, with the reason.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
@@ -80,6 +83,8 @@ class IndividualDPClassifier(ClassifierBase):
         epsilon: float = 8.0,
         delta: float = 1e-5,
         *,
+        population: float,
+        classes: ArrayLike,
         steps: int = 200,
         worst_case_steps: int | None = None,
         noise_stddev: float | None = None,
@@ -88,8 +93,6 @@ class IndividualDPClassifier(ClassifierBase):
         learning_rate: float = 4.0,
         momentum: float = 0.0,
         paced: bool = True,
-        classes: ArrayLike | None = None,
-        population: float | None = None,
         levels: int = 100,
         sampling: str = "poisson",
         checkpoint: str | None = None,
@@ -98,6 +101,8 @@ class IndividualDPClassifier(ClassifierBase):
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.population = population
+        self.classes = classes
         self.steps = steps
         self.worst_case_steps = worst_case_steps
         self.noise_stddev = noise_stddev
@@ -106,8 +111,6 @@ class IndividualDPClassifier(ClassifierBase):
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.paced = paced
-        self.classes = classes
-        self.population = population
         self.levels = levels
         self.sampling = sampling
         self.checkpoint = checkpoint
@@ -142,33 +145,23 @@ class IndividualDPClassifier(ClassifierBase):
         grouped = ExamplesByUser.one_each(len(rows)) if users is None else ExamplesByUser.of(users)
         grouped.check_covers(len(rows))
         self.noise_stddev_ = self._noise()
-        population = len(grouped) if self.population is None else self.population
         seed = self.not_private_seed
         with_one = np.column_stack([rows, np.ones(len(rows))])
         shape = (with_one.shape[1], len(self.classes_))
-
-        def gradients(model: Floats, positions: NDArray[np.int64]) -> Floats:
-            chosen = grouped.select(positions)
-            features, wanted = with_one[chosen.examples], targets[chosen.examples]
-            residuals = _softmax(features @ model.reshape(shape))
-            residuals[np.arange(len(wanted)), wanted] -= 1.0
-            outer = features[:, :, np.newaxis] * residuals[:, np.newaxis, :]
-            return np.asarray(chosen.sums(outer.reshape(len(wanted), -1)))
-
         private = PrivateSteps(
             run or self._own_run(),
             grouped.users,
             clip_norm=self.clip_norm,
             noise_stddev=self.noise_stddev_,
             sampling_rate=self.sampling_rate,
-            expected_batch=self.sampling_rate * population,
+            expected_batch=self._expected_batch(),
             levels=self.levels,
             pace=Pace(self.epsilon, self.delta, self.steps) if self.paced else None,
             not_private_generator=None if seed is None else np.random.default_rng(seed),
         )
         trainer = PrivateTrainer(
             private,
-            gradients,
+            logistic_gradients(with_one, targets, len(self.classes_), grouped),
             Descent(self.learning_rate, self.momentum),
             checkpoint=None if self.checkpoint is None else Checkpoint(self.checkpoint),
             users_at_once=max(1, _ENTRIES_AT_ONCE // (shape[0] * shape[1])),
@@ -186,7 +179,7 @@ class IndividualDPClassifier(ClassifierBase):
 
     def predict_proba(self, X: ArrayLike) -> Floats:  # noqa: N803
         """Probabilities (n, classes)."""
-        return _softmax(self._scores(X))
+        return softmax(self._scores(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The likeliest label of each row, (n,)."""
@@ -199,14 +192,20 @@ class IndividualDPClassifier(ClassifierBase):
         return np.asarray(rows @ self.coef_.T + self.intercept_)
 
     def _labels(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2:
-            raise InvalidRequest(f"y has {len(classes)} class; a classifier needs two or more")
+            raise InvalidRequest(f"classes names {len(classes)} class; two or more are needed")
         places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
         unknown = np.flatnonzero(classes[places] != labels)
         if unknown.size:
             raise InvalidRequest(f"label {labels[unknown[0]]!r} is not among classes")
         return classes, places.astype(np.int64)
+
+    def _expected_batch(self) -> float:
+        population = self.population
+        if not isinstance(population, int | float | np.number) or not 0 < population < math.inf:
+            raise InvalidRequest(f"population is {population!r}; it must be a positive number")
+        return float(self.sampling_rate * population)
 
     def _noise(self) -> float:
         if self.noise_stddev is not None:
@@ -227,6 +226,28 @@ class IndividualDPClassifier(ClassifierBase):
         return service.run("fit", "fit")
 
 
-def _softmax(scores: Floats) -> Floats:
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+def logistic_gradients(
+    features: Floats, targets: NDArray[np.int64], classes: int, examples: ExamplesByUser
+) -> Gradients:
+    """Return the gradients of multinomial logistic regression, a row for each user.
+
+    A user's row is the same, bit for bit, whichever other users are in the batch.
+
+    Args:
+        features: (examples, d).
+        targets: (examples,), places of the labels among the classes.
+        classes: how many there are.
+        examples: which examples each user has.
+    """
+
+    features = rounded_rows(features)
+
+    def gradients(model: Floats, positions: NDArray[np.int64]) -> Floats:
+        chosen = examples.select(positions)
+        rows, wanted = features[chosen.examples], targets[chosen.examples]
+        residuals = softmax(row_products(rows, model.reshape(-1, classes)))
+        residuals[np.arange(len(wanted)), wanted] -= 1.0
+        outer = rows[:, :, np.newaxis] * residuals[:, np.newaxis, :]
+        return np.asarray(chosen.sums(outer.reshape(len(wanted), -1)))
+
+    return gradients

@@ -6,6 +6,7 @@ a restart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -107,3 +108,43 @@ class Selection:
             return rows
         begins = np.cumsum(self.counts) - self.counts
         return np.add.reduceat(rows, begins, axis=0)
+
+
+class SumsByUser:
+    """Sums of rows of examples by user, where the examples of a user may come in several pieces.
+
+    The rows of a user are added one after the other, in float64. So a sum does not depend on where
+    the examples are cut into pieces, which depends on the other users.
+
+    Args:
+        counts: how many examples each user has, (m,).
+    """
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self._ends = np.cumsum(counts)
+        self._owners = np.repeat(np.arange(len(counts)), counts)
+        self._seen = 0
+        self._begun: list[NDArray[np.float64]] = []  # of the user of whom examples are missing
+
+    def add(self, parts: Sequence[NDArray[np.floating]]) -> tuple[slice, list[NDArray[np.float64]]]:
+        """Add the rows of the next examples, in parts of columns, (k, d_i) each, k > 0.
+
+        Returns:
+            The users that are complete with these examples, and their sums, (users, d_i) each.
+        """
+        count = len(parts[0])
+        owners = self._owners[self._seen : self._seen + count]
+        self._seen += count
+        first = int(owners[0])
+        complete = int(np.searchsorted(self._ends, self._seen, side="right")) - first
+        owners = owners - first
+        sums = [np.zeros((int(owners[-1]) + 1, rows.shape[1])) for rows in parts]
+        for total, begun in zip(sums, self._begun, strict=False):
+            total[0] = begun
+        ranks = np.arange(count) - np.searchsorted(owners, owners)
+        for rank in range(int(ranks.max()) + 1):
+            chosen = np.flatnonzero(ranks == rank)
+            for total, rows in zip(sums, parts, strict=True):
+                total[owners[chosen]] += rows[chosen]
+        self._begun = [total[complete] for total in sums] if complete < len(sums[0]) else []
+        return slice(first, first + complete), [total[:complete] for total in sums]

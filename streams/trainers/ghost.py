@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.linear import compute_linear_grad_sample
 
-from streams.trainers.examples import Selection
 from streams.trainers.outer import Outer
 from streams.trainers.sums import Part
 
@@ -87,26 +86,24 @@ def mark_weights(module: torch.nn.Module, parameters: list[torch.nn.Parameter]) 
 
 
 def part_of(
-    parameter: torch.nn.Parameter, sample: torch.Tensor, chosen: Selection, one_each: bool
+    parameter: torch.nn.Parameter, sample: torch.Tensor, count: int, *, as_factors: bool
 ) -> Part:
-    """The gradients of one parameter, a row a user; from rows or from what was kept.
+    """Return the gradients of one parameter, a row for each of the first examples of a batch.
 
     Args:
         parameter: of the model.
         sample: its gradients by example.
-        chosen: the examples.
-        one_each: whether every user has one example, whoever is drawn: what one user adds may not
-            be rounded in another way because of how many examples others have.
+        count: how many examples; the rest of the batch is padding.
+        as_factors: whether kept factors of outer products need not be written out.
     """
     factors: Factors = getattr(parameter, _FACTORS, [])
-    if len(factors) == 1 and one_each and factors[0][0].dtype == torch.float32:
-        left, right = (side.detach().cpu().numpy() for side in factors[0])
+    if len(factors) == 1 and as_factors and factors[0][0].dtype == torch.float32:
+        left, right = (side[:count].detach().cpu().numpy() for side in factors[0])
         return Outer(left, right)
     if factors:
         written = [torch.einsum("ni,nj->nij", left, right) for left, right in factors]
         sample = torch.stack(written).sum(dim=0)
-    rows = _in_numpy(sample)
-    return rows if one_each else chosen.sums(rows.astype(np.float64))
+    return _in_numpy(sample[:count])
 
 
 def _sample_linear(

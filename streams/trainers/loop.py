@@ -1,12 +1,16 @@
-"""The loop of a private training on arrays: draw, compute gradients, release, move, write down.
+"""The loop of a private training on arrays: draw, compute gradients, release, move, save.
 
-The model is a vector. What is released of a step is saved, with the step, before anyone sees it;
-a training that died goes on with the same lines:
+The model is a vector. It is saved with the released step before anything of the step leaves. A
+training that died is started again with the same lines:
 
-    checkpoint = Checkpoint("night-7.npz")
-    run = t.run("mnist", "night-7", released=checkpoint.released())
+    run = t.run("mnist", "night-7")
     steps = PrivateSteps(run, users, ...)
-    model = PrivateTrainer(steps, gradients, Descent(0.5), checkpoint=checkpoint).run(model, 1000)
+    trainer = PrivateTrainer(steps, gradients, Descent(0.5), checkpoint=Checkpoint("night-7.npz"))
+    model = trainer.run(model, 1000)
+
+The run is opened without ``released``: a step whose users may have been drawn is given up, not
+drawn again. Only a training without sampling (``sampling_rate=1``) may open it with
+``released=checkpoint.released()``, and is then handed the step that did not go out.
 """
 
 from __future__ import annotations
@@ -26,9 +30,12 @@ from streams.trainers.sums import Part
 Floats: TypeAlias = NDArray[np.float64]
 
 Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Part]
-"""Of a model and positions of users, the gradients (m, d): of each the sum over its examples. What
-it does for one user may not depend on who else was drawn. Where gradients are outer products, as of
-a linear model, they need not be written out (``streams.trainers.outer``; ``outer_parts={0}``)."""
+"""Returns gradients (m, d) of the users at m positions: for each user the sum over its examples.
+
+A user's row must be the same, bit for bit, whichever other users are in the batch: matrix products
+of a batch do not keep that (``streams.trainers.products`` does). Gradients that are outer products,
+as those of a linear model, need not be written out (``streams.trainers.outer``;
+``outer_parts={0}``)."""
 
 
 class Optimizer(Protocol):
@@ -76,11 +83,12 @@ class PrivateTrainer:
         steps: charge, draw and release.
         gradients: see ``Gradients``.
         optimizer: moves the model.
-        checkpoint: where to write the model and the released step; without it a training that dies
+        checkpoint: the file of the model and the released step; without it a training that dies
             is lost, and stays charged.
-        checkpoint_every: steps between two writes. Those after the last write are lost in a crash,
-            and stay charged; opening the run again says which ``released`` takes that into account.
-        users_at_once: whose gradients are computed together: bounds memory.
+        checkpoint_every: steps between two writes. A crash loses the steps since the last one,
+            which stay charged.
+        users_at_once: how many users' gradients are computed together. It bounds memory, so that
+            a large batch does not end the process.
         charge_ahead: have the next step decided while this one is computed (see
             ``PrivateSteps.begin``).
     """
@@ -106,6 +114,7 @@ class PrivateTrainer:
         self._at_once = users_at_once
         self._ahead = charge_ahead
         self._model: Floats | None = None
+        self._due: int | None = None  # the step after which the model has to be saved and shown
 
     def run(
         self,
@@ -113,26 +122,31 @@ class PrivateTrainer:
         steps: int,
         *,
         progress: bool = False,
-        released: Callable[[int, Floats], None] = lambda step, model: None,
+        released: Callable[[int, Floats], None] | None = None,
     ) -> Floats:
-        """Train until the run has made so many steps in all, and return the model.
+        """Train until the run has made this many steps in all, and return the model.
 
-        How many steps there are may depend on what was released; not on who is exhausted.
+        How many steps there are may depend on released values, not on which users are exhausted.
+
+        Before a model is saved and shown, the service is asked whether this attempt of the run
+        still holds (``Run.check_attempt``).
 
         Args:
-            model: to begin with, (d,); a checkpoint takes its place, or what an earlier call came
-                to.
-            steps: in all, also those before a restart.
+            model: the first model, (d,); a checkpoint or an earlier call takes precedence.
+            steps: in all, those before a restart included.
             progress: show a bar, where tqdm is installed.
-            released: called with a step and the model after it, once they are written down.
+            released: called with a step and the model after it, once they are saved; by default
+                only the returned model leaves.
 
         Raises:
-            ReleasedTwice: the checkpoint has a step that the run hands out again.
-            TurnstileError: whatever a charge raises; call again to go on.
+            Fenced: another trainer has taken over the run. Show nothing more.
+            ReleasedTwice: the checkpoint has a step that the run has not come to, or a later one.
+            TurnstileError: as ``Roster.charge`` and ``Run.check_attempt``; call again to go on.
         """
         if self._model is None:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
         model = self._model
+        self._show(model, released)
         with _bar(steps, self.steps.step, progress) as bar:
             while self.steps.step < steps:
                 step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
@@ -140,9 +154,10 @@ class PrivateTrainer:
                     step.add(self._gradients(model, step.positions[places]), places)
                 gradient = step.release([len(model)])
                 self._model = model = self._optimizer.move(model, gradient, step.step)
-                if (step.step + 1) % self._every == 0 or step.step + 1 >= steps:
-                    self._save(model)
-                    released(step.step, model)
+                shows = released is not None or self._checkpoint is not None
+                if step.step + 1 >= steps or (shows and (step.step + 1) % self._every == 0):
+                    self._due = step.step
+                self._show(model, released)
                 bar.update(1)
         return model
 
@@ -158,9 +173,17 @@ class PrivateTrainer:
         self._optimizer.restore(saved.arrays)
         return saved.arrays["model"].astype(np.float64)
 
-    def _save(self, model: Floats) -> None:
-        if self._checkpoint is not None:
+    def _show(self, model: Floats, released: Callable[[int, Floats], None] | None) -> None:
+        """Save and show the model if that is due, also after an earlier try has failed."""
+        if self._due is None:
+            return
+        if self._checkpoint is None:
+            self.steps.check_attempt()
+        else:
             self.steps.save(self._checkpoint, {**self._optimizer.state(), "model": model})
+        step, self._due = self._due, None
+        if released is not None:
+            released(step, model)
 
 
 class _NoBar:

@@ -20,6 +20,10 @@ class RosterDecision(Protocol):
         """The step that was charged."""
 
     @property
+    def may_be_drawn(self) -> bool:
+        """Whether an earlier attempt may have drawn this step: it must not be drawn again."""
+
+    @property
     def admitted(self) -> NDArray[np.bool_]:
         """(n,), who was charged and may be drawn."""
 
@@ -43,7 +47,7 @@ class RosterDecision(Protocol):
         """Those of these users."""
 
     def sample(self) -> NDArray[np.int64]:
-        """Draw among the admitted, each by a fresh coin of its own: positions, in order."""
+        """Draw each admitted user with an independent coin, once: positions, increasing."""
 
 
 class ChargedAhead(Protocol):
@@ -95,8 +99,15 @@ class TrainingRun(Protocol):
         """Its own name."""
 
     @property
+    def attempt(self) -> int:
+        """Which attempt of the run this is; lower ones are fenced."""
+
+    @property
     def step(self) -> int:
         """The next step to charge, or the one that was handed back."""
+
+    def check_attempt(self) -> None:
+        """Ask the service whether this attempt still holds, right before a release leaves."""
 
     def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> Roster:
         """Enrol users, once and in order; again after a restart: the same."""

@@ -2,20 +2,25 @@
 
 A step:
 
-    next --begin--> decided --the coins fall--> open --add, add, ...--> open --release--> next
-    open --begin--> open                     after an error: the same batch, nothing added
+    next --begin--> decided --coins--> open --add, add, ...--> open --release--> next
+    open --begin--> open                    after an error: the same users, nothing added
+    next --begin--> given up                decided before this attempt, and may have been drawn
 
 1. Rate and noise of the step come from a public schedule.
 2. Every admitted user is charged, drawn or not; the decision is durable.
-3. Then the coins fall, fresh, among the admitted.
-4. Each user's contribution is clipped to the level that was charged, and rounded towards zero to a
+3. Then each admitted user is drawn with an independent coin.
+4. Each user's contribution is clipped to the level that was charged and rounded towards zero to a
    grid; contributions are added up as integers.
 5. The norms that were seen become levels, from the next step that is charged (docs/guarantees.md).
-6. Noise is added once, also when nobody was drawn, and the sum is divided by a public number.
+6. Noise is added once, even if no user was drawn, and the sum is divided by a public number.
 
-What is released is the value of `release`. Positions, levels and norms are as secret as the data,
-and so is how long a step takes. The noise is sampled exactly, on a grid 2^24 times finer than it
-(``accounting.release.exact_normals``); finer still where outer products are added up.
+Coins are drawn once per step. A process that dies between steps 3 and 6 has lost its coins, and
+new ones would be conditioned on why it died: a batch that was too large for the memory, for
+instance. So such a step is given up. Its users stay charged.
+
+The released value is that of `release`. Positions, levels and norms are as secret as the data, and
+so is the duration of a step. The noise is sampled exactly, on a grid 2^24 times finer than its
+standard deviation (``accounting.release.exact_normals``), or finer where outer products are added.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
-from streams.sdk.errors import InvalidRequest, TurnstileError, Unusable
+from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.sampling import poisson_sample
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
@@ -51,10 +56,6 @@ GRID_BITS: Final = 24
 
 _EXACT: Final = 2.0**53
 _LARGEST_SUM: Final = 2.0**62
-
-
-class ReleasedTwice(TurnstileError):
-    """The charge came back with a step that was released already. Nothing was released now."""
 
 
 class PrivateSteps:
@@ -137,46 +138,83 @@ class PrivateSteps:
         return self._open
 
     def resume(self, checkpoint: Checkpoint) -> Saved | None:
-        """What was saved of this run, to go on from; None if nothing was.
+        """Return what was saved of this run; None if there is no file.
+
+        The file becomes that of this attempt: from now on no earlier attempt can replace it. Steps
+        that were charged since it was written count as given up.
 
         Raises:
-            ReleasedTwice: the checkpoint has a step that the run hands out again.
-            InvalidRequest: it is no checkpoint of this run.
+            ReleasedTwice: the file has a step that the run has not come to.
+            Fenced: the file is of a later attempt.
+            InvalidRequest: the file is no checkpoint of this run.
         """
         saved = checkpoint.load(self._name)
-        if saved is not None and saved.released >= self.step:
+        if saved is None:
+            return None
+        if saved.released >= self.step:
             raise ReleasedTwice(
-                f"step {self.step} comes next and step {saved.released} was released: open the run "
-                "again with released=checkpoint.released()"
+                f"step {self.step} comes next, and {checkpoint.path} says that step "
+                f"{saved.released} was released: another trainer has written it, or it is the file "
+                "of another service. Open the run again; if that changes nothing, name another file"
             )
-        if saved is not None and saved.released < self.step - 1:
-            # Steps before this one were charged and are given up: from now on they are behind, also
-            # if this training dies before it has released anything.
-            checkpoint.save(self._name, self.step - 1, saved.arrays)
+        checkpoint.save(self._name, self._run.attempt, self.step - 1, saved.arrays)
         return saved
 
     def save(self, checkpoint: Checkpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write down what was made of all that was released, before anybody sees it."""
+        """Write the file, after asking the service whether this attempt still holds.
+
+        To be called before anything that was made of a released step leaves this process. If it
+        raises, nothing of the step may leave.
+
+        Raises:
+            Fenced, ReleasedTwice: another trainer has taken over the run.
+            TurnstileError: as ``Run.check_attempt``; call again.
+        """
         if self._released >= 0:
-            checkpoint.save(self._name, self._released, arrays)
+            self._run.check_attempt()
+            checkpoint.save(self._name, self._run.attempt, self._released, arrays)
+
+    def check_attempt(self) -> None:
+        """Ask the service whether this attempt still holds; for trainers without a checkpoint.
+
+        Raises:
+            TurnstileError: as ``Run.check_attempt``. Nothing of the step may leave.
+        """
+        self._run.check_attempt()
 
     def begin(self, *, ahead: bool = False) -> OpenStep:
-        """Charge the next step and draw its users; or hand out again the step that is open.
+        """Charge the next step and draw its users; or return the step that is open.
+
+        A step that an earlier attempt may have drawn is given up, and the next one is charged: its
+        users stay charged, and nothing of it is released.
 
         Args:
             ahead: send the step after it as well, to be charged while this one is computed. Norms
-                that are seen become levels one step later then, and schedules of the step after it
-                are asked before this one is released. A training that ends here has paid for a step
-                that it does not release; open its run with ``charges_ahead``.
+                that are seen then become levels one step later, and schedules of the step after it
+                are asked before this one is released. A training that ends here has paid for one
+                more step that it does not release.
 
         Raises:
-            ReleasedTwice: the run gave out a step a second time.
+            ReleasedTwice: the run returned a step a second time.
             InvalidRequest: noise or rate of this step cannot be used; nothing was charged.
             TurnstileError: whatever the charge raises; nothing may be released then.
         """
         if self._open is not None:
             self._open.forget()
             return self._open
+        decision, mechanism, exponent = self._charge()
+        if decision.may_be_drawn:
+            ahead = False  # one step more was charged than the caller has counted
+            decision, mechanism, exponent = self._charge()
+        # Step 3.
+        drawn = self._draw(decision, mechanism)
+        self._open = OpenStep(self, decision, drawn, mechanism, exponent)
+        if ahead:
+            self._ahead = self._send()
+        return self._open
+
+    def _charge(self) -> tuple[RosterDecision, PoissonGaussian, int]:
+        """Steps 1 and 2, or the decision of the step that was sent ahead."""
         if self._ahead is not None:
             decision, (_, mechanism, exponent) = self._ahead.charged.decision(), self._ahead
             self._ahead = None
@@ -191,12 +229,7 @@ class PrivateSteps:
             raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
         if self._pace is not None:
             self._pace.charged(decision.step, mechanism)
-        # Step 3.
-        drawn = self._draw(decision, mechanism)
-        self._open = OpenStep(self, decision, drawn, mechanism, exponent)
-        if ahead:
-            self._ahead = self._send()
-        return self._open
+        return decision, mechanism, exponent
 
     def _send(self) -> _Sent:
         """Steps 1 and 2 of the next step, without the decision."""

@@ -11,16 +11,25 @@
             optimizer.step()
 
 The loader charges a step and draws its users; the optimizer clips, adds noise and moves. Gradients
-by example are those of Opacus's ``GradSampleModule``, so what Opacus cannot take, as batch
-normalisation, is refused by its validator. A batch may be empty. The loss and the accuracy on
-training data are releases that nobody charges: look at them, and do not show them.
+by example are those of Opacus's ``GradSampleModule``. Its validator rejects what it cannot handle,
+as batch normalisation. The loss and the accuracy on training data are releases that are not
+charged: look at them, and do not show them.
+
+What one user contributes must not depend on which other users were drawn:
+
+- **Every batch has the same number of examples.** The drawn users' examples are filled up with
+  copies, whose gradients are dropped; more of them come in several batches. Libraries round the
+  gradient of an example differently in a batch of another size.
+- **Dropout and augmentation follow the operating system's randomness while a step is open.** With
+  a known seed the mask of an example would reveal its place in the batch, and so which other users
+  were drawn. The generators of PyTorch, NumPy and Python go on afterwards as if there had been no
+  step.
 
 With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
-clipping finds norms and adds up in float32, so that no contribution is certain to be within what
-was charged; here both are exact (``streams.trainers.outer``), in one backward pass. It is for
-linear layers in float32 that see one row an example, and for trainings without ``user_ids``; all
-others are written out as ever. Where memory is short nevertheless, ``max_physical_batch_size``
-works a batch in parts.
+clipping computes norms and sums in float32, which bounds no contribution for certain; here both are
+exact (``streams.trainers.outer``), in one backward pass. It applies to linear layers in float32
+that see one row per example, in trainings without ``user_ids``. All other gradients are written
+out.
 
 PyTorch and Opacus are the extra ``torch``.
 """
@@ -28,8 +37,12 @@ PyTorch and Opacus are the extra ``torch``.
 from __future__ import annotations
 
 import io
+import math
+import random
+import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -38,7 +51,6 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.utils import params
 from opacus.validators import ModuleValidator
-from torch.utils._pytree import tree_map
 from torch.utils.data import (
     RandomSampler,
     TensorDataset,
@@ -49,14 +61,14 @@ from torch.utils.data import (
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.examples import ExamplesByUser, Selection
+from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
 from streams.trainers.pacing import Pace
 from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
-from streams.trainers.sums import Part
 
-_CONTENT = "content"
+_CONTENT: Final = "content"
+_MULTIPLE: Final = 8  # of which the size of a batch is one
 
 
 def make_private(
@@ -68,8 +80,8 @@ def make_private(
     noise_multiplier: Schedule,
     max_grad_norm: float,
     sampling_rate: float,
+    population: float,
     user_ids: Any = None,
-    population: float | None = None,
     steps: int | None = None,
     levels: int = 100,
     own_coins: bool = True,
@@ -95,10 +107,11 @@ def make_private(
         run: of ``Turnstile.run``.
         noise_multiplier: the noise, as a multiple of ``max_grad_norm``; a schedule may change it.
         max_grad_norm: no gradient of a user, summed over its examples, is longer.
-        sampling_rate: with which a user is drawn.
-        user_ids: whose example is which; by default everybody has one.
-        population: a public number of users, times ``sampling_rate`` the denominator; by default
-            that in the data, which is taken to be public.
+        sampling_rate: the rate at which each user is drawn.
+        population: a public number of users: a round figure, or a count that was released
+            privately. ``sampling_rate`` times this number is the denominator of every release. The
+            number of users in the data is not public: neighbouring datasets differ in it.
+        user_ids: (examples,), the user of each example; by default each example has its own user.
         steps: at which the loader ends, those before a restart included; by default every pass
             over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
         levels: of norms up to ``max_grad_norm``.
@@ -106,8 +119,9 @@ def make_private(
         pace: keeps levels to what lasts until the end.
         charge_ahead: have the next step of a pass over the loader decided while this one is
             computed (``PrivateSteps.begin``).
-        max_physical_batch_size: how many examples the loader gives at a time, users kept together;
-            the optimizer moves when the step is complete.
+        max_physical_batch_size: how many examples every batch has. A step whose users have more
+            comes in several batches, and the optimizer moves with the last one. By default most
+            steps of users with one example come in one batch.
         grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
             layers.
         collate_fn: makes a batch of examples.
@@ -135,12 +149,14 @@ def make_private(
             f"grad_sample_mode is {grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
         )
     ModuleValidator.validate(module, strict=True)
+    if not 0 < population < math.inf:
+        raise InvalidRequest(f"population is {population}; it must be finite and positive")
     kind, ghosts = PrivateModule, set[int]()
     examples = (
         ExamplesByUser.one_each(len(dataset)) if user_ids is None else ExamplesByUser.of(user_ids)
     )
     examples.check_covers(len(dataset))
-    expected = sampling_rate * (len(examples) if population is None else population)
+    expected = sampling_rate * population
 
     def noise_stddev(step: int) -> float:
         multiple = noise_multiplier(step) if callable(noise_multiplier) else noise_multiplier
@@ -168,8 +184,9 @@ def make_private(
         collate_fn,
         steps,
         sampling_rate,
-        max_physical_batch_size,
+        max_physical_batch_size or _usual_size(expected),
         charge_ahead,
+        is_private=not_private_generator is None,
     )
     wrapped = kind(module, batch_first=batch_first, loss_reduction=loss_reduction)
     scale = 1.0 if loss_reduction == "mean" else expected
@@ -206,7 +223,7 @@ def restore(
 
 
 class IndividualDPLoader:
-    """Batches of the users who were drawn; every one, or every row of parts, is a charged step."""
+    """Batches of the drawn users' examples. A charged step is one batch or several."""
 
     def __init__(
         self,
@@ -216,17 +233,21 @@ class IndividualDPLoader:
         collate_fn: Callable[[list[Any]], Any],
         steps: int | None,
         sampling_rate: float,
-        examples_at_once: int | None,
+        batch_size: int,
         charge_ahead: bool,
+        *,
+        is_private: bool,
     ) -> None:
         self.private = private
         self.dataset = dataset
+        self.batch_size = batch_size
         self._examples, self._collate = examples, collate_fn
         self._steps, self._epoch = steps, max(1, round(1.0 / sampling_rate))
-        self._at_once, self._ahead = examples_at_once, charge_ahead
-        self.places: slice | None = None
+        self._ahead, self._is_private = charge_ahead, is_private
+        self._places: slice | None = None
         self.is_last = True
-        self._chosen = examples.select(np.empty(0, dtype=np.int64))
+        self.randomness = Randomness()
+        self.sums = SumsByUser(np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         """Steps of one pass."""
@@ -236,34 +257,39 @@ class IndividualDPLoader:
         end = self.private.step + len(self)
         while self.private.step < end:
             step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
-            at_once = self._at_once or max(1, len(self._examples.order))
-            parts = self._examples.parts(step.positions, at_once) or [slice(0, 0)]
-            for places in parts:
-                self.places, self.is_last = places, places is parts[-1]
-                self._chosen = self._examples.select(step.positions[places])
-                yield self._batch(self._chosen.examples)
-                if self.places is not None:
+            chosen = self._examples.select(step.positions)
+            self.sums = SumsByUser(chosen.counts)
+            count = len(chosen.examples)
+            if self._is_private:
+                self.randomness.hide()
+            for start in range(0, max(count, 1), self.batch_size):
+                self._places = slice(start, min(start + self.batch_size, count))
+                self.is_last = self._places.stop == count
+                yield self._batch(chosen.examples[self._places])
+                if self._places is not None:
                     raise InvalidRequest(
                         "optimizer.step() was not called for the last batch: iterate again, which "
                         "begins with the same users"
                     )
 
-    def take(self) -> tuple[OpenStep, slice, Selection]:
-        """Of which step and which users the last batch was, once."""
+    def take(self) -> tuple[OpenStep, slice]:
+        """Return the step of the last batch, and the places of its examples in the step, once."""
         step = self.private.open_step
-        if self.places is None or step is None:
+        if self._places is None or step is None:
             raise InvalidRequest("no batch of the loader is waiting for optimizer.step()")
-        places, self.places = self.places, None
-        return step, places, self._chosen
+        places, self._places = self._places, None
+        return step, places
 
-    def _batch(self, chosen: NDArray[np.int64]) -> Any:
+    def _batch(self, examples: NDArray[np.int64]) -> Any:
+        """Examples, with copies of the last one, or of any, up to the size of a batch."""
+        missing = self.batch_size - len(examples)
         if type(self.dataset) is TensorDataset and self._collate is default_collate:
             # The same, without taking every example out by itself.
-            places = torch.from_numpy(chosen)
+            last = examples[-1:] if len(examples) else np.zeros(1, dtype=np.int64)
+            places = torch.from_numpy(np.concatenate([examples, np.repeat(last, missing)]))
             return [tensor[places] for tensor in self.dataset.tensors]
-        if len(chosen):
-            return self._collate([self.dataset[place] for place in chosen.tolist()])
-        return tree_map(_none_of, self._collate([self.dataset[0]]))
+        taken = [self.dataset[place] for place in examples.tolist()] or [self.dataset[0]]
+        return self._collate([*taken, *[taken[-1]] * (self.batch_size - len(taken))])
 
 
 class IndividualDPOptimizer(DPOptimizer):
@@ -287,31 +313,74 @@ class IndividualDPOptimizer(DPOptimizer):
         Raises:
             InvalidRequest: there was no batch, or its gradients are not of one pass over it.
         """
-        step, places, chosen = self._loader.take()
-        if len(chosen.counts):
-            step.add(self._rows(chosen), places)
+        step, places = self._loader.take()
+        count = places.stop - places.start
+        if count and self._one_each:
+            step.add(self._parts(count), places)
+        elif count:
+            users, sums = self._loader.sums.add(self._parts(count))
+            if users.stop > users.start:
+                step.add(sums, users)
         self._is_last_step_skipped = not self._loader.is_last
         if not self._loader.is_last:
             return False
         sizes = [parameter.numel() for parameter in self.params]
         flat = step.release(sizes) * self._scale
+        self._loader.randomness.restore()
         for parameter, part in zip(self.params, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
             found = torch.as_tensor(part, dtype=parameter.dtype, device=parameter.device)
             parameter.grad = found.view_as(parameter)
         return True
 
-    def _rows(self, chosen: Selection) -> list[Part]:
-        """The gradient of each user, one part a parameter."""
-        samples = self.grad_samples
-        if {len(sample) for sample in samples} != {len(chosen.examples)}:
+    def _parts(self, count: int) -> list[Any]:
+        """The gradients of the first examples of the batch, one part per parameter."""
+        samples, size = self.grad_samples, self._loader.batch_size
+        if {len(sample) for sample in samples} != {size}:
             raise InvalidRequest(
-                f"{len(samples[0])} gradients for {len(chosen.examples)} examples: compute the "
-                "loss of a batch once, and call zero_grad before it"
+                f"{len(samples[0])} gradients for a batch of {size} examples: compute the loss of "
+                "a batch once, and call zero_grad before it"
             )
         return [
-            part_of(parameter, sample, chosen, self._one_each)
+            part_of(parameter, sample, count, as_factors=self._one_each)
             for parameter, sample in zip(self.params, samples, strict=True)
         ]
+
+
+class Randomness:
+    """The generators that masks and augmentations draw from: PyTorch's, NumPy's and Python's.
+
+    While it is hidden, the mask of an example is independent of its place in the batch, for anybody
+    who knows the seeds that the caller has set.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Callable[[], object]] = []  # restore the generators
+
+    def hide(self) -> None:
+        """Seed the generators from the operating system, unless that was done."""
+        if self._kept:
+            return
+        self._kept = [
+            partial(torch.set_rng_state, torch.get_rng_state()),
+            partial(random.setstate, random.getstate()),
+            partial(np.random.set_state, np.random.get_state()),
+        ]
+        if torch.cuda.is_available():
+            restore = partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
+            self._kept.append(restore)
+        torch.manual_seed(secrets.randbits(63))
+        random.seed(secrets.randbits(256))
+        np.random.seed(np.frombuffer(secrets.token_bytes(32), dtype=np.uint32))
+
+    def restore(self) -> None:
+        """Go on as if nothing had been drawn since ``hide``."""
+        while self._kept:
+            self._kept.pop()()
+
+
+def _usual_size(expected: float) -> int:
+    """A public size of batches in which nearly all Poisson samples of this mean size fit."""
+    return _MULTIPLE * math.ceil((expected + 4.0 * math.sqrt(expected)) / _MULTIPLE)
 
 
 def _sampling_of(data_loader: Any) -> str:
@@ -320,7 +389,3 @@ def _sampling_of(data_loader: Any) -> str:
     if isinstance(sampler, WeightedRandomSampler):
         return "weighted"
     return "shuffled" if isinstance(sampler, RandomSampler) else "fixed"
-
-
-def _none_of(leaf: Any) -> Any:
-    return leaf[:0] if isinstance(leaf, torch.Tensor) else leaf

@@ -1,10 +1,10 @@
 """A training that dies at a chosen point of a chosen step, over a service or in memory.
 
-Its coins and its noise come from a seed, and the generator stands in the checkpoint with the model:
-a training that goes on is then the one that did not die, bit for bit. Points of a step:
+Its coins and its noise come from a seed, and the checkpoint has the generator beside the model: two
+trainings that die at the same points are then the same, bit for bit. Points of a step:
 
-    half         one partition's part of the step is in Kafka
-    decided      the charge has returned and the coins have fallen; nothing is released
+    half         one partition's part of the step is in Kafka: the step is handed back
+    decided      the charge has returned and users are drawn; nothing is released: it is given up
     released     the checkpoint is written
 """
 
@@ -60,7 +60,7 @@ class Training:
         checkpoint: Checkpoint,
         at: Callable[[str, int], None] = lambda point, step: None,
     ) -> None:
-        self.run = turnstile.run(dataset, "training", released=checkpoint.released())
+        self.run = turnstile.run(dataset, "training")
         self.at = at
         generator = np.random.default_rng(1)
         self.steps = PrivateSteps(

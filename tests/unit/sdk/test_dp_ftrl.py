@@ -14,7 +14,7 @@ from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
 from tests.readme import TOP, blocks, blocks_of_correlated_noise
 
-(WHOLE,) = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
+WHOLE, TURNS = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,19 @@ def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
     assert 0 < trained["too_soon"] < len(halts)
     assert trained["too_soon"] == sum(d.too_soon.sum() for _, d in trained["heard"])
     assert len(halts) == sum(d.halted.sum() for _, d in trained["heard"])
+
+
+def test_groups_that_take_turns_as_in_the_document_have_nobody_come_too_soon(
+    trained: dict[str, Any],
+) -> None:
+    names = dict(trained)
+    exec(TURNS, names)
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("phones", measure="gdp", epsilon=1.5, delta=1e-6)
+        run = turnstile.run("phones", "turns", min_separation=trained["BANDS"])
+        for price, cohort in zip(trained["PRICES"], names["cohorts"], strict=True):
+            decided = run.charge(cohort, np.full(len(cohort), 0.1), mechanism=price)
+            assert decided.admitted.all()
 
 
 def test_the_noise_of_the_document_is_the_inverse_of_the_matrix_times_that_of_its_rows() -> None:

@@ -1,16 +1,18 @@
-"""Who cannot be reached is told from who has not what is needed."""
+"""A missing broker and a broker without the topics are told apart; one lost broker is no outage."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from kafka.errors import TopicAuthorizationFailedError
+from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from streams.config import Config
 from streams.sdk import kafka_connection
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import ServiceUnavailable
+from streams.sdk.errors import PartitionsDisagree, ServiceUnavailable
 from streams.sdk.kafka_connection import KafkaConnection
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
+from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 
 NOWHERE = Config(kafka="127.0.0.1:1", timeout=0.2)
 
@@ -47,3 +49,44 @@ def test_a_broker_without_the_topics_is_said_to_be_one(
     message = rf"^Kafka at 127\.0\.0\.1:1 does not offer the topics turnstile\.\*: .*{what}"
     with pytest.raises(ServiceUnavailable, match=message):
         KafkaConnection(NOWHERE)
+
+
+def answering(*answers: TopicsSeen | Exception) -> Callable[[Config], TopicsSeen]:
+    """Stand for brokers that give these answers, one for each question."""
+    left = iter(answers)
+
+    def find(_: Config) -> TopicsSeen:
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return find
+
+
+SEEN = TopicsSeen(b"t" * 16, 3, None)
+
+
+def test_one_lost_broker_of_several_does_not_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = KafkaConnectionError("Connection refused")
+    monkeypatch.setattr(kafka_connection, "_find_topics", answering(SEEN, lost, SEEN))
+    KafkaConnection(Config(kafka="h:1,i:2", timeout=60.0)).check_partitions()
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (TopicsSeen(b"t" * 16, 4, None), PartitionsDisagree),
+        (UnusableTopics("the topics differ"), ServiceUnavailable),
+        (TopicAuthorizationFailedError("norms"), ServiceUnavailable),
+    ],
+)
+def test_what_waiting_cannot_change_is_raised_at_the_first_answer(
+    answer: TopicsSeen | Exception,
+    raised: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_connection, "_find_topics", answering(SEEN, answer))
+    connection = KafkaConnection(Config(kafka="h:1,i:2", timeout=60.0))
+    with pytest.raises(raised):
+        connection.check_partitions()

@@ -39,7 +39,7 @@ def test_requests_are_counted_by_their_outcome_and_name_nobody() -> None:
     assert counts["other", "answered"] == before["other", "answered"]
     assert counts["other", "refused"] >= 1
     told = generate_latest(registry).decode()
-    assert 'turnstile_client_request_seconds_count{request="charge"} 2.0' in told
+    assert 'turnstile_client_request_seconds_count{log="in memory",request="charge"} 2.0' in told
     assert not any(name in told for name in ("secret", "ada", "halt"))
 
 

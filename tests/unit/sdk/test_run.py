@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streams.schemas import VERSION, Charge, Decision, Reason, decode_request
+from streams.schemas import VERSION, Charge, Decision, OpenRun, Reason, decode_request
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
+    ReleaseUnknown,
     RequestRejected,
     RunIsClosed,
     StepContentChanged,
@@ -278,15 +279,107 @@ def test_a_half_decided_step_is_handed_back_and_cannot_have_been_released(
             service.open(released=1)
 
 
-@pytest.mark.parametrize(("released", "message"), [(3, "Release nothing more"), (0, "handed back")])
-def test_released_that_does_not_fit_is_an_error_that_says_what_happened(
-    released: int, message: str
-) -> None:
+def test_a_released_step_that_was_never_decided_is_refused() -> None:
     service, run = opened()
     for _ in range(3):
         charge(run)
-    with pytest.raises(InvalidRequest, match=message):
-        service.open(released=released)
+    with pytest.raises(InvalidRequest) as refused:
+        service.open(released=3)
+    assert not isinstance(refused.value, ReleaseUnknown)
+
+
+def test_steps_of_which_nobody_knows_whether_they_were_released_are_given_up() -> None:
+    service, run = opened()
+    for _ in range(8):
+        charge(run)
+    with pytest.raises(ReleaseUnknown) as refused:
+        service.open(released=3)
+    assert (refused.value.released, refused.value.newest) == (3, 7)
+    given_up = service.open(released=refused.value.newest)
+    assert (given_up.step, given_up.interrupted) == (8, False)
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (again.newest, str(again)) == (7, str(refused.value))
+
+
+def test_a_half_decided_step_was_not_released_and_is_handed_back_after_those_given_up() -> None:
+    service, run = opened()
+    for _ in range(3):
+        charge(run)
+    service.deaf = {1}
+    with pytest.raises(DecisionTimeout):
+        charge(run)
+    service.deaf = set()
+    with pytest.raises(ReleaseUnknown) as refused:
+        service.open(released=0)
+    assert refused.value.newest == 2
+    run = service.open(released=refused.value.newest)
+    assert (run.step, run.interrupted) == (3, True)
+
+
+# --- an attempt that still holds ------------------------------------------------------------------
+
+
+def test_an_attempt_holds_until_the_next_one_was_opened_and_asking_changes_nothing() -> None:
+    service, run = opened()
+    for step in range(3):
+        charge(run)
+        for _ in range(2):
+            run.check_attempt()
+        assert (run.attempt, run.step) == (1, step + 1)
+    successor = service.open()
+    for _ in range(2):
+        with pytest.raises((Fenced, Unusable)):
+            run.check_attempt()
+    with pytest.raises((Fenced, Unusable)):
+        charge(run)
+    successor.check_attempt()
+    assert charge(successor).step == 3
+
+
+@pytest.mark.parametrize("lost", ["deaf", "mute", "late"])
+def test_an_attempt_whose_answer_is_lost_is_not_taken_to_hold(lost: str) -> None:
+    service, run = opened()
+    setattr(service, lost, {0, 1, 2})
+    with pytest.raises(DecisionTimeout):
+        run.check_attempt()
+    setattr(service, lost, set())
+    run.check_attempt()
+    assert charge(run).step == 0
+
+
+def test_a_copy_of_an_earlier_answer_does_not_confirm_an_attempt() -> None:
+    service, run = opened()
+    token = service.ledgers[0].runs["d", "r"].request
+    question = OpenRun(v=VERSION, dataset="d", run="r", attempt=1, request=token)
+    copy = service.publish(0, question)
+    charge(run)
+    service.mute = {0}  # the copy is all that comes of partition 0
+    copies = [copy]
+
+    def comes_late() -> None:
+        if copies:
+            service.hear(copies.pop())
+
+    service.before_result = comes_late
+    with pytest.raises(DecisionTimeout):
+        run.check_attempt()
+    assert not copies
+    service.mute = set()
+    run.check_attempt()
+
+
+def test_an_attempt_can_be_asked_for_while_a_step_is_charged_ahead() -> None:
+    _, run = opened()
+    ahead = run.charge_ahead([1, 2, 3], [0.1, 0.2, 0.3], noise_stddev=4.0)
+    run.check_attempt()
+    assert ahead.decision().step == 0
+
+
+def test_a_closed_run_has_no_attempt_that_holds() -> None:
+    service, run = opened()
+    service.close_run()
+    with pytest.raises(RunIsClosed):
+        run.check_attempt()
 
 
 # --- closing --------------------------------------------------------------------------------------

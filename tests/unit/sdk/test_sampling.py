@@ -5,7 +5,11 @@ import pytest
 from scipy import stats
 
 from accounting import InvalidInput
+from streams.sdk.errors import DecisionTimeout, Unusable
+from streams.sdk.roster_steps import RosterStep
+from streams.sdk.run import Run
 from streams.sdk.sampling import poisson_sample
+from tests.unit.sdk.partitions import Partitions
 
 
 def test_everybody_admitted_is_drawn_at_the_rate_independently_of_the_others() -> None:
@@ -47,3 +51,71 @@ def test_coins_are_fresh_whatever_seeds_were_set() -> None:
 def test_what_is_no_probability_is_refused(rate: float) -> None:
     with pytest.raises(InvalidInput):
         poisson_sample(np.ones(3, dtype=np.bool_), rate)
+
+
+# --- the coins of a step --------------------------------------------------------------------------
+
+RATE = 0.4
+
+
+def sampled_service() -> Partitions:
+    service = Partitions(3)
+    service.create(measure="renyi", budget=None, epsilon=8.0, delta=1e-5)
+    return service
+
+
+def charged(run: Run, rate: float = RATE) -> RosterStep:
+    roster = run.enrol(range(200), clip_norm=1.0)
+    return roster.charge(noise_stddev=4.0, sampling_rate=rate)
+
+
+def test_a_step_draws_its_users_once() -> None:
+    step = charged(sampled_service().open())
+    drawn = step.sample()
+    kept = drawn.copy()
+    drawn[:] = 0  # what a caller does with its positions changes no later answer
+    for _ in range(3):
+        assert np.array_equal(step.sample(), kept)
+
+
+def test_a_step_keeps_its_draw_when_the_next_one_is_charged() -> None:
+    service = sampled_service()
+    roster = service.open().enrol(range(200), clip_norm=1.0)
+    first = roster.charge(noise_stddev=4.0, sampling_rate=RATE)
+    drawn = first.sample()
+    second = roster.charge(noise_stddev=4.0, sampling_rate=RATE)
+    assert np.array_equal(first.sample(), drawn)
+    assert not np.array_equal(second.sample(), drawn)
+
+
+def test_a_step_that_an_earlier_attempt_had_decided_is_not_drawn_again() -> None:
+    service = sampled_service()
+    charged(service.open()).sample()
+    step = charged(service.open(released=-1))
+    assert (step.step, step.may_be_drawn) == (0, True)
+    with pytest.raises(Unusable):
+        step.sample()
+    drawn = step.sample(no_coin_drawn=True)
+    assert np.array_equal(step.sample(), drawn)
+
+
+def test_a_step_that_no_attempt_had_the_decision_of_is_drawn() -> None:
+    service = sampled_service()
+    roster = service.open().enrol(range(200), clip_norm=1.0)
+    service.deaf = {2}
+    with pytest.raises(DecisionTimeout):
+        roster.charge(noise_stddev=4.0, sampling_rate=RATE)
+    service.deaf = set()
+    run = service.open()
+    assert run.interrupted
+    step = charged(run)
+    assert (step.step, step.may_be_drawn) == (0, False)
+    assert len(step.sample())
+
+
+def test_a_step_without_coins_is_handed_back_whole() -> None:
+    service = sampled_service()
+    charged(service.open(), rate=1.0).sample()
+    step = charged(service.open(released=-1), rate=1.0)
+    assert (step.step, step.may_be_drawn) == (0, False)
+    assert np.array_equal(step.sample(), np.arange(200))

@@ -5,14 +5,15 @@ It is what the service promises, spelled out: nothing stands, nothing is packed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import PoissonGaussian, RenyiFilter, renyi_cost
 from accounting.conversions.renyi import renyi_budgets
-from streams.sdk.errors import DecisionTimeout
+from streams.schemas import Reason
+from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.sdk.sampling import poisson_sample
 
 ORDERS = np.array(
@@ -29,6 +30,7 @@ class FilterDecision:
     exhausted: NDArray[np.bool_]
     clip_norms: NDArray[np.float64]
     sampling_rate: float
+    may_be_drawn: bool = False
 
     def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.clip_norms[positions]
@@ -50,6 +52,7 @@ class FilterService:
     decisions: list[FilterDecision] = field(default_factory=list)
     charges: list[tuple[float, float]] = field(default_factory=list)
     timeouts: int = 0
+    attempts: int = 0
     _rule: RenyiFilter | None = None
 
     def rule(self, noise_stddev: float, sampling_rate: float, norm: float) -> RenyiFilter:
@@ -65,6 +68,7 @@ class FilterService:
 
     def open(self, released: int | None = None) -> FilterRun:
         """A new attempt; with ``released``, a decision beyond it is handed back."""
+        self.attempts += 1
         return FilterRun(self, released)
 
 
@@ -73,9 +77,14 @@ class FilterRun:
 
     def __init__(self, service: FilterService, released: int | None) -> None:
         self.service = service
+        self.attempt = service.attempts
         self.step = len(service.decisions)
         if released is not None and released == self.step - 2:
             self.step -= 1
+
+    def check_attempt(self) -> None:
+        if self.attempt < self.service.attempts:
+            raise Fenced(Reason.OLDER_ATTEMPT, "a newer attempt", None, self.service.attempts)
 
     def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> FilterRoster:
         ids = list(np.asarray(users).tolist())
@@ -102,12 +111,13 @@ class FilterRoster:
             raise DecisionTimeout("not now")
         if norms is not None:
             self.set_norms(norms)
+        may_be_drawn = run.step < len(service.decisions) and sampling_rate < 1.0
         if run.step == len(service.decisions):
             service.charges.append((noise_stddev, sampling_rate))
             service.decisions.append(self._decide(run.step, noise_stddev, sampling_rate))
         assert service.charges[run.step] == (noise_stddev, sampling_rate), "other content"
         run.step += 1
-        return service.decisions[run.step - 1]
+        return replace(service.decisions[run.step - 1], may_be_drawn=may_be_drawn)
 
     def _decide(self, step: int, noise_stddev: float, sampling_rate: float) -> FilterDecision:
         service = self._service

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import Fenced, InvalidRequest, ReleasedTwice
 from streams.trainers.checkpoint import Checkpoint
 
 NAME = ("digits", "night-7")
@@ -17,7 +17,7 @@ def test_what_was_saved_is_loaded_with_the_released_step(tmp_path: Path) -> None
     assert checkpoint.released() == -1
     assert checkpoint.load(NAME) is None
     for step in (0, 7):
-        checkpoint.save(NAME, step, {"model": np.arange(3.0) + step, "kept": np.array([step])})
+        checkpoint.save(NAME, 1, step, {"model": np.arange(3.0) + step, "kept": np.array([step])})
     assert checkpoint.released() == 7
     saved = Checkpoint(str(tmp_path / "run.npz")).load(NAME)
     assert saved is not None
@@ -32,24 +32,56 @@ def test_a_write_that_fails_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = Checkpoint(tmp_path / "run.npz")
-    checkpoint.save(NAME, 3, {"model": np.ones(2)})
+    checkpoint.save(NAME, 1, 3, {"model": np.ones(2)})
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save(NAME, 4, {"model": np.zeros(2)})
+        checkpoint.save(NAME, 1, 4, {"model": np.zeros(2)})
     monkeypatch.undo()
     assert checkpoint.released() == 3
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_refused_and_not_replaced(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "run.npz")
-    checkpoint.save(NAME, 3, {"model": np.ones(2)})
-    with pytest.raises(InvalidRequest, match=r"night-7.*use another file"):
-        checkpoint.load(("digits", "night-8"))
+    checkpoint.save(NAME, 1, 3, {"model": np.ones(2)})
+    other = ("digits", "night-8")
+    with pytest.raises(InvalidRequest):
+        checkpoint.load(other)
+    with pytest.raises(InvalidRequest):
+        checkpoint.save(other, 9, 9, {"model": np.zeros(2)})
+    assert checkpoint.load(NAME) is not None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "released", "refused"),
+    [
+        (1, 4, Fenced),  # an earlier attempt, whatever step it has come to
+        (1, 99, Fenced),
+        (2, 3, ReleasedTwice),
+        (3, 3, ReleasedTwice),  # a later attempt that does not know of a step
+        (2, 4, None),
+        (2, 5, None),
+        (3, 4, None),  # a successor takes the file over
+    ],
+)
+def test_a_file_of_a_later_attempt_or_step_is_not_replaced(
+    tmp_path: Path, attempt: int, released: int, refused: type[Exception] | None
+) -> None:
+    checkpoint = Checkpoint(tmp_path / "run.npz")
+    checkpoint.save(NAME, 2, 4, {"model": np.ones(2)})
+    if refused is None:
+        checkpoint.save(NAME, attempt, released, {"model": np.zeros(2)})
+        assert checkpoint.released() == released
+    else:
+        with pytest.raises(refused):
+            checkpoint.save(NAME, attempt, released, {"model": np.zeros(2)})
+        saved = checkpoint.load(NAME)
+        assert saved is not None
+        assert (saved.released, saved.arrays["model"].tolist()) == (4, [1.0, 1.0])
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY"])
@@ -65,6 +97,6 @@ def test_arrays_of_something_else_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "run.npz", model=np.ones(2))
     with pytest.raises(InvalidRequest, match="no checkpoint"):
         Checkpoint(tmp_path / "run.npz").load(NAME)
-    np.savez(tmp_path / "run.npz", turnstile=np.array('[9, "digits", "night-7", 1]'))
+    np.savez(tmp_path / "run.npz", turnstile=np.array('[9, "digits", "night-7", 1, 1]'))
     with pytest.raises(InvalidRequest, match="format 9"):
         Checkpoint(tmp_path / "run.npz").released()

@@ -12,7 +12,14 @@ from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from streams.sdk.errors import InvalidRequest, Unusable
-from streams.trainers import IndividualDPClassifier, classifier, estimators, noise_for_steps
+from streams.trainers import (
+    ExamplesByUser,
+    IndividualDPClassifier,
+    classifier,
+    estimators,
+    noise_for_steps,
+)
+from streams.trainers.steps import GRID_BITS
 from tests.unit.trainers.rosters import FilterService
 
 
@@ -24,17 +31,48 @@ def _own_runs_are_of_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndividualDPClassifier, "_own_run", own_run)
 
 
-# With fresh noise two fits differ, which some checks do not expect. Another kind of arrays than
-# numpy's is none of what it takes.
+class LabelsOfTheData(IndividualDPClassifier):
+    """Takes the labels from y, since the checks of scikit-learn have labels of many kinds."""
+
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        users: Any = None,
+        *,
+        run: Any = None,
+    ) -> LabelsOfTheData:
+        known, self.classes = self.classes, y
+        try:
+            return super().fit(X, y, users, run=run)
+        finally:
+            self.classes = known
+
+
+# With fresh noise two fits differ, which some checks do not expect.
 CHECKS = [
     (estimator, check)
     for estimator, check in estimator_checks_generator(
-        IndividualDPClassifier(
-            epsilon=100.0, steps=20, sampling_rate=1.0, noise_stddev=1.0, not_private_seed=0
+        LabelsOfTheData(
+            epsilon=100.0,
+            population=100,
+            classes=(0, 1),
+            steps=20,
+            sampling_rate=1.0,
+            noise_stddev=1.0,
+            not_private_seed=0,
         )
     )
-    if check.func.__name__ != "check_array_api_input"
+    if check.func.__name__
+    not in (
+        "check_array_api_input",  # it takes no other arrays than numpy's
+        "check_parameters_default_constructible",  # public numbers have no default
+    )
 ]
+
+
+def digits_classifier(**changes: Any) -> IndividualDPClassifier:
+    return IndividualDPClassifier(**{"population": 1_400, "classes": range(10), **changes})
 
 
 @pytest.mark.slow
@@ -56,7 +94,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.slow
 def test_digits_are_learnt() -> None:
     rows, labels, test_rows, test_labels = digits()
-    model = IndividualDPClassifier(
+    model = digits_classifier(
         epsilon=8.0, steps=100, sampling_rate=0.2, noise_stddev=1.5, not_private_seed=1
     ).fit(rows, labels)
     assert model.score(test_rows, test_labels) > 0.8
@@ -68,7 +106,7 @@ def test_digits_are_learnt() -> None:
 def test_noise_is_what_the_worst_case_needs_for_its_steps() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
-    model = IndividualDPClassifier(epsilon=2.0, steps=3, worst_case_steps=40, sampling_rate=1.0)
+    model = digits_classifier(epsilon=2.0, steps=3, worst_case_steps=40, sampling_rate=1.0)
     model.fit(rows, labels, run=service.open())
     wanted = noise_for_steps(2.0, 1e-5, 40, sampling_rate=1.0, clip_norm=1.0)
     assert model.noise_stddev_ == wanted
@@ -79,7 +117,7 @@ def test_users_with_many_examples_are_charged_once_a_step_and_clipped_as_one() -
     rows, labels, _, _ = digits()
     service = FilterService()
     users = [f"user {place % 100}" for place in range(len(rows))]
-    model = IndividualDPClassifier(steps=2, sampling_rate=1.0, noise_stddev=1e-3, paced=False)
+    model = digits_classifier(steps=2, sampling_rate=1.0, noise_stddev=1e-3, paced=False)
     model.fit(rows, labels, users, run=service.open())
     assert service.users == [f"user {place}" for place in range(100)]
     # Fourteen gradients of about 0.9 each: the sum is longer than any of them.
@@ -89,9 +127,9 @@ def test_users_with_many_examples_are_charged_once_a_step_and_clipped_as_one() -
 def test_a_fit_that_died_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     rows, labels, _, _ = digits()
     service, file = FilterService(), str(tmp_path / "fit.npz")
-    model = IndividualDPClassifier(steps=4, noise_stddev=1.0, checkpoint=file)
+    model = digits_classifier(steps=4, noise_stddev=1.0, checkpoint=file)
     model.fit(rows, labels, run=service.open())
-    again = IndividualDPClassifier(steps=6, noise_stddev=1.0, checkpoint=file)
+    again = digits_classifier(steps=6, noise_stddev=1.0, checkpoint=file)
     again.fit(rows, labels, run=service.open(released=3))
     assert len(service.charges) == 6
     assert not np.array_equal(model.coef_, again.coef_)
@@ -100,12 +138,61 @@ def test_a_fit_that_died_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 def test_the_denominator_is_the_public_population() -> None:
     rows, labels, _, _ = digits()
     moved = [
-        IndividualDPClassifier(steps=1, noise_stddev=1.0, population=population, not_private_seed=1)
+        digits_classifier(steps=1, noise_stddev=1.0, population=population, not_private_seed=1)
         .fit(rows, labels)
         .coef_
         for population in (1_000, 2_000)
     ]
     assert moved[0] == pytest.approx(2.0 * moved[1])
+
+
+def test_a_release_does_not_reveal_how_many_users_there_are() -> None:
+    """A release is a whole number on a public grid, divided by the expected batch.
+
+    So an observer can list the denominators for which all coordinates are on the grid.
+    """
+    rows, labels, _, _ = digits()
+    rate, spacing = 0.1, 2.0 ** (np.frexp(2.0)[1] - GRID_BITS)
+
+    def denominators(users: int) -> set[int]:
+        model = digits_classifier(
+            steps=1, sampling_rate=rate, noise_stddev=2.0, learning_rate=1.0, population=900
+        ).fit(rows[:users], labels[:users])
+        released = np.concatenate([model.coef_.T.ravel(), model.intercept_])
+        found = set()
+        for candidate in range(400, 1_300):
+            units = released * rate * candidate / spacing
+            if np.allclose(units, np.rint(units), rtol=0.0, atol=1e-4):
+                found.add(candidate)
+        return found
+
+    assert [denominators(users) for users in (499, 500, 731, 1_200)] == [{900}] * 4
+
+
+@pytest.mark.parametrize("missing", ["population", "classes"])
+def test_public_numbers_and_labels_have_no_default(missing: str) -> None:
+    public: dict[str, Any] = {"population": 1_400, "classes": range(10)}
+    del public[missing]
+    with pytest.raises(TypeError):
+        IndividualDPClassifier(**public)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("examples", [1, 3], ids=["one example each", "three examples each"])
+def test_a_gradient_is_the_same_with_and_without_another_user_in_the_batch(examples: int) -> None:
+    rows, labels, _, _ = digits()
+    count = 65 * examples
+    owners = ExamplesByUser.of(np.random.default_rng(1).permutation(np.arange(count) % 65))
+    gradients = classifier.logistic_gradients(rows[:count], labels[:count], 10, owners)
+    model = np.random.default_rng(2).normal(size=rows.shape[1] * 10)
+    positions = np.arange(65)
+    alone = np.concatenate([gradients(model, positions[place : place + 1]) for place in range(65)])
+    for size in range(1, 65):
+        assert np.array_equal(gradients(model, positions[1 : size + 1]), alone[1 : size + 1])
+        with_another = gradients(model, positions[: size + 1])
+        assert np.array_equal(with_another, alone[: size + 1])
 
 
 @pytest.mark.parametrize(
@@ -117,20 +204,24 @@ def test_the_denominator_is_the_public_population() -> None:
         ({"epsilon": -1.0}, "epsilon"),
         ({"sampling_rate": 0.0}, "sampling_rate"),
         ({"clip_norm": -1.0}, "clip_norm"),
+        ({"population": 0}, "population"),
+        ({"population": None}, "population"),
+        ({"population": float("inf")}, "population"),
+        ({"classes": [3, 3]}, "classes"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(changes: dict[str, Any], reason: str) -> None:
     rows, labels, _, _ = digits()
     with pytest.raises(InvalidRequest, match=reason):
-        IndividualDPClassifier(steps=2).set_params(**changes).fit(rows, labels)
+        digits_classifier(steps=2).set_params(**changes).fit(rows, labels)
     with pytest.raises(InvalidRequest, match="3 user ids"):
-        IndividualDPClassifier(steps=2).fit(rows, labels, users=[1, 2, 3])
+        digits_classifier(steps=2).fit(rows, labels, users=[1, 2, 3])
 
 
 def test_labels_that_nobody_has_may_be_declared() -> None:
     rows, labels, _, _ = digits()
     few = labels < 3
-    model = IndividualDPClassifier(steps=2, noise_stddev=1.0, classes=range(10))
+    model = digits_classifier(steps=2, noise_stddev=1.0, classes=range(10))
     model.fit(rows[few], labels[few])
     assert model.classes_.tolist() == list(range(10))
 
@@ -150,7 +241,13 @@ def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(300, 2))
     labels = np.where(rows[:, 0] > 0, "right", "left")
-    model = without_sklearn(steps=30, noise_stddev=1.0, not_private_seed=2)
+    model = without_sklearn(
+        population=300,
+        classes=["left", "right"],
+        steps=30,
+        noise_stddev=1.0,
+        not_private_seed=2,
+    )
     with pytest.raises(Unusable, match="not fitted"):
         model.predict(rows)
     model.set_params(sampling_rate=0.5)

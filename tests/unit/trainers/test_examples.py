@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.examples import ExamplesByUser
+from streams.trainers.examples import ExamplesByUser, SumsByUser
 
 OWNERS = [7, 3, 7, 9, 3, 7]
 
@@ -58,3 +58,24 @@ def test_parts_have_all_users_once_and_no_more_examples_than_memory_and_one_user
         counts = grouped.select(positions[part]).counts
         assert counts[:-1].sum() < at_once
     assert grouped.parts(positions[:0], at_once) == []
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 16, 100])
+def test_sums_by_user_do_not_depend_on_where_examples_are_cut_into_pieces(piece: int) -> None:
+    counts = np.array([1, 12, 3, 1, 1, 40, 2])
+    rows = np.random.default_rng(1).normal(size=(60, 3)) * np.geomspace(1e-9, 1e9, 60)[:, None]
+    expected, end = [], 0
+    for count in counts:
+        total = np.zeros(3)
+        for row in rows[end : end + count]:
+            total += row
+        expected.append(total)
+        end += count
+    running, found, users = SumsByUser(counts), [], []
+    for start in range(0, 60, piece):
+        here = rows[start : start + piece]
+        complete, (first, rest) = running.add([here[:, :1], here[:, 1:]])
+        users += range(complete.start, complete.stop)
+        found += list(np.hstack([first, rest]))
+    assert users == list(range(7))
+    assert np.array_equal(np.array(found), np.array(expected))

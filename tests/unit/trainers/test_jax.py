@@ -16,7 +16,7 @@ from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.jax import arrays_of, individual_dp, private_grad, tree_of
-from streams.trainers.steps import PrivateSteps
+from streams.trainers.steps import OpenStep, PrivateSteps
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
 
@@ -91,6 +91,29 @@ def test_transformation_of_gradients_by_user_is_the_same_in_a_chain_of_optax() -
         assert np.asarray(updates[name]) == pytest.approx(-0.5 * value, rel=1e-4, abs=1e-6)
     assert len(service.charges) == 1
     assert steps.open_step is None
+
+
+@pytest.mark.slow
+def test_what_a_user_adds_is_the_same_whichever_other_users_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bit for bit, where all batches have one shape; whether it is so depends on the library."""
+    seen: dict[int, np.ndarray] = {}
+    add, sizes = OpenStep.add, set()
+
+    def watched(step: OpenStep, rows: Any, places: Any) -> None:
+        sizes.add(len(step.positions))
+        for user, row in zip(step.positions[places].tolist(), rows, strict=True):
+            assert np.array_equal(seen.setdefault(user, row), row)
+        add(step, rows, places)
+
+    monkeypatch.setattr(OpenStep, "add", watched)
+    steps = private(FilterService(epsilon=1e4), rate=0.5)
+    gradient = private_grad(loss, steps, ExamplesByUser.of(USERS), examples_at_once=16)
+    for _ in range(60):
+        gradient(PARAMS, ROWS, LABELS)
+    assert len(sizes) > 10
+    assert len(seen) == 40
 
 
 def test_nobody_drawn_is_released_as_noise() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.loop import Descent, PrivateTrainer
-from streams.trainers.steps import PrivateSteps, ReleasedTwice
+from streams.trainers.steps import PrivateSteps
 from tests.unit.trainers.rosters import FilterService
 
 NAME = ("digits", "night-7")
@@ -37,14 +37,16 @@ def trainer(
     seed: int = 1,
     momentum: float = 0.0,
     every: int = 1,
+    released: int | None = None,
+    rate: float = 0.2,
 ) -> PrivateTrainer:
     steps = PrivateSteps(
-        service.open(checkpoint.released() if checkpoint else None),
+        service.open(released),
         np.arange(300),
         clip_norm=1.0,
         noise_stddev=2.0,
-        sampling_rate=0.2,
-        expected_batch=60.0,
+        sampling_rate=rate,
+        expected_batch=300.0 * rate,
         not_private_generator=np.random.default_rng(seed),
     )
     return PrivateTrainer(
@@ -78,9 +80,18 @@ def test_descent_with_momentum_adds_up_what_was_before() -> None:
     assert other.move(np.zeros(1), np.zeros(1), 2) == pytest.approx([-0.075])
 
 
+@pytest.mark.parametrize(
+    ("rate", "hands_back", "goes_on"),
+    [
+        (0.2, False, 8),
+        (0.2, True, 8),  # it may have been drawn, so it is given up
+        (1.0, False, 8),
+        (1.0, True, 7),  # there are no coins
+    ],
+)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_training_that_died_gets_the_step_it_paid_for_and_charges_it_once(
-    tmp_path: Path, momentum: float
+def test_a_training_that_died_is_charged_for_every_step_once_and_draws_none_again(
+    tmp_path: Path, momentum: float, rate: float, hands_back: bool, goes_on: int
 ) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
     dies_in = 7
@@ -91,13 +102,14 @@ def test_a_training_that_died_gets_the_step_it_paid_for_and_charges_it_once(
         return towards_targets(model, positions)
 
     with pytest.raises(Crash):
-        trainer(service, checkpoint, dying, momentum=momentum).run(np.zeros(2), 20)
+        trainer(service, checkpoint, dying, momentum=momentum, rate=rate).run(np.zeros(2), 20)
     assert checkpoint.released() == dies_in - 1
     assert len(service.charges) == dies_in + 1
-    again = trainer(service, checkpoint, seed=2, momentum=momentum)
+    released = checkpoint.released() if hands_back else None
+    again = trainer(service, checkpoint, seed=2, momentum=momentum, released=released, rate=rate)
     seen: list[int] = []
     again.run(np.full(2, 99.0), 20, released=lambda step, model: seen.append(step))
-    assert seen == list(range(dies_in, 20))
+    assert seen == list(range(goes_on, 20))
     assert len(service.charges) == 20
     # The model went on from the checkpoint, not from what was given.
     first = checkpoint.load(NAME)
@@ -141,8 +153,8 @@ def test_a_checkpoint_ahead_of_the_run_is_refused(tmp_path: Path) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
     trainer(service, checkpoint).run(np.zeros(2), 3)
     opened_too_early = trainer(service, checkpoint)
-    checkpoint.save(NAME, 3, {"model": np.zeros(2)})
-    with pytest.raises(ReleasedTwice, match="open the run again"):
+    checkpoint.save(NAME, 2, 3, {"model": np.zeros(2)})
+    with pytest.raises(ReleasedTwice):
         opened_too_early.run(np.zeros(2), 5)
     assert len(service.charges) == 3
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from accounting import RenyiFilter
-from streams import InvalidRequest, Turnstile
+from streams import Turnstile
+from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.trainers import Checkpoint, Descent, IndividualDPClassifier, PrivateSteps
 from streams.trainers import PrivateTrainer as Trainer
 from streams.trainers.rosters import TrainingRun
+from tests.unit.sdk.partitions import Partitions
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_classifier import digits
 
+Floats = NDArray[np.float64]
 SIZES = np.linspace(0.02, 1.3, 60)
 ORDER, BUDGET = 8.0, 1.0
 
@@ -70,37 +74,39 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_a_training_that_died_goes_on_where_it_was_released(
+def test_a_training_that_died_gives_up_the_step_that_it_had_drawn(
     service: Turnstile, tmp_path: Path, every: int
 ) -> None:
     checkpoint = Checkpoint(tmp_path / "run.npz")
 
-    def dying(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def dying(model: Floats, positions: NDArray[np.int64]) -> Floats:
         if run.step == 9:  # step 8 is charged and drawn
             raise Crash
         return gradients(model, positions)
 
-    run = service.run("digits", "night-7", released=checkpoint.released())
+    run = service.run("digits", "night-7")
     trainer = Trainer(
         steps_of(run), dying, Descent(1.0), checkpoint=checkpoint, checkpoint_every=every
     )
     with pytest.raises(Crash):
         trainer.run(np.zeros(2), 20)
     assert checkpoint.released() == (7 if every == 1 else 5)
-    if every == 1:
-        run = service.run("digits", "night-7", released=checkpoint.released())
-    else:
-        with pytest.raises(InvalidRequest, match="go on with released=7"):
-            service.run("digits", "night-7", released=checkpoint.released())
-        run = service.run("digits", "night-7", released=7)
-    assert run.interrupted
-    assert run.step == 8
+    run = service.run("digits", "night-7")
     seen: list[int] = []
     Trainer(steps_of(run, seed=2), gradients, Descent(1.0), checkpoint=checkpoint).run(
         np.zeros(2), 12, released=lambda step, model: seen.append(step)
     )
-    assert seen == [8, 9, 10, 11]
+    assert seen == [9, 10, 11]
     assert checkpoint.released() == 11
+
+
+def test_a_step_that_may_have_been_drawn_is_given_up_even_if_it_was_handed_back(
+    service: Turnstile,
+) -> None:
+    steps_of(service.run("digits", "night-7")).begin()
+    run = service.run("digits", "night-7", released=-1)
+    assert (run.step, run.interrupted) == (0, True)
+    assert steps_of(run).begin().step == 1
 
 
 def test_a_training_can_charge_each_step_while_the_one_before_is_computed(
@@ -108,7 +114,7 @@ def test_a_training_can_charge_each_step_while_the_one_before_is_computed(
 ) -> None:
     at_work: list[tuple[int, int]] = []  # the step that is computed, and how many were charged
 
-    def computed(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def computed(model: Floats, positions: NDArray[np.int64]) -> Floats:
         charged = service.run("digits", "other").charge  # another run is not held up
         charged([999], [1.0], noise_stddev=1e4)
         step = steps.open_step
@@ -119,28 +125,113 @@ def test_a_training_can_charge_each_step_while_the_one_before_is_computed(
         return gradients(model, positions)
 
     checkpoint = Checkpoint(tmp_path / "run.npz")
-    run = service.run("digits", "night-7", released=-1, charges_ahead=True)
-    steps, dies_at = steps_of(run), 8
-    trainer = Trainer(steps, computed, Descent(1.0), checkpoint=checkpoint, charge_ahead=True)
-    with pytest.raises(Crash):
-        trainer.run(np.zeros(2), 20)
-    assert at_work == [(step, step + 1) for step in range(9)]
-    with pytest.raises(InvalidRequest, match="charges_ahead"):  # step 9 was charged as well
-        service.run("digits", "night-7", released=checkpoint.released())
-    for again in range(2):  # it dies before anything is released, and step 10 was charged as well
-        run = service.run("digits", "night-7", released=checkpoint.released(), charges_ahead=True)
-        steps, dies_at = steps_of(run, seed=2 + again), 9 + again
+    for begins_at, last in ((0, 8), (10, 10)):  # step 9 was charged as well
+        dies_at = last
+        run = service.run("digits", "night-7")
+        assert (run.step, run.interrupted) == (begins_at, False)
+        steps = steps_of(run)
         trainer = Trainer(steps, computed, Descent(1.0), checkpoint=checkpoint, charge_ahead=True)
         with pytest.raises(Crash):
             trainer.run(np.zeros(2), 20)
-    run = service.run("digits", "night-7", released=checkpoint.released(), charges_ahead=True)
+    assert at_work == [(step, step + 1) for step in (*range(9), 10)]
+    run = service.run("digits", "night-7")
     steps, dies_at = steps_of(run, seed=4), -1
     seen: list[int] = []
     trainer = Trainer(steps, computed, Descent(1.0), checkpoint=checkpoint, charge_ahead=True)
-    trainer.run(np.zeros(2), 12, released=lambda step, model: seen.append(step))
-    assert seen == [11]
-    assert (run.step, run.interrupted) == (12, False)
-    assert service.run("digits", "night-7").step == 12, "none is charged that is not made"
+    trainer.run(np.zeros(2), 14, released=lambda step, model: seen.append(step))
+    assert seen == [12, 13]
+    assert (run.step, run.interrupted) == (14, False)
+    assert service.run("digits", "night-7").step == 14, "none is charged that is not made"
+
+
+# --- a trainer that sleeps while its successor goes on --------------------------------------------
+
+
+class Interrupted(Descent):
+    """Gradient descent that does something else once, between a release and its checkpoint."""
+
+    def __init__(self, at: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__(1.0)
+        self.at, self.meanwhile = at, meanwhile
+
+    def move(self, model: Floats, gradient: Floats, step: int) -> Floats:
+        if step == self.at:
+            self.meanwhile()
+        return super().move(model, gradient, step)
+
+
+class SlowFile(Checkpoint):
+    """A checkpoint whose writer sleeps once, after the service has said that its attempt holds."""
+
+    def __init__(self, path: Path, at: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__(path)
+        self.at, self.meanwhile = at, meanwhile
+
+    def save(self, name: tuple[str, str], attempt: int, released: int, arrays: Any) -> None:
+        if released == self.at:
+            self.meanwhile()
+        super().save(name, attempt, released, arrays)
+
+
+@pytest.mark.parametrize("sleeps", ["before the service is asked", "before the file is written"])
+def test_a_trainer_that_wakes_up_after_its_successor_releases_nothing(
+    service: Turnstile, tmp_path: Path, sleeps: str
+) -> None:
+    path = tmp_path / "run.npz"
+    shown: list[tuple[str, int]] = []
+
+    def train(name: str, steps: int, descent: Descent, file: Checkpoint) -> None:
+        trainer = Trainer(
+            steps_of(service.run("digits", "night-7")), gradients, descent, checkpoint=file
+        )
+        trainer.run(np.zeros(2), steps, released=lambda step, model: shown.append((name, step)))
+
+    def successor() -> None:
+        train("B", 8, Descent(1.0), Checkpoint(path))
+
+    descent, file = Interrupted(3, successor), Checkpoint(path)
+    if sleeps == "before the file is written":
+        descent, file = Descent(1.0), SlowFile(path, 3, successor)
+    with pytest.raises(Fenced):
+        train("A", 8, descent, file)
+    assert shown == [("A", 0), ("A", 1), ("A", 2), *(("B", step) for step in range(4, 8))]
+    assert Checkpoint(path).released() == 7
+
+
+def test_a_trainer_without_a_file_that_wakes_up_after_its_successor_releases_nothing(
+    service: Turnstile,
+) -> None:
+    shown: list[int] = []
+    descent = Interrupted(3, lambda: service.run("digits", "night-7"))
+    trainer = Trainer(steps_of(service.run("digits", "night-7")), gradients, descent)
+    with pytest.raises(Fenced):
+        trainer.run(np.zeros(2), 8, released=lambda step, model: shown.append(step))
+    assert shown == [0, 1, 2]
+
+
+def test_a_release_that_was_not_confirmed_is_shown_when_the_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    lossy = Partitions(3)
+    lossy.create("digits", measure="renyi", orders=[ORDER], budget=[BUDGET])
+    shown: list[int] = []
+    file = Checkpoint(tmp_path / "run.npz")
+
+    def lose_answers() -> None:
+        lossy.mute = {0, 1, 2}
+
+    trainer = Trainer(
+        steps_of(lossy.turnstile.run("digits", "night-7")),
+        gradients,
+        Interrupted(0, lose_answers),
+        checkpoint=file,
+    )
+    with pytest.raises(DecisionTimeout):
+        trainer.run(np.zeros(2), 1, released=lambda step, model: shown.append(step))
+    assert (shown, file.released()) == ([], -1)
+    lossy.mute = set()
+    trainer.run(np.zeros(2), 1, released=lambda step, model: shown.append(step))
+    assert (shown, file.released()) == ([0], 0)
 
 
 def test_levels_that_were_seen_are_charged_one_step_later_if_steps_are_charged_ahead(
@@ -169,6 +260,12 @@ def test_levels_that_were_seen_are_charged_one_step_later_if_steps_are_charged_a
 def test_a_classifier_without_a_run_has_a_service_of_its_own() -> None:
     rows, labels, test_rows, test_labels = digits()
     model = IndividualDPClassifier(
-        epsilon=8.0, steps=60, sampling_rate=0.2, noise_stddev=1.5, not_private_seed=1
+        epsilon=8.0,
+        population=1_400,
+        classes=range(10),
+        steps=60,
+        sampling_rate=0.2,
+        noise_stddev=1.5,
+        not_private_seed=1,
     )
     assert model.fit(rows, labels).score(test_rows, test_labels) > 0.8

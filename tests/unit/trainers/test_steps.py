@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from accounting import PoissonGaussian, renyi_cost
-from streams.sdk.errors import DecisionTimeout, InvalidRequest, Unusable
-from streams.trainers.steps import PrivateSteps, ReleasedTwice
+from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice, Unusable
+from streams.trainers.steps import PrivateSteps
 from tests.unit.trainers.rosters import FilterDecision, FilterRun, FilterService
 
 
