@@ -1,20 +1,21 @@
-"""Answering: every window is charged once and released once, whoever is killed when.
+"""Answering: charge and release every window once, whenever an answerer is killed or overtaken.
 
-What an answerer knows is a function of its input and of its marks (``marks``). One life of it:
+The state of an answerer is a function of its input and of its marks (``marks``). Each life of it
+takes these steps:
 
-1. The run is opened, as after the last answer that has a mark. Whoever answered before can charge
-   no more.
-2. A begin is written and read back: of who answered before nothing more counts. If an answer came
-   to be between the two, all begins again.
-3. The last answer is published, if it is not in the topic.
-4. The input is read again from where windows to come need it, up to where the last mark was.
-5. A window that was being closed is closed.
-6. From there on events come, and windows close: ``marks`` has the order.
+1. It opens the run after the last answer that has a mark. Earlier attempts can charge no more.
+2. It writes a begin and reads it back. From then on no mark of an earlier attempt counts. If
+   another answerer added an answer since the marks were read, it repeats steps 1 and 2.
+3. It publishes the last answer, if the topic does not contain it.
+4. It reads the input again, from the first event that an open window needs to the last mark.
+5. It closes the window that was being closed.
+6. It reads new events and closes windows, in the order that ``marks`` describes.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -25,38 +26,69 @@ import numpy as np
 from streams.answerer.desk import Desk
 from streams.answerer.events import Unreadable
 from streams.answerer.journal import Journal
+from streams.answerer.kinds import Answered
 from streams.answerer.marks import History, Mark, Superseded
 from streams.answerer.pricing import WorstCase, noises
 from streams.answerer.questions import Questions, UnusableQueries
 from streams.answerer.records import PrivateAnswer, answer_of
+from streams.answerer.windows import Calendar, Window, iso
 from streams.queries.answerer import ChargedUsers, QueryAnswerer
+from streams.queries.release import Release
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 
 logger = logging.getLogger("turnstile.answer")
 
-Open = Callable[[int | None], Run]
-"""Opens the run, as after this step; None: whatever was released."""
+Open = Callable[[int], Run]
+"""Opens the run after this step, the last one that was released; -1 for none."""
 Announce = Callable[[PrivateAnswer], None]
 _BEGINNINGS = 10
+
+
+class InconsistentRun(UnusableQueries):
+    """The charges, the marks and the published answers of a run do not fit each other.
+
+    Marks are missing, or something else charges the run. Answering it further could release a
+    window twice.
+    """
+
+
+class AlreadyAnswered(UnusableQueries):
+    """Another run has answered a window. Answering it again would charge its users again.
+
+    Attributes:
+        run: the run that has answered it.
+        query: the name of the query.
+        until: the earliest ``start`` of which no window was answered, ISO 8601.
+    """
+
+    def __init__(self, run: str, query: str, windows: tuple[int, int], until: int) -> None:
+        self.run, self.query, self.until = run, query, iso(until)
+        begin, end = map(iso, windows)
+        super().__init__(
+            f"run {run!r} has answered query {query!r} from {begin} to {end}: another answer would "
+            f"charge the users of these windows again. Write start = {self.until} into the file, "
+            "or charge them again by --charge-again"
+        )
 
 
 class Answering:
     """One life of an answerer. Not shared between threads.
 
     Args:
-        questions: what is asked.
-        source: which topic or file the events are of.
+        questions: the file of queries.
+        source: identifies the topic or file of the events.
         open_run: opens the run.
-        journal: the marks of this run.
-        announce: told of every answer that was published.
+        journal: has the marks and the answers.
+        announce: called with every answer after its publication.
         text: whether the columns of events are text.
+        charge_again: whether to answer windows that another run of the dataset has answered.
         noise: draws the noise, for tests; None for the operating system.
 
     Attributes:
-        desk: what is known of the input.
-        last_charge: who was charged for the last window, and what was decided: sensitive. None
-            before the first.
+        desk: the state of the input.
+        last_charge: the users of the last window, and the decision about them: sensitive. None
+            before the first window.
     """
 
     def __init__(
@@ -68,6 +100,7 @@ class Answering:
         announce: Announce = lambda answer: None,
         *,
         text: bool = False,
+        charge_again: bool = False,
         noise: np.random.Generator | None = None,
     ) -> None:
         self.questions = questions
@@ -79,39 +112,50 @@ class Answering:
         self._announce = announce
         self._noise = noise
         self.last_charge: ChargedUsers | None = None
-        self._history = History()
+        self._charge_again = charge_again
+        self._runs: defaultdict[str, History] = defaultdict(History)
+        self._history = self._runs[questions.run]
         self._owner = uuid4().hex
         self._said: dict[Unreadable, int] = {}
 
     def start(self) -> None:
-        """Take the run over, and know from where on the input has to be read again.
+        """Take over the run, and find out from where the input has to be read again.
 
         Raises:
-            UnusableQueries: the marks are of other questions or another input, or do not fit what
-                was charged.
-            Superseded: somebody else has begun meanwhile.
+            UnusableQueries: the marks are of other questions or another input.
+            AlreadyAnswered: another run has answered a window that is next.
+            InconsistentRun: the marks do not fit what was charged or published.
+            Superseded: another answerer has begun meanwhile.
             TurnstileError: the run cannot be opened.
         """
         history = self._history
-        history.read(self._journal.catch_up())
+        self._catch_up()
         self._check_same(history.begun)
+        try:
+            for window in Calendar(self.questions, history.released + 1).windows():
+                self._check_unanswered(window)
+        except AlreadyAnswered:
+            self._publish_last()  # its users have paid for it
+            raise
         for _ in range(_BEGINNINGS):
             released = history.released
             # Step 1.
             run = self._open(released)
+            if run is None:
+                continue
             # Step 2.
             self._mark("begin", run, released + 1)
             if history.released == released:
                 break
         else:
-            raise Superseded("others keep answering this run")
-        self._check_same(history.begun)  # who may have begun since it was looked
+            raise Superseded("other answerers keep answering this run")
+        self._check_same(history.begun)  # another answerer may have begun since the first check
         self._run = run
         self._check_charged(run)
         self._prepare(run)
         # Step 3.
         self._publish_last()
-        self._journal.forget(self._history.take_over())
+        self._journal.forget(history.take_over())
         # Step 4.
         at = history.closing or history.answered
         self.desk = Desk(self.questions, text=self._text, step=history.released + 1)
@@ -120,28 +164,30 @@ class Answering:
 
     @property
     def again(self) -> dict[int, int]:
-        """By partition, up to where the input has to be read again before ``go_on``."""
+        """By partition, the offset up to which to read the input again before ``go_on``."""
         at = self._history.closing or self._history.answered
         return {} if at is None else dict(at.positions)
 
     def go_on(self) -> None:
-        """All has been read again: close the window that was being closed, if one was.
+        """Close the window that was being closed, after the input was read again.
 
         Raises:
-            UnusableQueries: the input is not what it was.
+            AlreadyAnswered: another run has answered the window.
+            TurnstileError: the window cannot be charged, or it is not the same as before.
         """
         for partition, position in self.again.items():
-            # Behind the last event there can be offsets that hold nothing.
+            # Offsets after the last event can be without a record.
             self.desk.positions[partition] = max(position, self.desk.positions.get(partition, 0))
         # Step 5.
         if self._history.closing is not None:
             self._close(marked=True)
 
     def close_due(self, now: int | None) -> int:
-        """Close all windows that can be closed by now; how many there were.
+        """Close all windows that can be closed by now; return how many there were.
 
         Raises:
             Superseded: a newer attempt answers this run.
+            AlreadyAnswered: another run has answered the window.
             TurnstileError: the window cannot be charged; nothing of it was released.
             JournalUnavailable: start again.
         """
@@ -158,6 +204,7 @@ class Answering:
         asked = desk.asked[window.query]
         if not marked:
             self._mark("closing", run, window.step)
+        self._check_unanswered(window)
         users, rows = desk.content_of(window)
         answerer = self._answerers[window.query]
         while True:
@@ -167,28 +214,40 @@ class Answering:
             except DecisionTimeout as error:
                 logger.warning("step %d is not decided yet: %s", window.step, error)
         if release.step != window.step:
-            raise UnusableQueries(
-                f"step {window.step} was charged as step {release.step}: somebody else charges run "
-                f"{run.name!r}; nothing was released"
+            raise InconsistentRun(
+                f"step {window.step} was charged as step {release.step}: something else charges "
+                f"run {run.name!r}; nothing was released"
             )
         answered = asked.answered(
             np.atleast_1d(release.value), release.noise_stddev, self.questions.confidence
         )
         self.last_charge = answerer.last_charge
         desk.close(window)
-        left = self._worst_case.left(desk.calendar.numbers, window.query)
-        answer = answer_of(self.questions, window, release, answered, left)
+        answer = self._answer_of(window, release, answered)
         self._mark("answered", run, window.step, msgspec.json.encode(answer))
         self._journal.publish(self._last().answer)
         self._announce(answer)
         self._journal.forget(self._history.take_over())
         self._say_what_was_passed_over()
 
+    def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
+        """Return what is published of a window that has closed."""
+        calendar, query = self.desk.calendar, window.query
+        since = self._worst_case.exhaustible_since(calendar, query, window.number)
+        return answer_of(
+            self.questions,
+            window,
+            release,
+            answered,
+            worst_case_left=self._worst_case.left(calendar.numbers, query),
+            exhaustible_since=None if since is None else calendar.window(query, since),
+        )
+
     def _mark(self, kind: Any, run: Run, step: int, answer: bytes = b"") -> None:
         """Write a mark and read it back.
 
         Raises:
-            Superseded: somebody has begun before it.
+            Superseded: another answerer has begun before it.
         """
         desk, is_begin = self.desk, kind == "begin"
         mark = Mark(
@@ -203,17 +262,35 @@ class Answering:
             positions={} if is_begin else dict(desk.positions),
             begins={} if is_begin else desk.begins(),
             clocks={} if is_begin else dict(desk.clocks),
+            windows=desk.calendar.closed() if answer else {},
             answer=answer,
             behind=self._journal.end() if answer else 0,
         )
         if is_begin:
             self._owner = mark.owner = uuid4().hex  # one for each attempt
         self._journal.append(mark)
-        self._history.read(self._journal.catch_up())
-        if self._history.owner != mark.owner:
+        self._catch_up()
+        self._check_owner()
+
+    def _catch_up(self) -> None:
+        """Read the marks that were written since the last call."""
+        for mark in self._journal.catch_up():
+            self._runs[mark.run].read([mark])
+        for history in self._runs.values():
+            if history is not self._history:
+                history.take_over()  # this answerer never forgets marks of other runs
+
+    def _check_owner(self) -> None:
+        """Check that no other answerer has taken over the run, as far as marks were read.
+
+        Raises:
+            Superseded: one has.
+        """
+        history = self._history
+        if history.owner != self._owner:
             raise Superseded(
-                f"attempt {self._history.attempt} of run {run.name!r} has begun to answer: this "
-                "one stops"
+                f"attempt {history.attempt} of run {self.questions.run!r} has begun to answer: "
+                "this answerer stops"
             )
 
     def _last(self) -> Mark:
@@ -222,7 +299,7 @@ class Answering:
         return self._history.answered
 
     def _publish_last(self) -> None:
-        """Publish the last answer of whoever answered before, if that did not come to it."""
+        """Publish the last answer that has a mark, if the topic does not contain it."""
         if self._history.answered is None:
             return
         last = self._last()
@@ -264,15 +341,52 @@ class Answering:
                 f'write users = "{run.policy.user_ids}"'
             )
 
-    def _open(self, released: int) -> Run:
+    def _open(self, released: int) -> Run | None:
+        """Open the run; None if another answerer has answered more since the marks were read.
+
+        Raises:
+            InconsistentRun: the charges do not fit the marks.
+        """
         try:
-            return self._open_run(None if self._history.begun is None else released)
+            return self._open_run(released)
         except InvalidRequest as error:
-            raise UnusableQueries(
-                f"{error}. The marks in answers-state say that step {released} was answered last: "
-                "if they have lost their end, or something else charges this run, go on with a run "
-                "of another name; the budgets go on"
+            self._catch_up()
+            if self._history.released != released:
+                return None
+            raise InconsistentRun(
+                f"{error}. According to the marks in answers-state, step {released} was answered "
+                "last. If these marks are incomplete, or something else charges this run, answer "
+                "under another run name, with a start after the last published answer; users keep "
+                "what they have spent"
             ) from error
+
+    def _check_unanswered(self, window: Window) -> None:
+        """Check that no other run of the dataset has answered a window, as far as marks were read.
+
+        A query is the same in every run if it has the same name.
+
+        Raises:
+            AlreadyAnswered: one has.
+        """
+        if self._charge_again:
+            return
+        query = self.questions.queries[window.query].name
+        others = {
+            run: history.answered.windows
+            for run, history in self._runs.items()
+            if history is not self._history and history.answered is not None
+        }
+        for run, answered in others.items():
+            begin, end = answered.get(query, (0, 0))
+            if begin <= window.start and window.end <= end:
+                names = {one.name for one in self.questions.queries}
+                ends = [
+                    last
+                    for one in others.values()
+                    for name, (_, last) in one.items()
+                    if name in names
+                ]
+                raise AlreadyAnswered(run, query, (begin, end), max(ends))
 
     def _check_same(self, begun: Mark | None) -> None:
         if begun is None:
@@ -283,26 +397,45 @@ class Answering:
         ):
             if before != now:
                 raise UnusableQueries(
-                    f"run {self.questions.run!r} was begun with {what}: its windows could not be "
-                    "built again. Give the file another run; the budgets of the dataset go on"
+                    f"run {self.questions.run!r} was begun with {what}, so its windows cannot be "
+                    "rebuilt. Give the file another run name, and a start after the windows that "
+                    "are answered; users keep what they have spent"
                 )
 
     def _check_charged(self, run: Run) -> None:
-        """Whether what was charged and what was answered fit."""
+        """Check that the charges, the marks and the published answers fit each other.
+
+        Raises:
+            InconsistentRun: they do not.
+            Superseded: another answerer has begun and answered since the marks were read.
+        """
         history = self._history
         following = history.released + 1
-        pending = history.closing is not None
-        if run.step != following or (run.interrupted and not pending):
-            raise UnusableQueries(
-                f"run {run.name!r} has come to step {run.step}, and its marks to {following}: "
-                "something else charges it, or marks are missing. Answer under a run of another "
-                "name; the budgets go on"
+        remedy = (
+            "Answer under another run name, with a start after the last published answer; users "
+            "keep what they have spent"
+        )
+        if run.step != following:
+            raise InconsistentRun(
+                f"run {run.name!r} was charged up to step {run.step - 1}, and its marks end at "
+                f"step {history.released}: something else charges it, or marks are missing. "
+                f"{remedy}"
+            )
+        if run.interrupted and history.closing is None:
+            raise InconsistentRun(
+                f"step {following} of run {run.name!r} was charged and has no mark: something else "
+                f"charges the run, or marks are missing. {remedy}"
             )
         behind = 0 if history.answered is None else history.answered.behind
-        for answer in self._journal.published(behind):
-            step = msgspec.json.decode(answer, type=PrivateAnswer).step
-            if step > history.released:
-                raise UnusableQueries(
-                    f"step {step} of run {run.name!r} is published and has no mark: answers-state "
-                    "has lost its end. Answer under a run of another name; the budgets go on"
-                )
+        steps = [
+            msgspec.json.decode(answer, type=PrivateAnswer).step
+            for answer in self._journal.published(behind)
+        ]
+        last = max(steps, default=-1)
+        if last > history.released:
+            self._catch_up()
+            self._check_owner()
+            raise InconsistentRun(
+                f"the answer to step {last} of run {run.name!r} is published and has no mark: the "
+                f"last marks in answers-state are missing. {remedy}"
+            )

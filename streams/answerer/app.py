@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 from uuid import uuid4
 
@@ -43,7 +43,7 @@ from streams.worker.kafka.transport import TurnstileApp
 
 logger = logging.getLogger("turnstile.answer")
 
-EXIT_REFUSED, EXIT_USAGE = 1, 2
+EXIT_DONE, EXIT_REFUSED, EXIT_USAGE = 0, 1, 2
 _LOG_APPEND_TIME = 1
 _TICK_SECONDS = 0.5
 _POLL_MS = 200
@@ -57,9 +57,10 @@ class Intake:
         config: where Kafka is.
         answering: takes events and closes windows.
         partitions: of the input.
+        log: the name of the log that is charged.
     """
 
-    def __init__(self, config: Config, answering: Answering, partitions: int) -> None:
+    def __init__(self, config: Config, answering: Answering, partitions: int, log: str) -> None:
         self._config = config
         self._answering = answering
         self.topic = answering.questions.source.topic
@@ -71,7 +72,7 @@ class Intake:
         self._heard = dict.fromkeys(range(partitions), time.monotonic())
         self.end_of: Callable[[int], int | None] = lambda partition: None
         self._clock: int | None = None
-        self.metrics, self.watched = AnswererMetrics(self), Watched(self)
+        self.metrics, self.watched = AnswererMetrics(self, log), Watched(self)
 
     @property
     def desk(self) -> Desk:
@@ -222,15 +223,22 @@ def create_app(config: Config, intake: Intake) -> TurnstileApp:
     return app
 
 
+class OutputClosed(Exception):
+    """Nothing reads the standard output of this process any more."""
+
+
 def _end(why: str, error: BaseException | None = None) -> NoReturn:
-    """End this process without any clean-up; what is written down goes on elsewhere."""
+    """End this process without any clean-up; the next answerer goes on from the marks."""
+    if isinstance(error, OutputClosed):
+        os._exit(EXIT_DONE)  # quietly, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
     usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
     logger.critical("the answerer ends: %s", why, exc_info=None if expected else error)
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for output in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            output.flush()
     os._exit(EXIT_USAGE if usage else EXIT_REFUSED if refused else EXIT_RESTART)
 
 
@@ -243,9 +251,14 @@ def _or_end() -> Iterator[None]:
 
 
 def run_answerer(
-    config: Config, questions: Questions, announce: Announce, log_level: str = "INFO"
+    config: Config,
+    questions: Questions,
+    announce: Announce,
+    log_level: str = "INFO",
+    *,
+    charge_again: bool = False,
 ) -> NoReturn:
-    """Answer until told to stop, superseded, or something is not as expected."""
+    """Answer until this process is stopped, superseded, or meets something unexpected."""
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -257,12 +270,22 @@ def run_answerer(
         turnstile = Turnstile(config=config)
         journal = KafkaJournal(config, questions.dataset, questions.run)
 
-        def told(answer: PrivateAnswer) -> None:
+        def published(answer: PrivateAnswer) -> None:
             intake.metrics.answers.inc()
-            announce(answer)
+            try:
+                announce(answer)
+            except BrokenPipeError as error:
+                raise OutputClosed("nothing reads the answers that this process prints") from error
 
-        answering = Answering(questions, source, opener(turnstile, questions), journal, told)
-        intake = Intake(config, answering, partitions)
+        answering = Answering(
+            questions,
+            source,
+            opener(turnstile, questions),
+            journal,
+            published,
+            charge_again=charge_again,
+        )
+        intake = Intake(config, answering, partitions, turnstile.log_name)
         measure(turnstile, intake.metrics.registry)
         app = create_app(config, intake)
     run_app(app, log_level)
@@ -270,7 +293,7 @@ def run_answerer(
 
 
 def opener(turnstile: Turnstile, questions: Questions) -> Open:
-    """Opens the run that the questions are asked in."""
+    """Return what opens the run of these questions."""
     return lambda released: turnstile.run(questions.dataset, questions.run, released=released)
 
 

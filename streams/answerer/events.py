@@ -28,6 +28,7 @@ _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 class Unreadable(StrEnum):
     """Why an event was passed over."""
 
+    BATCH = "a batch of records that cannot be read"
     NO_EVENT = "no JSON or MessagePack object"
     NO_USER = "no id of a user"
     NO_TIME = "no time"
@@ -60,9 +61,11 @@ class Reader:
         self.text = text
 
     def decode(self, value: bytes | None) -> Event | Unreadable:
-        """An event from a record of Kafka."""
+        """An event from a record of Kafka, or from what stands for an unreadable batch there."""
         if not value:
             return Unreadable.NO_EVENT
+        if value[0] == 0:  # no event begins so; see streams.topics.batches
+            return Unreadable.BATCH
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):

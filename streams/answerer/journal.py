@@ -1,4 +1,4 @@
-"""Where marks are kept and answers are published: the port, and one in memory."""
+"""The port to the topics of marks and answers, and an implementation in memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ class JournalUnavailable(Exception):
 
 
 class Journal(Protocol):
-    """The marks of one run, and the answers that were published. Not shared between threads."""
+    """The marks of a dataset's runs, and the published answers of one run.
+
+    Not shared between threads.
+    """
 
     def append(self, mark: Mark) -> None:
-        """Write a mark behind all that there are; returns when it is durable.
+        """Write a mark after all others; return when it is durable.
 
         Raises:
-            JournalUnavailable: it may have been written or not.
+            JournalUnavailable: the mark may have been written or not.
         """
 
     def catch_up(self) -> Sequence[Mark]:
-        """The marks of the run that came since the last call, in order; all that were durable
-        when it was called are among those that were returned."""
+        """Return the marks of the dataset that were written since the last call, in order.
+
+        Every mark that was durable when this was called has been returned by then.
+        """
 
     def forget(self, marks: Sequence[Mark]) -> None:
         """Have marks go of which nothing depends on whether they are there.
@@ -71,7 +76,7 @@ class MemoryJournal:
     """A journal on ``Pages``."""
 
     def __init__(self, pages: Pages, dataset: str, run: str) -> None:
-        self._pages, self._name = pages, f"{dataset}/{run}"
+        self._pages, self._dataset, self._name = pages, dataset, f"{dataset}/{run}"
         self._read = 0
 
     def append(self, mark: Mark) -> None:
@@ -79,10 +84,10 @@ class MemoryJournal:
         self._pages.marks.append(mark)
 
     def catch_up(self) -> Sequence[Mark]:
-        """The marks since the last call."""
+        """Return the marks since the last call."""
         begin, self._read = self._read, len(self._pages.marks)
         found = self._pages.marks[begin:]
-        return [mark for mark in found if mark and f"{mark.dataset}/{mark.run}" == self._name]
+        return [mark for mark in found if mark and mark.dataset == self._dataset]
 
     def forget(self, marks: Sequence[Mark]) -> None:
         """Have marks go, at once."""

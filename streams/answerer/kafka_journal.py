@@ -34,12 +34,12 @@ _FETCH_WAIT_MS = 5  # a mark that was just written is there
 
 
 class KafkaJournal:
-    """The marks of one run, and the answers that were published.
+    """The marks of a dataset's runs, and the published answers of one run.
 
     Args:
         config: where Kafka is.
-        dataset: which is charged.
-        run: in whose name.
+        dataset: the dataset.
+        run: the run that this answerer charges.
 
     Raises:
         JournalUnavailable: no broker.
@@ -49,7 +49,7 @@ class KafkaJournal:
 
     def __init__(self, config: Config, dataset: str, run: str) -> None:
         self._config = config
-        self._key = f"{dataset}/{run}".encode()
+        self._dataset, self._key = f"{dataset}/".encode(), f"{dataset}/{run}".encode()
         self._marks = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(Mark)
@@ -67,12 +67,12 @@ class KafkaJournal:
         self._written = sent.offset + 1
 
     def catch_up(self) -> Sequence[Mark]:
-        """The marks of the run since the last call."""
+        """Return the marks of the dataset since the last call."""
         with self._reaching():
             end = max(self._end(self._reader, self._marks), self._written)
             found: dict[bytes, Mark] = {}
             for record in self._read(self._reader, self._marks, end):
-                if not record.key.startswith(self._key + b"/"):
+                if not record.key.startswith(self._dataset):
                     continue
                 if record.value:
                     found[record.key] = self._decode(record.value)

@@ -1,30 +1,31 @@
-"""Marks: what an answerer writes down, in one log, so that every answer is released once.
+"""Marks: the log that an answerer keeps, so that every answer is released once.
 
-A mark is kept in the topic `answers-state`, which nobody but the answerer reads: it tells how many
-events there were. The marks of a run, in the order of the log:
+Marks are in the topic `answers-state`. Only answerers read it, because it says how many events
+there were. A run has these marks, in the order of the log:
 
-    begin      an attempt of the run has begun. From here on marks of older ones count for nothing
-    closing    a step closes a window: where each partition of the input has come to
+    begin      an attempt of the run has begun; later marks of older attempts do not count
+    closing    a step closes a window; the mark says how far each partition of the input was read
     answered   the answer of a step, with its noise, as it will be published
 
     (nothing) --begin--> idle --closing s--> closing --answered s--> answered --closing s+1--> ...
 
-Who is paused and comes back writes behind the begin of the next attempt, and is passed over. So it
-is the order of one partition that says which answer of a step there is, and everybody who reads it
-says the same. Marks are written, read back, and only then acted upon:
+An answerer that is paused and resumes writes after the begin of the next attempt, so its marks do
+not count. The order of one partition therefore decides which answer a step has, and every reader
+comes to the same result. An answerer writes each mark, reads it back, and only then acts on it:
 
-1. closing is written before the charge, so that whoever takes over builds the same window, and
-   completes the same charge, which counts once.
-2. The charge is decided; noise is drawn.
-3. answered is written and read back. If a newer attempt has begun before it, this answer is none.
-4. It is published. Publishing again publishes the same bytes.
-5. What was marked before this answer is forgotten.
+1. It writes closing before the charge. A successor then rebuilds the same window and completes the
+   same charge, which counts once.
+2. The charge is decided; the answerer draws the noise.
+3. It writes answered and reads it back. If a newer attempt has begun before that mark, it discards
+   the answer.
+4. It publishes the answer. A repeated publication has the same bytes.
+5. It forgets the marks before this answer.
 
-An answered mark that counts says all that the run has come to: whose attempt it is, which
-questions and which input, where windows to come begin, and the answer. Of the marks before it none
-has a later attempt, or it would not count. So whichever of them are missing, who reads comes to the
-same there, and from there on; and this mark stays until a later answer counts. Forgetting can be
-left undone, or half-done, at any moment.
+An answered mark contains the whole state of a run: the attempt, the digest of the questions, the
+input, where open windows begin, the windows that the run has answered, and the answer. No mark
+before it has a later attempt, or it would not count. A reader therefore comes to the same state
+whichever earlier marks are missing, so forgetting may stop at any moment. The last answered mark of
+a run is never forgotten: other runs see by it which windows they would charge again.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         positions: by partition of the input, the offset of the next event.
         begins: from where on all can be read again that counts in windows to come.
         clocks: by partition, the latest time, in ms.
+        windows: by the name of each query, the begin of the first window and the end of the last
+            window that the run has answered, in ms since 1970; of an answer.
         answer: as it is published.
         behind: the end of the topic `answers` before the answer was published.
         v: version.
@@ -71,6 +74,7 @@ class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     positions: dict[int, int] = {}
     begins: dict[int, int] = {}
     clocks: dict[int, int] = {}
+    windows: dict[str, tuple[int, int]] = {}
     answer: bytes = b""
     behind: int = 0
     v: int = VERSION

@@ -10,8 +10,9 @@
     turnstile_answerer_clock_seconds                up to when all partitions have come
     turnstile_answerer_input_seconds{topic,clock}   for how long its input has to keep events
 
-with ``turnstile_client_*`` of its charges (``streams.sdk.observing``). Nothing names a user or an
-answer. How many events there are is data all the same: it is for the same eyes as the input.
+It has ``turnstile_client_*`` of its charges, too (``streams.sdk.observing``). Every sample has the
+label ``log``, which names the log that is charged. No metric names a user or an answer. How many
+events there are is data all the same: show the metrics only to people who may see the input.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from streams.answerer.desk import Desk
+from streams.worker.exposition import exposition_of
 from streams.worker.partitions import PartitionView
 
 STUCK_AFTER = 30.0
@@ -58,11 +59,16 @@ class Progress(Protocol):
 
 
 class AnswererMetrics(Collector):
-    """The metrics of one answerer, in a registry of its own."""
+    """The metrics of one answerer, in a registry of its own.
 
-    def __init__(self, progress: Progress) -> None:
+    Args:
+        progress: of the answerer.
+        log: the name of the log that it charges.
+    """
+
+    def __init__(self, progress: Progress, log: str) -> None:
         self.registry = CollectorRegistry()
-        self._progress = progress
+        self._progress, self._log = progress, log
         self.answers = Counter(
             "turnstile_answerer_answers", "Answers that were published", registry=self.registry
         )
@@ -76,8 +82,8 @@ class AnswererMetrics(Collector):
         self.registry.register(self)
 
     def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
-        return generate_latest(self.registry)
+        """Return all metrics, as Prometheus reads them."""
+        return exposition_of(self.registry, self._log)
 
     def collect(self) -> Iterator[Metric]:
         """What is so now."""

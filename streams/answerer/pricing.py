@@ -1,21 +1,24 @@
-"""What the queries of a file cost: their noise, and how many answers the worst case allows.
+"""The noise of a file's queries, and the budget of a worst-case user.
 
-The worst case is a user who adds as much as is allowed to every window of every query. It is what
-accounting without individual users has to assume of everybody, and it is public: it follows from
-the file and the policy. Individual budgets last longer.
+A worst-case user adds the most that the file allows to every window of every query. Accounting
+without individual users has to assume that every user is one. The spending of a worst-case user is
+public, because it follows from the file and the policies alone. No user spends more in this run.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.exact.units import from_units_down
-from accounting.measures import MEASURES
 from streams.answerer.kinds import Asked
 from streams.answerer.questions import UnusableQueries
+from streams.answerer.windows import Calendar
 from streams.ledger.policies import measure_of
 from streams.schemas import Policy
 
@@ -60,13 +63,17 @@ def _rho(policy: Policy) -> float:
     )
 
 
+Costs: TypeAlias = NDArray[np.int64]
+"""The price of a window for a worst-case user, in units: one number per Rényi order, or one."""
+
+
 class WorstCase:
-    """How many answers are left to a user who adds as much as is allowed to every window.
+    """The budget of a worst-case user, as far as this run charges it.
 
     Args:
         asked: the queries.
         stddevs: their noise.
-        policies: of all budgets that count.
+        policies: of all budgets that a charge has to fit.
 
     Raises:
         UnusableQueries: a measure that cannot charge Gaussian noise.
@@ -76,44 +83,95 @@ class WorstCase:
         self, asked: Sequence[Asked], stddevs: Sequence[float], policies: Sequence[Policy]
     ) -> None:
         self._policies = policies
-        self._costs: list[list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
-        for policy in policies:
-            measure = measure_of(policy)
-            if not measure.covers(Gaussian(1.0)):
-                raise UnusableQueries(
-                    f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot "
-                    "charge the Gaussian noise of answers: use a dataset with zcdp, gdp, renyi or "
-                    "approx-dp"
-                )
-            orders = policy.orders or None
-            self._costs.append(
-                [
-                    np.atleast_1d(
-                        MEASURES[measure.name]
-                        .charge_units(Gaussian(stddev), [one.bound], orders)
-                        .reshape(-1)
-                    )
-                    for one, stddev in zip(asked, stddevs, strict=True)
-                ]
-            )
+        self._orders = [_orders(policy) for policy in policies]
+        self._costs = [
+            [_cost(policy, one, stddev) for one, stddev in zip(asked, stddevs, strict=True)]
+            for policy in policies
+        ]
 
     def left(self, closed: Sequence[int], query: int) -> int:
-        """How many more answers to this query the budgets allow after so many of each."""
+        """Return how many more windows of a query a worst-case user can pay for.
+
+        Args:
+            closed: how many windows of each query have closed.
+            query: its place in the file.
+        """
         return min(
             self._left_of(policy, costs, closed, query)
             for policy, costs in zip(self._policies, self._costs, strict=True)
         )
 
+    def exhaustible_since(self, calendar: Calendar, query: int, number: int) -> int | None:
+        """Return the first window of a query of which a user could have been left out.
+
+        In all earlier windows every user can pay whatever the query asks for, if nothing but this
+        run charges the budgets. This depends on the file and the policies alone.
+
+        Args:
+            calendar: of the file.
+            query: its place in the file.
+            number: of the window up to which to look.
+
+        Returns:
+            The number of a window, or None if there is no such window up to this one.
+        """
+
+        def is_out_of_reach(window: int) -> bool:
+            return not self._can_pay(calendar.closed_before(query, window), query)
+
+        # Costs only add up, so a window after one that is out of reach is out of reach, too.
+        first = bisect.bisect_left(range(number + 1), True, key=is_out_of_reach)
+        return first if first <= number else None
+
+    def _can_pay(self, closed: Sequence[int], query: int) -> bool:
+        """Return whether a worst-case user can pay for one more window, at whichever order."""
+        return all(
+            _spent(costs, closed, order) + int(costs[query][order]) <= policy.budget[order]
+            for policy, costs, orders in zip(self._policies, self._costs, self._orders, strict=True)
+            for order in orders
+        )
+
     def _left_of(
-        self,
-        policy: Policy,
-        costs: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]],
-        closed: Sequence[int],
-        query: int,
+        self, policy: Policy, costs: Sequence[Costs], closed: Sequence[int], query: int
     ) -> int:
-        more = []
-        for order in range(len(policy.budget)):
-            spent = sum(int(c[order]) * n for c, n in zip(costs, closed, strict=True))
-            more.append(max(0, policy.budget[order] - spent) // max(1, int(costs[query][order])))
+        more = [
+            max(0, budget - _spent(costs, closed, order)) // max(1, int(costs[query][order]))
+            for order, budget in enumerate(policy.budget)
+        ]
         # Each user is held to one order, its own, or to all.
         return max(more) if policy.own_order is True else min(more)
+
+
+def _orders(policy: Policy) -> Sequence[int]:
+    """Return the places of the Rényi orders at which a user of this run can be charged.
+
+    With own orders each user is bound to the order a that admits most steps of the user's first
+    charge: budget[a] / ceil(a c) of them, if the charge is c units of zCDP. Let budget[b] / b be
+    the largest of these quotients. If a user is bound to order a, then budget[a] / a is at least
+    b c / (b c + 1) of it, and c is at least 1. So few orders besides b are possible.
+    """
+    places = range(len(policy.budget))
+    if policy.own_order is not True:
+        return places
+    quotients = [budget / order for budget, order in zip(policy.budget, policy.orders, strict=True)]
+    best = max(places, key=quotients.__getitem__)
+    order = policy.orders[best]
+    least = quotients[best] * order / (order + 1.0) * (1.0 - 2.0**-30)  # below all roundings
+    return [place for place in places if quotients[place] >= least]
+
+
+def _cost(policy: Policy, asked: Asked, stddev: float) -> Costs:
+    """Return what a worst-case user pays for a window of a query."""
+    measure = measure_of(policy)
+    if not measure.covers(Gaussian(1.0)):
+        raise UnusableQueries(
+            f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
+            "Gaussian noise of answers: use a dataset with zcdp, gdp, renyi or approx-dp"
+        )
+    units = measure.charge_units(Gaussian(stddev), [asked.bound], policy.orders or None)
+    return np.atleast_1d(units.reshape(-1))
+
+
+def _spent(costs: Sequence[Costs], closed: Sequence[int], order: int) -> int:
+    """Return what a worst-case user has spent at an order after so many windows of each query."""
+    return sum(int(cost[order]) * windows for cost, windows in zip(costs, closed, strict=True))

@@ -4,14 +4,16 @@ A window is made of panes as long as the way from one window to the next, so tha
 once however many windows it is in. What users add is kept in whole numbers: their sums are the same
 in whatever order events came, and so is what is charged when a window is built again.
 
-Which step of the run is which window of which query follows from the file alone: windows close in
-the order of their ends, and of the file among equals. Not even how many there are is data.
+Windows close in the order of their ends. Windows with the same end close in the order of the file.
+So the file alone says which window each step of the run charges, and no data do.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
 from streams.answerer.questions import Query, Questions
@@ -34,20 +36,28 @@ class Window(NamedTuple):
     closes: int
 
 
+def iso(ms: int) -> str:
+    """Return a moment in ms since 1970 as ISO 8601, in UTC."""
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    precision = "seconds" if ms % 1000 == 0 else "milliseconds"
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
 class Calendar:
-    """Which window closes next.
+    """The order in which windows close.
 
     Attributes:
-        numbers: of the windows that close next, one of each query.
-        next: the one of them that closes first.
+        numbers: by query, the number of its next window, which is how many have closed.
+        next: the window that closes next, of all queries.
     """
 
     def __init__(self, questions: Questions, step: int = 0) -> None:
         self._source = questions.source
         self._queries = questions.queries
         self.numbers = [0] * len(questions.queries)
+        self._jump_towards(step)
         self.next = self._next()
-        for _ in range(step):
+        while self.step < step:
             self.advance()
 
     @property
@@ -56,18 +66,59 @@ class Calendar:
         return sum(self.numbers)
 
     def advance(self) -> None:
-        """Go on to the window after it."""
+        """Close the next window."""
         self.numbers[self.next.query] += 1
         self.next = self._next()
 
-    def _next(self) -> Window:
-        return min(map(self._window, range(len(self._queries))), key=lambda w: (w.closes, w.query))
-
-    def _window(self, query: int) -> Window:
-        asked, number = self._queries[query], self.numbers[query]
+    def window(self, query: int, number: int) -> Window:
+        """Return a window of a query by its number, from 0."""
+        asked = self._queries[query]
         start = self._source.start + number * asked.every
         end = start + asked.window
-        return Window(self.step, query, number, start, end, end + self._source.lateness)
+        step = sum(self.closed_before(query, number))
+        return Window(step, query, number, start, end, end + self._source.lateness)
+
+    def closed_before(self, query: int, number: int) -> list[int]:
+        """Return how many windows of each query close before this one."""
+        asked = self._queries[query]
+        after = number * asked.every + asked.window  # from ``start`` to its end, in ms
+        return [
+            max(0, (after - other.window - (place > query)) // other.every + 1)
+            if place != query
+            else number
+            for place, other in enumerate(self._queries)
+        ]
+
+    def closed(self) -> dict[str, tuple[int, int]]:
+        """Return by query the begin of its first window and the end of the last that has closed."""
+        return {
+            query.name: (self.window(place, 0).start, self.window(place, number - 1).end)
+            for place, (query, number) in enumerate(zip(self._queries, self.numbers, strict=True))
+            if number
+        }
+
+    def windows(self) -> list[Window]:
+        """Return the next window of each query."""
+        return [self.window(query, number) for query, number in enumerate(self.numbers)]
+
+    def _jump_towards(self, step: int) -> None:
+        """Go on to a step that is not after this one, and at most a few windows before it."""
+        frequent = min(range(len(self._queries)), key=lambda query: self._queries[query].every)
+
+        def step_of(number: int) -> int:
+            return sum(self.closed_before(frequent, number))
+
+        number = bisect.bisect_right(range(step + 1), step, key=step_of) - 1
+        if number >= 0:
+            self.numbers = self.closed_before(frequent, number)
+
+    def _next(self) -> Window:
+        after = [
+            number * asked.every + asked.window
+            for number, asked in zip(self.numbers, self._queries, strict=True)
+        ]
+        query = after.index(min(after))
+        return self.window(query, self.numbers[query])
 
 
 @dataclass

@@ -29,10 +29,13 @@ def add_answer(verbs: Any) -> None:
         "--input",
         type=path_of,
         metavar="FILE",
-        help="events of the past: .csv, .jsonl or .parquet",
+        help="past events: .csv, .jsonl or .parquet",
     )
-    where.add_argument(
-        "--check", action="store_true", help="say what would be asked, and charge nothing"
+    where.add_argument("--check", action="store_true", help="show the queries, and charge nothing")
+    command.add_argument(
+        "--charge-again",
+        action="store_true",
+        help="answer windows that another run has answered; their users are charged again",
     )
     command.add_argument("--log-format", choices=LOG_FORMATS, help="of its log (default text)")
     command.add_argument(

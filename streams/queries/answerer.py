@@ -50,7 +50,7 @@ from streams.queries.frames import read_frame, side_by_side
 from streams.queries.release import Release
 from streams.schemas import User
 from streams.sdk.arguments import Ids, read_rows, read_users
-from streams.sdk.errors import InvalidRequest, TurnstileError
+from streams.sdk.errors import InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
 from streams.wire.packing import select_users
@@ -59,10 +59,6 @@ _GRID_BITS = 40
 """The spacing of the grid is this many powers of two below the noise."""
 _NOISE_EXPONENTS = 400
 _LARGEST_SUM = 2.0**1000  # in spacings of the grid: it stays a float64
-
-
-class ReleasedTwice(TurnstileError):
-    """The charge came back with a step that was released already. Nothing was released now."""
 
 
 @dataclass(frozen=True, eq=False)

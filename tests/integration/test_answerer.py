@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -24,6 +25,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from streams.answerer.events import Unreadable
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.questions import read_questions
 from streams.local import Child
@@ -35,9 +37,16 @@ from streams.topics.answers import ensure_answer_topics
 from streams.topics.authentic import ANSWERERS
 from streams.wire.packing import charge_digest, unpack_norms, unpack_users
 from streams.wire.signatures import new_keys
+from tests.batches import bomb
 from tests.integration import answerer
 from tests.integration.command import turnstile
-from tests.integration.service import KILLED, Service, ServiceFactory, eventually
+from tests.integration.service import (
+    KILLED,
+    Service,
+    ServiceFactory,
+    eventually,
+    largest_resident_bytes,
+)
 from tests.prometheus import Prometheus, expressions, needs_prometheus
 from tests.waiting import HANGS_AFTER
 
@@ -80,6 +89,8 @@ every = "1d"
 noise = 20.0
 """
 STEPS = (DAYS - 1) + (DAYS - 2)
+MORE_DAYS = 3
+ZEROS = 400 * 2**20
 
 
 def events() -> list[tuple[int, dict[str, Any]]]:
@@ -207,7 +218,7 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
 
 def marks_of(service: Service, dataset: str) -> list[tuple[str, int]]:
     with closing(KafkaJournal(service.config, dataset, "r")) as journal:
-        return [(mark.kind, mark.step) for mark in journal.catch_up()]
+        return [(mark.kind, mark.step) for mark in journal.catch_up() if mark.run == "r"]
 
 
 def assert_it_says_how_it_is(service: Service, health: str) -> None:
@@ -264,6 +275,46 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
 
+def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_for_all(
+    shared: Service, name: str, start: Start
+) -> None:
+    topic = f"{shared.prefix}events-{name}"
+    offset = shared.publish_batch(bomb(ZEROS), topic=topic)
+    producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
+    for day in range(DAYS, DAYS + MORE_DAYS):
+        for user in range(4):
+            time = f"2026-01-{day + 1:02d}T09:30:00"
+            event = {"user": user, "day": time, "amount": 1.0, "shop": "north"}
+            producer.send(topic, value=msgspec.json.encode(event), partition=user % 2)
+    producer.close()
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    first = start(health=health)
+    eventually(lambda: len(answers_of(shared, name)) == STEPS + 2 * MORE_DAYS)
+    samples = samples_of(health)
+    assert samples["turnstile_answerer_passed_over_total", Unreadable.BATCH] == 1
+    assert samples["turnstile_answerer_next_offset", "0"] > offset + 1
+    assert largest_resident_bytes(first.pid) < ZEROS
+    first.kill()
+    second = start(health=health)
+    eventually(lambda: samples_of(health).get(("turnstile_answerer_ready", "")))
+    assert ("turnstile_answerer_passed_over_total", Unreadable.BATCH) not in samples_of(health)
+    assert largest_resident_bytes(second.pid) < ZEROS
+
+
+def samples_of(health: str) -> dict[tuple[str, str], float]:
+    """The metrics of an answerer, by name and label; none before it serves them."""
+    try:
+        with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
+            told = answer.read().decode()
+    except OSError:
+        return {}
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(told)
+        for sample in family.samples
+    }
+
+
 @needs_prometheus
 def test_prometheus_scrapes_a_live_answerer_and_alerts_when_it_is_gone(
     shared: Service, name: str, start: Start, tmp_path: Path
@@ -317,7 +368,16 @@ def test_a_file_gives_the_answers_of_the_topic(
     assert charges_of(shared, name) == charges_of(shared, other)
     again = turnstile("answer", str(copy), "--input", str(past), environment=environment)
     assert (again.code, again.out) == (0, "")
+    assert f"--dataset {other} --run r" in again.said  # the command that shows the answers
+    # Another run of the same queries, even about a file with more in it, is refused.
+    copy.write_text(copy.read_text().replace('run = "r"', 'run = "s"'))
+    past.write_bytes(past.read_bytes() + b"\n" + msgspec.json.encode(rows[-1]))
+    asked = ("answer", str(copy), "--input", str(past), "--json")
+    refused = turnstile(*asked, environment=environment)
+    assert (refused.code, refused.out) == (2, "")
     assert_answered_once(shared, other, STEPS + 2)
+    repeated = turnstile(*asked, "--charge-again", environment=environment)
+    assert (repeated.code, len(repeated.lines)) == (0, STEPS + 2)
 
 
 def charges_of(service: Service, dataset: str) -> dict[tuple[int, int], tuple[Any, bytes]]:
@@ -424,3 +484,38 @@ def test_what_cannot_be_asked_is_refused_by_the_command(
         assert done.code in (1, 2)
         assert said in done.said
     assert answers_of(shared, name) == {}
+
+
+def test_commands_about_a_dataset_that_does_not_exist_fail(
+    shared: Service, name: str, file: Path
+) -> None:
+    environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    environment["TURNSTILE_REDIS"] = shared.redis
+    assert turnstile("answers", "--dataset", name, environment=environment).code == 0
+    assert turnstile("answers", "--dataset", "nobody", environment=environment).code == 1
+    assert turnstile("answer", str(file), "--check", environment=environment).code == 0
+    file.write_text(file.read_text().replace(f'dataset = "{name}"', 'dataset = "nobody"'))
+    checked = turnstile("answer", str(file), "--check", "--json", environment=environment)
+    assert (checked.code, [line["query"] for line in checked.lines]) == (1, ["buyers", "spent"])
+
+
+@pytest.mark.parametrize("reads", ["topic", "file"])
+def test_an_answerer_ends_quietly_when_the_reader_of_its_output_goes_away(
+    shared: Service, name: str, file: Path, tmp_path: Path, reads: str
+) -> None:
+    past = tmp_path / "events.jsonl"
+    past.write_bytes(b"\n".join(msgspec.json.encode(event) for _, event in events()))
+    environment = {**os.environ, "TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
+    command = [sys.executable, "-m", "streams.cli", "answer", str(file)]
+    if reads == "file":
+        command += ["--input", str(past)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # as `head` does, and before there is anything to write
+        assert process.wait(HANGS_AFTER) == 0
+        assert process.stderr.read() == ""
+    # It was published before it was printed, and another start goes on behind it.
+    assert list(answers_of(shared, name, ring="")) == [0]

@@ -21,7 +21,7 @@ from streams.topics.topics import ensure_topics
 from streams.wire.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
 
-Opened = Callable[[str], Journal]
+Opened = Callable[..., Journal]
 
 
 @pytest.fixture(params=BROKERS)
@@ -35,11 +35,11 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
         ensure_answer_topics(config)
         ensure_answer_topics(config)  # again is fine
 
-    def opener(run: str) -> Journal:
+    def opener(run: str, dataset: str = "d") -> Journal:
         journal: Journal = (
-            MemoryJournal(pages, "d", run)
+            MemoryJournal(pages, dataset, run)
             if request.param == "memory"
-            else KafkaJournal(config, "d", run)
+            else KafkaJournal(config, dataset, run)
         )
         journals.append(journal)
         return journal
@@ -49,26 +49,36 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
         journal.close()
 
 
-def mark(run: str, step: int, owner: str = "o") -> Mark:
-    positions = {0: step, 7: 2**40}
-    return Mark("answered", "d", run, 3, owner, step, positions=positions, answer=b"\x00\xff")
+def mark(run: str, step: int, owner: str = "o", dataset: str = "d") -> Mark:
+    positions, windows = {0: step, 7: 2**40}, {"q": (0, 10 * step)}
+    return Mark(
+        *("answered", dataset, run, 3, owner, step),
+        positions=positions,
+        windows=windows,
+        answer=b"\x00\xff",
+    )
 
 
-def test_marks_come_back_in_the_order_in_which_anybody_wrote_them(opened: Opened) -> None:
+def test_the_marks_of_all_runs_of_a_dataset_come_back_in_the_order_of_the_log(
+    opened: Opened,
+) -> None:
     first, second, other = opened("r"), opened("r"), opened("s")
+    elsewhere = opened("r", "d2")
     assert first.catch_up() == []
     first.append(mark("r", 0))
     other.append(mark("s", 5))
+    elsewhere.append(mark("r", 7, dataset="d2"))
     second.append(mark("r", 1, "p"))
     first.append(mark("r", 2))
-    wanted = [mark("r", 0), mark("r", 1, "p"), mark("r", 2)]
+    wanted = [mark("r", 0), mark("s", 5), mark("r", 1, "p"), mark("r", 2)]
     assert list(first.catch_up()) == wanted
     assert first.catch_up() == []
     second.append(mark("r", 3, "p"))
     assert list(first.catch_up()) == [mark("r", 3, "p")]
-    assert list(second.catch_up()) == [*wanted, mark("r", 3, "p")]
-    assert list(other.catch_up()) == [mark("s", 5)]
-    assert len(opened("r").catch_up()) == 4
+    for journal in (second, other):
+        assert list(journal.catch_up()) == [*wanted, mark("r", 3, "p")]
+    assert list(elsewhere.catch_up()) == [mark("r", 7, dataset="d2")]
+    assert len(opened("r").catch_up()) == 5
 
 
 def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> None:
@@ -87,11 +97,10 @@ def test_marks_that_are_forgotten_go_and_no_others_do(opened: Opened) -> None:
     other.append(mark("s", 0))
     first.forget(marks[:2])
     first.forget([])
-    first.append(mark("r", 3, "p"))  # behind all of that
-    left = [*marks[2:], mark("r", 3, "p")]
-    assert list(opened("r").catch_up()) == left
-    assert list(opened("s").catch_up()) == list(other.catch_up()) == [mark("s", 0)]
-    # Who has read some of them reads on all the same.
+    first.append(mark("r", 3, "p"))  # after all of that
+    left = [*marks[2:], mark("s", 0), mark("r", 3, "p")]
+    assert list(opened("r").catch_up()) == list(other.catch_up()) == left
+    # A journal that has read some of them reads on all the same.
     reading = opened("r")
     assert list(reading.catch_up()) == left
     first.forget(left[:1])

@@ -1,9 +1,11 @@
-"""Answerers that are killed at any of the places where they touch the world."""
+"""Lives of an answerer that end, pause or take turns at any effect that they have on the world."""
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.marks import Mark
 from streams.answerer.questions import Questions
 from streams.schemas import Charge, decode_request
+from streams.sdk.connection import Waiting
 from streams.wire.packing import charge_digest
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
@@ -26,101 +29,186 @@ EVENTS = [(user, time) for time in range(0, 24, 2) for user in (time % 3, 5)]
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process was killed."""
 
 
-class Doom:
-    """Counts the places where an answerer touches the world, and kills it at one of them."""
+class Places:
+    """Every place of a life at which it writes to the world or reads from it."""
 
-    def __init__(self, at: int | None = None) -> None:
+    def write(self) -> None:
+        """Called before and after each write."""
+
+    def read(self) -> None:
+        """Called before each read."""
+
+
+class Doom(Places):
+    """Kills a life at one place, counted from 1. A kill at a read shows nothing new."""
+
+    def __init__(self, at: int) -> None:
         self.at, self.count = at, 0
 
-    def touch(self) -> None:
+    def write(self) -> None:
         self.count += 1
         if self.count == self.at:
             raise Killed
 
 
+class Sleep(Places):
+    """Pauses a life at one place while something else happens there."""
+
+    def __init__(self, at: int, meanwhile: Callable[[], object]) -> None:
+        self.at, self.count = at, 0
+        self._meanwhile = meanwhile
+
+    def write(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self._meanwhile()
+
+    read = write
+
+
+class Turn(Places):
+    """One of several lives, each in a thread, of which one runs at a time."""
+
+    def __init__(self, live: Callable[[Turn], object]) -> None:
+        self.error: BaseException | None = None
+        self.is_over = False
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(live,), daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> None:
+        """Run to the next place, or to the end."""
+        if not self.is_over:
+            self._go.release()
+            self._paused.acquire()
+
+    def write(self) -> None:
+        self._paused.release()
+        self._go.acquire()
+
+    read = write
+
+    def _run(self, live: Callable[[Turn], object]) -> None:
+        self._go.acquire()
+        try:
+            live(self)
+        except BaseException as error:
+            self.error = error
+        self.is_over = True
+        self._paused.release()
+
+
 Goes = Callable[[Mark], bool]
-"""Whether a mark that is forgotten is cleaned away, or still there."""
+"""Whether compaction has removed a mark that was forgotten."""
 
 
-class DoomedJournal(MemoryJournal):
-    """Before and after everything that it does it may be the end."""
+class WatchedJournal(MemoryJournal):
+    """Tells a life's places of all that it does."""
 
-    def __init__(self, doom: Doom, pages: Pages, questions: Questions, goes: Goes) -> None:
+    def __init__(self, places: Places, pages: Pages, questions: Questions, goes: Goes) -> None:
         super().__init__(pages, questions.dataset, questions.run)
-        self._doom, self._goes = doom, goes
+        self._places, self._goes = places, goes
 
     def append(self, mark: Mark) -> None:
-        self._doom.touch()
+        self._places.write()
         super().append(mark)
-        self._doom.touch()
+        self._places.write()
+
+    def catch_up(self) -> Sequence[Mark]:
+        self._places.read()
+        return super().catch_up()
+
+    def end(self) -> int:
+        self._places.read()
+        return super().end()
+
+    def published(self, behind: int) -> Sequence[bytes]:
+        self._places.read()
+        return super().published(behind)
 
     def publish(self, answer: bytes) -> None:
-        self._doom.touch()
+        self._places.write()
         super().publish(answer)
-        self._doom.touch()
+        self._places.write()
 
     def forget(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
-            self._doom.touch()
+            self._places.write()
             if self._goes(mark):
                 super().forget([mark])
-        self._doom.touch()
+        self._places.write()
+
+
+class WatchedPartitions(Partitions):
+    """Publishes a charge partition by partition: a life may end with a part of it published."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._of_thread = threading.local()
+
+    @contextmanager
+    def watched_by(self, places: Places) -> Iterator[None]:
+        """Tell these places of the charges that this thread publishes meanwhile."""
+        outer = getattr(self._of_thread, "places", None)
+        self._of_thread.places = places
+        try:
+            yield
+        finally:
+            self._of_thread.places = outer
+
+    def _publish(self, waiting: Waiting) -> None:
+        places = getattr(self._of_thread, "places", None)
+        if places is None or not _is_charge(waiting):
+            super()._publish(waiting)
+            return
+        places.write()
+        for partition in sorted(waiting.requests):
+            super()._publish(Waiting({partition: waiting.requests[partition]}))
+            places.write()
 
 
 class World:
-    """A service, the two topics, and an input that is there already."""
+    """A service, the two topics of answerers, and an input with all its events."""
 
     def __init__(self, questions: Questions = QUESTIONS, goes: Goes = lambda mark: True) -> None:
         self.questions, self.goes = questions, goes
-        self.service = Partitions(2)
+        self.service = WatchedPartitions(2)
         self.service.create(budget=1000.0, user_ids="integer")
         self.pages = Pages()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
-    def answering(self, doom: Doom | None = None) -> Answering:
-        doom = doom or Doom()
+    def answering(self, places: Places | None = None) -> Answering:
+        """A new life that has not started."""
+        places = places or Places()
 
-        def opened(released: int | None) -> Any:
-            doom.touch()
-            run = self.service.open(released=released)
-            doom.touch()
+        def opened(released: int) -> Any:
+            places.write()
+            run = self.service.open(self.questions.run, released=released)
+            places.write()
             return run
 
-        journal = DoomedJournal(doom, self.pages, self.questions, self.goes)
+        journal = WatchedJournal(places, self.pages, self.questions, self.goes)
         return Answering(self.questions, "x", opened, journal)
 
-    def live(self, doom: Doom | None = None) -> None:
-        """One life, to the end of the input or until killed."""
-        doom = doom or Doom()
-        publish = self.service._publish
-
-        def publish_or_die(waiting: Any) -> None:
-            doom.touch()
-            for partition in sorted(waiting.requests):  # a part of the step may be all that went
-                publish(type(waiting)({partition: waiting.requests[partition]}))
-                doom.touch()
-
-        self.service._publish = lambda waiting: (
-            publish_or_die(waiting) if _is_charge(waiting) else publish(waiting)
-        )
-        try:
-            answering = self.answering(doom)
+    def live(self, places: Places | None = None) -> None:
+        """Live once, to the end of the input or until killed."""
+        places = places or Places()
+        with self.service.watched_by(places):
+            answering = self.answering(places)
             answering.start()
             read(answering, self.events)
-        finally:
-            self.service._publish = publish
 
     @property
     def marks(self) -> list[Mark]:
-        """Those that are there."""
+        """The marks that are left."""
         return [mark for mark in self.pages.marks if mark]
 
     @property
     def answers(self) -> dict[int, set[bytes]]:
-        """What was published of each step."""
+        """The published answers by step."""
         found: dict[int, set[bytes]] = defaultdict(set)
         for _, value in self.pages.answers:
             found[msgspec.json.decode(value)["step"]].add(value)
@@ -128,7 +216,7 @@ class World:
 
     @property
     def contents(self) -> dict[tuple[int, int], set[bytes]]:
-        """With what content each step was charged, by partition."""
+        """The contents with which each step was charged, by partition and step."""
         found: dict[tuple[int, int], set[bytes]] = defaultdict(set)
         for partition, log in enumerate(self.service.logs):
             for value in log:
@@ -139,7 +227,7 @@ class World:
 
 
 def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
-    """Have the input read from where it is needed, and close what is due."""
+    """Read the input from where the answerer needs it, and close the windows that are due."""
     desk, again = answering.desk, answering.again.get(0, 0)
     for offset, value in enumerate(events[:to]):
         if offset == again:
@@ -153,7 +241,7 @@ def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -
 
 
 def survive(world: World, dooms: Sequence[int]) -> int:
-    """Live until killed at each of these places in turn, and then to the end; how many came."""
+    """Live until killed at each of these places in turn, then live to the end; count the kills."""
     killed = 0
     for doom in dooms:
         try:
@@ -165,5 +253,24 @@ def survive(world: World, dooms: Sequence[int]) -> int:
     return killed
 
 
-def _is_charge(waiting: Any) -> bool:
+def take_turns(world: World, lives: int, turns: Sequence[int]) -> list[BaseException | None]:
+    """Let several lives take turns, and return the error with which each ended, if any.
+
+    Args:
+        world: in which they live.
+        lives: how many there are.
+        turns: by turn, the number of places that the next life passes. Afterwards each life runs
+            to its end.
+    """
+    started = [Turn(world.live) for _ in range(lives)]
+    for number, places in enumerate(turns):
+        for _ in range(places):
+            started[number % lives].go_on()
+    for life in started:
+        while not life.is_over:
+            life.go_on()
+    return [life.error for life in started]
+
+
+def _is_charge(waiting: Waiting) -> bool:
     return all(isinstance(decode_request(r), Charge) for r in waiting.requests.values())

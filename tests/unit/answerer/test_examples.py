@@ -1,4 +1,4 @@
-"""The example of CDNOW, from the purchase log to its errors, as docs/answering.md has it run."""
+"""The examples of docs/answering.md give what the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streams.answerer.files import EventFile, answer_file
 from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.questions import read_questions
 from streams.demo.purchases import simulated_purchases
-from tests.readme import TOP
+from tests.readme import TOP, page
 
 HERE = TOP / "examples" / "answering"
 DAYS = 113  # four windows of four weeks, and who came first in each of six fortnights
@@ -27,6 +27,28 @@ DAYS = 113  # four windows of four weeks, and who came first in each of six fort
 def run(script: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
     monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
     runpy.run_path(str(HERE / script), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_choice_of_active_windows_gives() -> None:
+    example = runpy.run_path(str(HERE / "active_windows.py"))
+    rows = {row.active_windows: row for row in example["compare"](example["simulated_year"]())}
+    worst = rows[365]
+    assert rows[60].error > 1.3 * worst.error
+    assert rows[60].covered < 0.5
+    assert rows[60].covered_in_december < 0.01
+    assert rows[150].error < 0.7 * worst.error
+    assert rows[150].covered > 0.9
+    assert (worst.left_out, worst.bias) == (0, 0.0)
+    assert worst.covered == pytest.approx(0.95)
+    shown = re.findall(r"^\| (\d+(?: \| [-\d.,%]+){6}) \|$", page("answering"), re.MULTILINE)
+    table = [[float(re.sub("[,%]", "", cell)) for cell in line.split(" | ")] for line in shown]
+    assert [line[0] for line in table] == list(rows)
+    for line in table:
+        *numbers, covered, in_december = rows[int(line[0])]
+        assert line == pytest.approx(
+            [*numbers, 100 * covered, 100 * in_december], rel=0.02, abs=1.5
+        )
 
 
 @pytest.mark.slow

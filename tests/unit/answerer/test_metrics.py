@@ -11,6 +11,9 @@ import pytest
 from streams.answerer import metrics
 from streams.answerer.metrics import STUCK_AFTER, AnswererMetrics, Watched
 
+LOG = "t.norms@0123456789ab"
+LABEL = f'log="{LOG}"'
+
 
 class Fake:
     """An answerer of two partitions, with ten events each, whose next window closes at 1000 ms."""
@@ -91,19 +94,19 @@ def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespa
 
 def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
     fake = Fake()
-    measured = AnswererMetrics(fake)
+    measured = AnswererMetrics(fake, LOG)
     measured.answers.inc()
     told = measured.exposition().decode()
     for line in (
-        "turnstile_answerer_answers_total 1.0",
-        'turnstile_answerer_passed_over_total{reason="late"} 3.0',
-        'turnstile_answerer_next_offset{partition="1"} 10.0',
-        'turnstile_answerer_lag{partition="0"} 0.0',
-        "turnstile_answerer_window_closes_seconds 1.0",
-        "turnstile_answerer_clock_seconds 0.5",
-        'turnstile_answerer_input_seconds{clock="arrival",topic="events"} 7200.0',
+        "turnstile_answerer_answers_total{LOG} 1.0",
+        'turnstile_answerer_passed_over_total{LOG,reason="late"} 3.0',
+        'turnstile_answerer_next_offset{LOG,partition="1"} 10.0',
+        'turnstile_answerer_lag{LOG,partition="0"} 0.0',
+        "turnstile_answerer_window_closes_seconds{LOG} 1.0",
+        "turnstile_answerer_clock_seconds{LOG} 0.5",
+        'turnstile_answerer_input_seconds{clock="arrival",LOG,topic="events"} 7200.0',
     ):
-        assert line in told
-    assert "turnstile_answerer_ready 1.0" in told
+        assert line.replace("LOG", LABEL) in told
+    assert f"turnstile_answerer_ready{{{LABEL}}} 1.0" in told
     fake.is_taken_over = False
-    assert "turnstile_answerer_ready 0.0" in measured.exposition().decode()
+    assert f"turnstile_answerer_ready{{{LABEL}}} 0.0" in measured.exposition().decode()

@@ -14,8 +14,8 @@ from scipy import special, stats
 
 from accounting.exact.units import from_units_down
 from accounting.release import ExactNoise
-from streams.queries.answerer import QueryAnswerer, ReleasedTwice
-from streams.sdk.errors import DecisionTimeout, InvalidRequest
+from streams.queries.answerer import QueryAnswerer
+from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import in_memory_run
 

@@ -1,0 +1,159 @@
+"""A window that one run has answered is charged by no other run, unless the operator says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from streams.answerer.answering import AlreadyAnswered, Answering
+from streams.answerer.journal import MemoryJournal
+from streams.answerer.questions import Questions
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.lives import World, read
+
+SLIDING = COUNT.replace('"10ms"', '"8ms"\nevery = "4ms"')
+SLID = SLIDING.replace('"count"\nkind', '"slid"\nkind')
+LATER = [event(5, time) for time in range(24, 62, 2)]
+
+
+def questions_of(queries: str = COUNT, run: str = "s", start: int = 0) -> Questions:
+    """Return questions of a run whose first windows begin at ``start`` in ms."""
+    begin = datetime.fromtimestamp(start / 1000, UTC).isoformat()
+    file = FILE.replace('run = "r"', f'run = "{run}"').replace("1970-01-01", begin)
+    return asked_of(file + queries)
+
+
+def life_of(world: World, questions: Questions, **options: Any) -> Answering:
+    """Return a life of a run that has not started."""
+
+    def opened(released: int) -> Any:
+        return world.service.open(questions.run, questions.dataset, released=released)
+
+    journal = MemoryJournal(world.pages, questions.dataset, questions.run)
+    return Answering(questions, f"input of {questions.run}", opened, journal, **options)
+
+
+def answer(world: World, questions: Questions, **options: Any) -> None:
+    life = life_of(world, questions, **options)
+    life.start()
+    read(life, world.events)
+
+
+def windows_of(world: World, run: str, dataset: str = "d") -> list[tuple[str, int, int]]:
+    """Return the windows that a run has answered: query, begin and end in ms."""
+    answers = [msgspec.json.decode(value) for _, value in world.pages.answers]
+    return [
+        (answer["query"], ms_of(answer["start"]), ms_of(answer["end"]))
+        for answer in answers
+        if (answer["run"], answer["dataset"]) == (run, dataset)
+    ]
+
+
+def ms_of(moment: str) -> int:
+    return round(1000 * datetime.fromisoformat(moment).timestamp())
+
+
+def test_windows_of_another_run_are_refused_before_anything_changes() -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    before = (
+        list(world.pages.marks),
+        list(world.pages.answers),
+        list(map(len, world.service.logs)),
+    )
+    with pytest.raises(AlreadyAnswered) as refused:
+        answer(world, questions_of())
+    after = (list(world.pages.marks), list(world.pages.answers), list(map(len, world.service.logs)))
+    assert after == before
+    error = refused.value
+    assert (error.run, error.query, ms_of(error.until)) == ("r", "count", 20)
+
+
+def test_windows_of_another_run_are_charged_again_if_the_operator_says_so() -> None:
+    world = World(questions_of(COUNT + SLID, run="r"))
+    world.live()
+    spent = world.service.spent_units()
+    answer(world, questions_of(COUNT + SLID), charge_again=True)
+    assert windows_of(world, "s") == windows_of(world, "r")
+    assert world.service.spent_units() == {user: 2 * units for user, units in spent.items()}
+
+
+@pytest.mark.parametrize("queries", [COUNT, SLIDING, COUNT + SLID])
+def test_another_run_can_start_where_the_refusal_says(queries: str) -> None:
+    world = World(questions_of(queries, run="r"))
+    world.live()
+    with pytest.raises(AlreadyAnswered) as refused:
+        answer(world, questions_of(queries))
+    world.events += LATER
+    answer(world, questions_of(queries, start=ms_of(refused.value.until)))
+    assert windows_of(world, "s")
+    assert set(Counter(windows_of(world, "r") + windows_of(world, "s")).values()) == {1}
+
+
+def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
+    world = World(questions_of(run="r", start=20))
+    world.events += LATER
+    world.live()
+    early = life_of(world, questions_of())
+    early.start()
+    with pytest.raises(AlreadyAnswered):
+        read(early, world.events)
+    assert windows_of(world, "s") == [("count", 0, 10), ("count", 10, 20)]
+    assert world.service.open("s", released=1).step == 2  # the third window was not charged
+
+
+def test_a_run_that_another_one_has_succeeded_answers_nothing_more() -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    world.events += LATER
+    answer(world, questions_of(start=20))
+    with pytest.raises(AlreadyAnswered):
+        world.live()
+    assert windows_of(world, "r") == [("count", 0, 10), ("count", 10, 20)]
+
+
+def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    lost = world.pages.answers.pop()
+    world.events += LATER
+    answer(world, questions_of(start=20))
+    assert lost not in world.pages.answers
+    with pytest.raises(AlreadyAnswered):
+        world.live()
+    assert lost in world.pages.answers
+
+
+def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
+    world = World()
+    first, second = (life_of(world, questions_of(run=run)) for run in ("r", "s"))
+    first.start()
+    second.start()
+    read(first, world.events)
+    with pytest.raises(AlreadyAnswered):
+        read(second, world.events)
+    assert windows_of(world, "s") == []
+
+
+@pytest.mark.parametrize(
+    ("queries", "dataset"), [(SLID, "d"), (COUNT, "e")], ids=["another query", "another dataset"]
+)
+def test_what_no_other_run_has_answered_is_answered(queries: str, dataset: str) -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    world.service.create("e", budget=1000.0, user_ids="integer")
+    answer(world, replace(questions_of(queries), dataset=dataset))
+    assert windows_of(world, "s", dataset)
+
+
+@pytest.mark.parametrize("window", ["5ms", "20ms"])
+def test_a_query_of_the_same_name_with_other_windows_is_the_same_query(window: str) -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    with pytest.raises(AlreadyAnswered):
+        answer(world, questions_of(COUNT.replace("10ms", window).replace("noise = 1", "noise = 2")))

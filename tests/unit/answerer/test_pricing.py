@@ -1,0 +1,136 @@
+"""The spending of a worst-case user, and the first window in which a user can be exhausted."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import Turnstile
+from streams.answerer.answering import Answering
+from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.kinds import Asked
+from streams.answerer.pricing import WorstCase
+from streams.answerer.records import PrivateAnswer
+from streams.answerer.windows import Calendar
+from tests.examples import examples
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.lives import read
+
+WINDOWS = st.lists(
+    st.sampled_from([(4, 4), (6, 6), (6, 3), (8, 2), (10, 10)]), min_size=1, max_size=3
+)
+SPAN = 40  # ms
+
+
+def text_of(windows: list[tuple[int, int]], bounds: str) -> str:
+    """Sums over windows of these lengths and distances in ms, of at most 2 for each user."""
+    queries = (
+        COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"')
+        .replace('"count"\nkind = "count"', f'"q{number}"\nkind = "sum"\ncolumn = "x"')
+        .replace("noise = 1.0", bounds)
+        for number, (window, every) in enumerate(windows)
+    )
+    return FILE + "".join(queries)
+
+
+Answered = tuple[PrivateAnswer, bool]
+"""An answer, and whether its step left a user out."""
+
+
+def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Answered]:
+    """Answer queries about these events, on a dataset with this policy."""
+    turnstile = Turnstile.in_memory(partitions=1)
+    turnstile.create_dataset("d", user_ids="integer", **policy)
+    found: list[Answered] = []
+
+    def announce(answer: PrivateAnswer) -> None:
+        assert answering.last_charge is not None
+        found.append((answer, bool(answering.last_charge.decision.halted.any())))
+
+    answering = Answering(
+        asked_of(text),
+        "x",
+        lambda released: turnstile.run("d", "r", released=released),
+        MemoryJournal(Pages(), "d", "r"),
+        announce,
+    )
+    answering.start()
+    read(answering, events)
+    return found
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "zcdp": {"budget": 2.0},
+    "gdp": {"measure": "gdp", "budget": 2.0},
+    "approx-dp": {"measure": "approx-dp", "budget": 2.0},
+    "all orders": {"measure": "renyi", "budget": [1.5, 2.5, 8.0], "orders": [2, 4, 16]},
+    "own order": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-6},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@given(
+    windows=WINDOWS,
+    noise=st.floats(0.8, 8.0),
+    rest=st.lists(
+        st.tuples(st.integers(0, SPAN - 1), st.integers(1, 4), st.sampled_from([2.0, 0.3, 2e-7])),
+        max_size=40,
+    ),
+)
+@examples(20)
+def test_no_user_is_left_out_of_an_answer_that_says_that_none_can_be(
+    policy: dict[str, Any],
+    windows: list[tuple[int, int]],
+    noise: float,
+    rest: list[tuple[int, int, float]],
+) -> None:
+    """User 0 adds the most to every window; others come and go."""
+    given = sorted(rest + [(time, 0, 2.0) for time in range(SPAN)])
+    events = [event(user, time, x=x) for time, user, x in given]
+    found = answered(text_of(windows, f"noise = {noise}"), policy, events)
+    assert found
+    for answer, left_out in found:
+        assert answer.coverage == "admitted"
+        if answer.exhaustible_since is None:
+            assert not left_out
+        else:
+            since, start = map(datetime.fromisoformat, (answer.exhaustible_since, answer.start))
+            assert since <= start
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_user_in_every_window_is_left_out_soon_after_the_window_that_an_answer_names(
+    policy: dict[str, Any],
+) -> None:
+    events = [event(0, time, x=2.0) for time in range(160)]
+    found = answered(text_of([(4, 4)], "noise = 4.01"), policy, events)
+    windows = [answer.start for answer, _ in found]
+    first = next(windows.index(answer.start) for answer, left_out in found if left_out)
+    named = {answer.exhaustible_since for answer, _ in found} - {None}
+    assert len(named) == 1
+    assert first > 1
+    if "epsilon" in policy:  # a user may be bound to a somewhat worse order than this one
+        assert 0.8 * first <= windows.index(*named) <= first
+    else:
+        assert windows.index(*named) == first
+    since = [answer.exhaustible_since is not None for answer, _ in found]
+    assert since == sorted(since)
+
+
+def test_a_budget_around_the_dataset_counts_as_well() -> None:
+    turnstile = Turnstile.in_memory(partitions=1)
+    turnstile.create_dataset("all", budget=1.05, user_ids="integer")
+    turnstile.create_dataset("d", budget=2.05, user_ids="integer", within="all")
+    run = turnstile.run("d", "r")
+    questions = asked_of(text_of([(4, 4)], "noise = 2.0"))
+    calendar, asked = Calendar(questions), [Asked(query) for query in questions.queries]
+    inner = WorstCase(asked, [2.0], [run.policy])
+    both = WorstCase(asked, [2.0], [run.policy, *run.outer])
+    # Each window costs a rho of 2**2 / (2 * 2**2).
+    assert (inner.exhaustible_since(calendar, 0, 9), inner.left([0], 0)) == (4, 4)
+    assert (both.exhaustible_since(calendar, 0, 9), both.left([0], 0)) == (2, 2)
+    assert both.exhaustible_since(calendar, 0, 1) is None
