@@ -36,10 +36,9 @@ from accounting.release import (
 from streams.ledger.impasse import Impasse
 from streams.ledger.policies import has_own_orders
 from streams.offline.archive import Archive, Unreadable
-from streams.offline.fold import Fold
+from streams.offline.fold import Compared, Fold
 from streams.schemas import Policy, User
 from streams.sdk.run import Run
-from streams.topics.topics import NORMS
 
 LEVELS = 1024
 """The resolution of quantiles: thousandths of the budget."""
@@ -52,11 +51,16 @@ class NoAggregate(ValueError):
 
 @dataclass(frozen=True)
 class Shares:
-    """Of every user of one dataset the share of the budget that is spent; not to be shown."""
+    """Of every user of one dataset the share of the budget that is spent; not to be shown.
+
+    Attributes:
+        compared: with which stored heads the log was compared, by partition.
+    """
 
     policy: Policy
     users: Sequence[User]
     spent: NDArray[np.float64]
+    compared: Sequence[Compared]
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,16 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
     """The share that each user has spent, where most is spent.
 
     Raises:
+        BrokenLog: the log has a gap, or is not the one that was applied.
         NoAggregate: no such dataset, or one whose users the log knows by pseudonyms.
         Unreadable: Kafka does not answer, or the log cannot be applied.
     """
     policies: list[Policy] = []
     users: list[User] = []
     spent = [np.empty(0)]
+    compared: list[Compared] = []
     for partition in range(archive.partitions):
-        fold = Fold(archive, partition, archive.extent(NORMS, partition))
+        fold = Fold(archive, partition)
         if fold.cut_off:
             raise Unreadable(fold.cut_off)
         try:
@@ -86,6 +92,7 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
                 pass
         except Impasse as impasse:
             raise Unreadable(str(impasse)) from impasse
+        compared.append(fold.compared)
         ledger = fold.ledger
         ledger.wake()
         if dataset not in ledger.datasets:
@@ -105,7 +112,7 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
             f"dataset {dataset!r} knows users by pseudonyms, and the log has no ids to charge: "
             "no aggregate is released of it"
         )
-    return Shares(policies[0], users, np.concatenate(spent))
+    return Shares(policies[0], users, np.concatenate(spent), compared)
 
 
 def aggregate(

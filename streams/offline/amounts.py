@@ -1,7 +1,8 @@
-"""Units of an account, as people read them: in the measure's own unit, and as an epsilon.
+"""Units of an account in the measure's own unit, and as an epsilon.
 
-What was spent is rounded up, what is left rounded down. An epsilon of what was spent is a statement
-about what happened to this user, not about what may still happen: the guarantee is the budget.
+What was spent is rounded up, what is left is rounded down. The epsilon of what was spent holds at
+every stopping time (``accounting.Measure.any_time_epsilon``), unless norm levels followed the
+user's own sampling coins: then only the budget is a guarantee.
 """
 
 from __future__ import annotations
@@ -86,5 +87,22 @@ class Amounts:
         return left
 
     def epsilon(self, spent: Units, order: int | None, delta: float) -> float:
-        """An epsilon that what was spent implies at delta; never less."""
-        return self._measure.epsilon(self.stated(spent), delta, self.orders(order) or None)
+        """Return the any-time epsilon of what one user has spent; never less."""
+        budget = self.at(self._budget, order).tolist()
+        orders = self.orders(order) or None
+        return float(self._measure.any_time_epsilon([self.stated(spent)], budget, delta, orders)[0])
+
+    def epsilon_of_all(self, spent: Units, order: Units | None, delta: float) -> Numbers:
+        """Return `epsilon` of many users, shape (n,); arguments as for `tightest_of_all`."""
+        if order is None:
+            rows = self._measure.stated(spent if spent.ndim == 2 else spent[:, np.newaxis])
+            orders = self.orders(None) or None
+            return self._measure.any_time_epsilon(rows, self._budget.tolist(), delta, orders)
+        epsilons = np.zeros(len(spent))
+        for at in np.unique(order).tolist():
+            alike = np.flatnonzero(order == at)
+            rows = self._measure.stated(spent[alike, np.newaxis])
+            epsilons[alike] = self._measure.any_time_epsilon(
+                rows, [self.policy.budget[at]], delta, [self.policy.orders[at]]
+            )
+        return epsilons

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from streams.store.image import Image
 from streams.store.snapshot import Snapshot
+from streams.worker.ports import Extent
 
 
 class Unreadable(Exception):
     """Kafka or Redis does not answer, or the topics are not there."""
+
+
+class BrokenLog(Exception):
+    """The log cannot be replayed as the workers applied it: no result of it would hold."""
+
+
+class MissingRecord(BrokenLog):
+    """The log has a gap, at which workers suspend the partition.
+
+    Attributes:
+        partition: of the log.
+        offset: the first offset that is missing.
+    """
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self.partition, self.offset = partition, offset
+        super().__init__(
+            f"partition {partition}: the log has nothing at offset {offset}, although it goes on "
+            "after it. Workers suspend the partition there: see `turnstile status`"
+        )
 
 
 class Stored(NamedTuple):
@@ -24,11 +47,28 @@ class Stored(NamedTuple):
     unsigned: str | None = None  # why no trusted key vouches for it, if it has a signature
 
 
-class Extent(NamedTuple):
-    """Where a partition of a topic begins and ends."""
+class Holder(StrEnum):
+    """What stores a head of the hash chain beside the log."""
 
-    start: int  # the offset of the first record that is there
-    end: int  # the offset after the last one
+    REDIS = "redis"
+    CHECKPOINT = "checkpoint"  # the last one in the topic checkpoints
+
+
+@dataclass(frozen=True)
+class StoredHead:
+    """The head of a partition's hash chain as it is stored beside the log.
+
+    Attributes:
+        holder: where.
+        next: the head covers the records below this offset; None if there is no head.
+        head: 32 bytes; empty if there is none.
+        lacking: why there is none.
+    """
+
+    holder: Holder
+    next: int | None = None
+    head: bytes = b""
+    lacking: str = ""
 
 
 class Archive(Protocol):
@@ -50,7 +90,14 @@ class Archive(Protocol):
         """Where one of the topics norms, halts, odometer and rejects begins and ends now."""
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
-        """The records of an extent, in their order; offsets without one are passed over."""
+        """The records of an extent, in their order.
+
+        Raises:
+            MissingRecord: norms has a gap there. In other topics gaps are passed over.
+        """
+
+    def heads(self, partition: int) -> Sequence[StoredHead]:
+        """Return what each holder stores now; one that does not answer says why in its head."""
 
     def image(self, partition: int) -> Image | None:
         """The last checkpoint of the state of a partition; None if there never was one.

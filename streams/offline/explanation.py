@@ -7,13 +7,14 @@ others. Whoever is not there gets the answer of whoever was never charged, which
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
+from accounting import PoissonGaussian
 from accounting.costs.tariffs import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.forgotten import alone
@@ -22,7 +23,8 @@ from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
 from streams.offline.amounts import Amounts, Units
 from streams.offline.archive import Archive, Unreadable
-from streams.offline.fold import Applied, Fold
+from streams.offline.fold import Applied, Compared, Fold
+from streams.operations.guarantees import budget_epsilon
 from streams.schemas import (
     Balances,
     Charge,
@@ -38,10 +40,10 @@ from streams.schemas import (
     User,
     decode_answer,
 )
-from streams.topics.topics import NORMS
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
+_SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "forgotten"]
 
 
@@ -60,8 +62,10 @@ class Share:
         asked: what the step would cost at the norm that was asked for.
         cost: what was charged for it.
         spent: by then.
-        left: of the budget, then; empty for who is not bound to an order yet.
-        epsilon: that what was spent implies.
+        left: of the budget, then; empty if the user has no Rényi order yet.
+        epsilon: of what was spent, at any time; None from the first sampled step on, unless levels
+            are known to be public.
+        budget_epsilon: that the whole budget guarantees.
     """
 
     dataset: str
@@ -72,7 +76,8 @@ class Share:
     cost: list[float]
     spent: list[float]
     left: list[float]
-    epsilon: float
+    epsilon: float | None
+    budget_epsilon: float
 
 
 @dataclass(frozen=True)
@@ -112,38 +117,61 @@ class Event:
     budgets: tuple[Share, ...] = ()
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """What happened to a user.
+
+    Attributes:
+        events: in the order of the log.
+        compared: with which stored heads the log was compared.
+    """
+
+    events: Sequence[Event]
+    compared: Compared
+
+
 def explain(
     archive: Archive,
     user: User,
     *,
     delta: float,
     dataset: str | None = None,
-) -> Iterator[Event]:
-    """What happened to a user.
+    levels_public: bool = False,
+) -> Explanation:
+    """Return what happened to one user.
+
+    An epsilon of what was spent holds if the user's norm levels and admissions follow from the
+    released outputs and the user's own data. After a sampled step they may have followed the
+    user's sampling coins as well, also where no level moved: what counts is what would have
+    happened after other coins. Then no such epsilon is given. The log cannot tell, the caller can.
 
     Args:
-        archive: the topics; one partition of the log is read, that where the user lives.
+        archive: the topics; only the user's partition of the log is read.
         user: the id.
-        delta: at which an epsilon is told.
-        dataset: only what counts against the budget of this one.
+        delta: of the epsilons, strictly between 0 and 1.
+        dataset: only events that count against the budget of this dataset.
+        levels_public: the caller knows that no level, norm or admission ever followed a coin.
 
     Raises:
+        BrokenLog: the log has a gap, or is not the one that was applied.
         CutOff: the log was trimmed, and no checkpoint says what came before.
         Unreadable: Kafka does not answer.
     """
     partition = int(partitions_of([user], archive.partitions)[0])
-    fold = Fold(archive, partition, archive.extent(NORMS, partition))
+    fold = Fold(archive, partition)
     if fold.cut_off:
         raise CutOff(fold.cut_off)
-    told = _Told(fold.ledger, user, delta)
+    told = _Told(fold.ledger, user, delta, levels_public)
+    events: list[Event] = []
     if fold.began:
-        yield from (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
+        events += (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
     for applied in fold.steps():
         event = told.event_of(applied)
         if event is None:
             continue
         if dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets)):
-            yield event
+            events.append(event)
+    return Explanation(events, fold.compared)
 
 
 @dataclass
@@ -157,10 +185,12 @@ class _Known:
 class _Told:
     """Follows one user along the log."""
 
-    def __init__(self, ledger: Ledger, user: User, delta: float) -> None:
+    def __init__(self, ledger: Ledger, user: User, delta: float, levels_public: bool) -> None:
         self._ledger = ledger
         self._user = user
         self._delta = delta
+        self._levels_public = levels_public
+        self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
         self._known: dict[str, _Known] = {}
         self._positions: dict[Address, int] = {}
         self._refused_by: dict[Address, str] = {}
@@ -180,6 +210,8 @@ class _Told:
     def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> Event:
         """All that is known of what happened before, in one dataset."""
         budgets = self._ledger.policies.budgets(dataset)
+        if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
+            self._sampled.add(budgets.names[-1])  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
         return Event(
             time=time,
@@ -275,6 +307,8 @@ class _Told:
             self._refused_by.pop(address, None)
         norms = grid_norms(terms.clip_norm, terms.levels)
         budgets = self._ledger.policies.budgets(charge.dataset)
+        if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
+            self._sampled.add(budgets.names[-1])
         asked = [tariff[level] for tariff in budgets.tariffs(terms.units, terms.levels)]
         refused_by = self._refused_by.get(address, charge.dataset) if halted else None
         forgotten = halted and self._is_forgotten(budgets)
@@ -380,6 +414,7 @@ class _Told:
     def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
         """What has become of each budget since it was told of last."""
         shares = []
+        follows_coins = budgets.names[-1] in self._sampled and not self._levels_public
         for number, accounts in enumerate(budgets.accounts):
             policy, amounts = accounts.policy, Amounts(accounts.policy)
             slot = self._slot(policy.dataset)
@@ -392,6 +427,7 @@ class _Told:
             self._known[policy.dataset] = _Known(slot, spent)
             # Whoever was charged nothing yet may be bound to any order, and has all of its budget.
             is_bound = order is None or bool(numbers["bound"][0])
+            own_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
             shares.append(
                 Share(
@@ -403,7 +439,8 @@ class _Told:
                     cost=amounts.stated(cost),
                     spent=amounts.stated(spent),
                     left=amounts.left(spent, order) if is_bound else [],
-                    epsilon=amounts.epsilon(spent, order, self._delta),
+                    epsilon=None if follows_coins else amounts.epsilon(spent, order, self._delta),
+                    budget_epsilon=budget_epsilon(policy, own_order, self._delta),
                 )
             )
         return tuple(shares)

@@ -8,11 +8,11 @@ come with norms of their own rounded up to levels of norm over noise.
 Rosters are counted as they are charged, in arrears: a step at which nobody's level moves adds one
 to a number, and members are looked at when theirs does.
 
-A report holds for the history as it was realised if levels, and who took part, are functions of
-what was released and of each user's own data. Where they followed a user's own coins, as
-``Roster.observe`` has them, the budget holds and a report holds for nobody (docs/guarantees.md).
-The log says when levels moved, and not why: ``Doubt`` is the first time that it was after a coin
-fell.
+A report needs levels and participations that follow from released outputs and each user's own data.
+If they followed the user's own sampling coins, as with ``Roster.observe``, only the budget is a
+guarantee (docs/guarantees.md). The log says when levels moved, and not why: ``Doubt`` is the first
+time that they moved after a coin. A run whose levels would have moved after other coins raises no
+doubt here, so nothing but the budget is to be concluded from the absence of one.
 """
 
 from __future__ import annotations

@@ -14,13 +14,14 @@ from streams.ledger.ledger import (
     UnknownState,
     ledger_of,
 )
-from streams.offline.archive import Archive, Extent
+from streams.offline.archive import Archive, Holder, StoredHead
 from streams.offline.findings import Check, Findings
 from streams.offline.states import differences
 from streams.store.layout import LAYOUT, Damaged
 from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS
 from streams.worker.outbox import Packed
+from streams.worker.ports import Extent
 
 _NO_STATE = (
     *(Impasse, UnknownState),
@@ -81,24 +82,20 @@ class Kept:
         except msgspec.DecodeError as error:
             findings.add(check, f"the outbox cannot be read: {error}")
 
+    @property
+    def head(self) -> StoredHead:
+        """The head of the hash chain that is kept."""
+        holder = Holder.REDIS if self._check is Check.STATE else Holder.CHECKPOINT
+        if self.snapshot is None:
+            return StoredHead(holder, lacking=self.lacking or "")
+        return StoredHead(holder, self.snapshot.next, self.snapshot.meta.chain.head)
+
     def arrive(self, ledger: Ledger, offset: int) -> None:
         """The log has come to an offset: compare, once, if that is where this stands."""
         if self.at is None and self.snapshot is not None and self.snapshot.next <= offset:
             self.at = self.snapshot.next
             self._compare(ledger, self.snapshot)
             self.snapshot = None  # a state takes as much as the ledger
-
-    def end(self, reached: int) -> None:
-        """The log has come to its end."""
-        if self.at is None and self.snapshot is not None:
-            self._findings.add(
-                self._check,
-                f"{self._who} goes on beyond the end of the log: records that were applied are "
-                "gone",
-                offset=self.snapshot.next,
-                expected={"at most": reached},
-                found=self.snapshot.next,
-            )
 
     def has_seen(self, offset: int) -> bool:
         """Whether the record at an offset is applied in what is kept."""
@@ -118,13 +115,13 @@ class Kept:
             if ours != theirs:
                 add(f"the state has another {name} than the log", expected=ours, found=theirs)
         if tuple(ledger.chain) != tuple(meta.chain):
-            problem = "another head of the chain: it is not this log that was applied"
-            add(problem, expected=ledger.chain.head.hex(), found=meta.chain.head.hex())
+            expected, found = ([c.before.hex(), c.last] for c in (ledger.chain, meta.chain))
+            add("another last record of the hash chain", expected=expected, found=found)
         if meta.since > meta.next or meta.version < (self._check is Check.STATE):
             problem = "meta contradicts itself: changes end before they begin, or no write was made"
             add(problem, found={"since": meta.since, "version": meta.version})
         try:
-            found = ledger_of(
+            state = ledger_of(
                 snapshot,
                 ledger.partition,
                 ledger.partitions,
@@ -136,7 +133,7 @@ class Kept:
         except _NO_STATE as error:
             add(f"the state cannot be put together: {error!r}")
             return
-        for difference in differences(ledger, found):
+        for difference in differences(ledger, state):
             add(
                 difference.problem,
                 about=difference.about,

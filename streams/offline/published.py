@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.outputs import Output
-from streams.offline.archive import Archive, Extent, Stored
+from streams.offline.archive import Archive, Stored
 from streams.offline.findings import KEPT_FINDINGS, Check, Findings
 from streams.schemas import (
     Answer,
@@ -33,6 +33,7 @@ from streams.schemas import (
     encode,
     tombstone_offset,
 )
+from streams.worker.ports import Extent
 
 Digests = NDArray[np.uint64]
 

@@ -1,8 +1,14 @@
-"""What every user has lost: from the history that the log has, by the reports of ``accounting``.
+"""What the steps of every user lose, from the history in the log, by the reports of ``accounting``.
 
-A row is for the eyes of its own user, or goes out through a private release. It is a statement
-about what happened, and admits nobody to anything. What is refused, is refused before anything is
-said.
+Two numbers are given for each user:
+
+- ``epsilon`` bounds the loss of a fixed schedule of the same steps. It is no guarantee for steps,
+  norms or a stop that followed from released outputs.
+- ``any_time_epsilon`` is a guarantee at every stopping time of the released outputs, converted from
+  what was charged.
+
+Each row is for its own user, or goes out through a private release. No row admits anybody to a
+step. A refused report writes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from accounting.reports.accountant import Method
 from streams.ledger.accounts import Accounts
 from streams.offline.amounts import Amounts
 from streams.offline.archive import Archive
-from streams.offline.fold import Fold
+from streams.offline.fold import Compared, Fold
 from streams.offline.histories import (
     Column,
     Counts,
@@ -28,7 +34,6 @@ from streams.offline.histories import (
     TooManyMechanisms,
 )
 from streams.schemas import User
-from streams.topics.topics import NORMS
 
 _AT_A_TIME = 1024
 """Histories of which the epsilons are computed together."""
@@ -43,14 +48,17 @@ class Losses:
     """The users of one dataset in one partition; arrays in their order.
 
     Attributes:
+        partition: of the log.
         steps: in which each took part at a cost.
         spent: in the measure's unit, at the order of whose budget most is spent.
         remaining: of the budget there.
         order: that order; NaN if the measure has none.
-        epsilon: that the history implies at delta; an upper bound, as all methods give one.
+        epsilon: an upper bound, at delta, of the loss of a fixed schedule of these steps.
+        any_time_epsilon: of what was charged; NaN if norm levels may have followed sampling coins.
         forgotten: how many users have no row, since nobody knows any more who they are.
     """
 
+    partition: int
     dataset: str
     measure: str
     users: Sequence[User]
@@ -59,7 +67,21 @@ class Losses:
     remaining: NDArray[np.float64]
     order: NDArray[np.float64]
     epsilon: NDArray[np.float64]
+    any_time_epsilon: NDArray[np.float64]
     forgotten: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What every user has lost.
+
+    Attributes:
+        losses: by partition and dataset.
+        compared: with which stored heads the log was compared, by partition.
+    """
+
+    losses: Sequence[Losses]
+    compared: Sequence[Compared]
 
 
 def report(
@@ -70,26 +92,28 @@ def report(
     dataset: str | None = None,
     levels_public: bool = False,
     progress: Callable[[int, int], None] = lambda _partition, _records: None,
-) -> list[Losses]:
-    """What every user has lost.
+) -> Report:
+    """Return what the steps of every user lose, by dataset and partition.
 
     Args:
         archive: the topics, of which the log is read.
         delta: of the epsilons, strictly between 0 and 1.
         method: of the report.
         dataset: this one alone.
-        levels_public: the caller knows that no level, and nobody's part, ever followed a coin.
+        levels_public: the caller knows that no level, norm or admission ever followed a coin.
         progress: called with the partition and the number of its records, now and then.
 
     Raises:
+        BrokenLog: the log has a gap, or is not the one that was applied.
         ReportRefused: levels may have followed coins, a log without its beginning, a dataset that
             came from another log, or steps of more kinds than can be told apart.
         Unreadable: Kafka does not answer.
     """
     accountants = _Accountants(delta, method)
     losses: list[Losses] = []
+    compared: list[Compared] = []
     for partition in range(archive.partitions):
-        fold = Fold(archive, partition, archive.extent(NORMS, partition))
+        fold = Fold(archive, partition)
         if fold.extent.start > 0:
             raise ReportRefused(
                 f"the log of partition {partition} begins at offset {fold.extent.start}: what "
@@ -104,6 +128,7 @@ def report(
                 raise ReportRefused(f"{place}: {error}") from error
             if fold.records % _AT_A_TIME == 0:
                 progress(partition, fold.records)
+        compared.append(fold.compared)
         found = histories.end()
         for name, accounts in fold.ledger.datasets.items():
             if dataset in (None, name):
@@ -117,37 +142,44 @@ def report(
                 history = found.get(name, DatasetHistory())
                 if history.doubt is not None and not levels_public:
                     raise ReportRefused(_in_words(name, history.doubt))
-                forgotten = fold.ledger.policies.budgets(name).forgotten_at(
-                    np.arange(len(accounts))
+                budgets = fold.ledger.policies.budgets(name)
+                forgotten = budgets.forgotten_at(np.arange(len(accounts)))
+                outermost = found.get(budgets.names[-1], DatasetHistory())
+                any_time = levels_public or not outermost.has_sampled
+                losses.append(
+                    _losses(partition, accounts, history, accountants, forgotten, any_time)
                 )
-                losses.append(_losses(accounts, history, accountants, forgotten))
-    return losses
+    return Report(losses, compared)
 
 
 def _in_words(name: str, doubt: Doubt) -> str:
     return (
         f"no report of dataset {name!r} is sure to hold: {doubt.what} in step {doubt.step} of run "
         f"{doubt.run!r} of {doubt.dataset!r} (partition {doubt.partition}, offset {doubt.offset}), "
-        "after users had been drawn by coins. Where levels follow coins, as Roster.observe has "
-        "them, a report on the history holds for nobody, and the budget does (see "
-        "docs/guarantees.md); the log cannot tell why they moved. If no level, and nobody's part, "
-        "ever followed a coin, say so with --levels-public"
+        "after users had been sampled. If norm levels follow sampling coins (Roster.observe), only "
+        "the budget is a guarantee (docs/guarantees.md). The log does not say why they moved. If "
+        "no level and no participation ever followed a coin, give --levels-public"
     )
 
 
 def _losses(
+    partition: int,
     accounts: Accounts,
     history: DatasetHistory,
     accountants: _Accountants,
     forgotten: NDArray[np.int64],
+    any_time: bool,
 ) -> Losses:
     users, amounts = len(accounts), Amounts(accounts.policy)
     told = np.delete(np.arange(users), forgotten)
     ids = accounts.users_at(told)
     columns, counts = history.columns(users)
     numbers = accounts.numbers(told)
-    spent, left, order = amounts.tightest_of_all(numbers["spent"], numbers.get("order"))
+    units, orders = numbers["spent"], numbers.get("order")
+    spent, left, order = amounts.tightest_of_all(units, orders)
+    delta = accountants.delta
     return Losses(
+        partition=partition,
         dataset=accounts.policy.dataset,
         measure=accounts.policy.measure,
         users=ids if isinstance(ids, list) else ids.tolist(),
@@ -156,6 +188,9 @@ def _losses(
         remaining=left,
         order=order,
         epsilon=accountants.epsilon(columns, counts[told]),
+        any_time_epsilon=(
+            amounts.epsilon_of_all(units, orders, delta) if any_time else np.full(len(told), np.nan)
+        ),
         forgotten=len(forgotten),
     )
 
@@ -164,7 +199,7 @@ class _Accountants:
     """One for each set of columns: the tables of a mechanism and a norm are computed once."""
 
     def __init__(self, delta: float, method: Method) -> None:
-        self._delta = delta
+        self.delta = delta
         self._method = method
         self._known: dict[tuple[Column, ...], ReportAccountant] = {}
 
@@ -183,7 +218,7 @@ class _Accountants:
         for start in range(0, len(different), _AT_A_TIME):
             block = slice(start, start + _AT_A_TIME)
             found[block] = self._known[key].epsilon(
-                different[block], self._delta, method=self._method
+                different[block], self.delta, method=self._method
             )
         epsilons: NDArray[np.float64] = found[which.reshape(-1)]
         return epsilons

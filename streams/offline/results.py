@@ -29,7 +29,8 @@ class PartitionVerified:
         next: where the log was applied to.
         began: where it was applied from: 0, or what a checkpoint covers, which is taken as it is.
         state_at: the offset at which the state of Redis was compared; None if it was not.
-        checkpoint_at: the same of the last checkpoint of that state.
+        checkpoint_at: the offset of the last checkpoint, which was compared there, or from which
+            the log was applied; None if there is none, or it was not compared.
         odometers: users with a checkpoint of the odometer.
         priced: steps of rosters whose tariff was computed again.
         awaited: outputs that are not published yet, and are in the outbox.

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from time import monotonic
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
-
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from streams.config import Config
-from streams.offline.archive import Archive, Extent, States, Stored, Unreadable
+from streams.offline.archive import (
+    Archive,
+    Holder,
+    MissingRecord,
+    States,
+    Stored,
+    StoredHead,
+    Unreadable,
+)
+from streams.operations.errors import Unavailable
 from streams.operations.images import ImagesUnavailable, read_image
-from streams.store.image import Image
-from streams.store.port import StoreUnavailable
+from streams.operations.status import read_glances
+from streams.store.image import Image, UnusableImage
+from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 from streams.topics.authentic import Inspector, header, inspector_of, operator_keys_of
-from streams.topics.clients import new_reader
+from streams.topics.batches import FetchedRecord, Gap
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 from streams.wire.signatures import SIGNATURE
+from streams.worker.kafka.log import TopicReader
+from streams.worker.ports import Extent, LogUnavailable
 
-_POLL_MS = 500
-_BYTES_AT_A_TIME = 32 * 1024 * 1024
+_RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
+"""Read in one go of the event loop: of many small records, or of few large ones."""
 
 
 class KafkaArchive(Archive):
@@ -52,35 +59,67 @@ class KafkaArchive(Archive):
         self.erasure_keys = config.erasure_keys
         self.operator_keys = operator_keys_of(config)
         self._inspector = inspector_of(config, seen.topic)
+        self._glances: list[Glance] | None = None
+        self._silent = ""
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics begins and ends now."""
-        place = TopicPartition(self._config.topic(topic), partition)
-        with self._reader() as consumer:
-            start, end = consumer.beginning_offsets([place]), consumer.end_offsets([place])
-            return Extent(start[place], end[place])
+        with self._reader(topic) as (run, reader):
+            return run.run(reader.extent(partition))
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
-        """The records of an extent, in their order."""
-        place = TopicPartition(self._config.topic(topic), partition)
+        """The records of an extent, in their order; see ``streams.topics.batches``."""
         if extent.start >= extent.end:
             return
-        with self._reader() as consumer:
-            consumer.assign([place])
-            consumer.seek(place, extent.start)
-            came = monotonic()
-            while (reached := consumer.position(place)) < extent.end:
-                for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
-                    if record.offset >= extent.end:
-                        return
-                    yield stored(record, self._inspector if topic != NORMS else None)
-                if consumer.position(place) > reached:
-                    came = monotonic()
-                elif monotonic() - came > self._config.timeout:
-                    raise Unreadable(
-                        f"nothing comes of partition {partition} of {place.topic} from offset "
-                        f"{reached} on, and it had {extent.end} a while ago: see `turnstile status`"
-                    )
+        name, is_norms = self._config.topic(topic), topic == NORMS
+        inspector = None if is_norms else self._inspector
+        with self._reader(topic) as (run, reader):
+            records = reader.records(partition, extent, may_have_gaps=not is_norms)
+            try:
+                some: list[FetchedRecord] = []
+                while run.run(_take_some(records, some)):
+                    for record in some:
+                        yield stored(name, partition, record, inspector)
+            except Gap as gap:
+                found = run.run(reader.extent(partition))
+                if is_norms and found.start <= gap.offset < found.end:
+                    raise MissingRecord(partition, gap.offset) from gap
+                raise Unreadable(
+                    f"partition {partition} of {name}: {gap}, and it has the offsets "
+                    f"{found.start} to {found.end} now. Records were deleted or lost while they "
+                    "were read; try again"
+                ) from gap
+
+    def heads(self, partition: int) -> Sequence[StoredHead]:
+        """What Redis and the last checkpoint say; Redis is asked once for all partitions."""
+        return [self._head_in_redis(partition), self._head_of_checkpoint(partition)]
+
+    def _head_in_redis(self, partition: int) -> StoredHead:
+        if self._glances is None:
+            try:
+                self._glances = read_glances(self._config, self.partitions)
+            except Unavailable as error:
+                self._glances, self._silent = [], str(error)
+        if not self._glances:
+            return StoredHead(Holder.REDIS, lacking=self._silent)
+        meta = self._glances[partition].meta
+        try:
+            return StoredHead(Holder.REDIS, int(meta["next"]), bytes.fromhex(meta["head"]))
+        except (KeyError, ValueError):
+            why = "what Redis keeps is not whole" if meta else "Redis keeps nothing"
+            return StoredHead(Holder.REDIS, lacking=why)
+
+    def _head_of_checkpoint(self, partition: int) -> StoredHead:
+        try:
+            image = read_image(self._config, partition, self._inspector, with_contents=False)
+        except (ImagesUnavailable, UnusableImage) as error:
+            return StoredHead(Holder.CHECKPOINT, lacking=str(error))
+        if image is None:
+            return StoredHead(Holder.CHECKPOINT, lacking="there is no checkpoint")
+        manifest = image.manifest
+        if (manifest.topic, manifest.partitions) != (self.topic.hex(), self.partitions):
+            return StoredHead(Holder.CHECKPOINT, lacking="the last checkpoint is of another log")
+        return StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head)
 
     def image(self, partition: int) -> Image | None:
         """The last checkpoint of the state of a partition; None if there never was one."""
@@ -90,28 +129,44 @@ class KafkaArchive(Archive):
             raise Unreadable(str(error)) from error
 
     @contextmanager
-    def _reader(self) -> Iterator[KafkaConsumer]:
-        config = self._config
-        try:
-            # What was deleted since it was measured is an error, and not passed over.
-            settings = {"auto_offset_reset": "none", "fetch_max_bytes": _BYTES_AT_A_TIME}
-            with closing(new_reader(config, **settings)) as consumer:
-                yield consumer
-        except OffsetOutOfRangeError as error:
-            raise Unreadable(
-                f"records were deleted while they were read; try again: {error}"
-            ) from error
-        except KafkaError as error:
-            raise Unreadable(f"Kafka at {config.kafka} does not answer: {error}") from error
+    def _reader(self, topic: str) -> Iterator[tuple[asyncio.Runner, TopicReader]]:
+        with asyncio.Runner() as run:
+            try:
+                reader = TopicReader(self._config, self._config.topic(topic))
+                run.run(reader.__aenter__())
+                try:
+                    yield run, reader
+                finally:
+                    run.run(reader.__aexit__(None, None, None))
+            except LogUnavailable as error:
+                raise Unreadable(f"Kafka at {self._config.kafka}: {error}") from error
 
 
-def stored(record: Any, inspector: Inspector | None) -> Stored:
+async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRecord]) -> bool:
+    """Replace what a list has by the next records; return whether there are any.
+
+    The records are not the result: asyncio formats the result of each task that a runner runs, and
+    discards the text. That took longer than reading the records.
+    """
+    some.clear()
+    size = 0
+    async for record in records:
+        some.append(record)
+        size += len(record.value or b"")
+        if len(some) == _RECORDS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            break
+    return bool(some)
+
+
+def stored(
+    topic: str, partition: int, record: FetchedRecord, inspector: Inspector | None
+) -> Stored:
     """A record, with what is to be said of its signature if there is somebody to look at it."""
     written, content = record.timestamp / 1000, (record.key, record.value)
     if inspector is None:
         return Stored(record.offset, *content, written)
     signed = header(record.headers, SIGNATURE) is not None
-    problem = inspector.problem(record.topic, record.partition, content, record.headers)
+    problem = inspector.problem(topic, partition, content, record.headers)
     unsigned = str(problem) if signed and problem is not None else None
     return Stored(record.offset, *content, written, signed, unsigned)
 

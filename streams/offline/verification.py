@@ -10,6 +10,9 @@ In this order, so that a service may go on meanwhile:
 4. What records below N gave was in the outbox at 1 or in its topic at 2. What later ones gave may
    be. Nothing else may be in a topic.
 
+Where the log has a gap, or its hash chain another head at M or N than is stored there, nothing that
+follows from it is compared: one finding says so.
+
 A log that was trimmed is applied from the checkpoint on, which is taken as it is: whole, and of
 this log. What came before is not compared, but for the odometer, whose bounds the checkpoint has.
 
@@ -26,9 +29,9 @@ import msgspec
 
 from streams.ledger.ledger import Impasse, Output
 from streams.ledger.outputs import Channel
-from streams.offline.archive import Archive, States
+from streams.offline.archive import Archive, BrokenLog, Holder, States
 from streams.offline.findings import Check, Findings
-from streams.offline.fold import Applied, Fold
+from streams.offline.fold import Applied, Fold, HeadMismatch
 from streams.offline.kept import Kept
 from streams.offline.odometers import Odometers
 from streams.offline.prices import Prices
@@ -105,7 +108,8 @@ class _Partition:
 
     def verify(self) -> PartitionVerified:
         """Compare it."""
-        fold, result = Fold(self._archive, self._partition, self._extent), self.result
+        heads = self._kept.head, self._image.head
+        fold, result = Fold(self._archive, self._partition, self._extent, heads), self.result
         result.start, result.began = self._extent.start, fold.began
         if self._kept.lacking and self._extent.end:
             result.impossible.append(self._kept.lacking)
@@ -124,6 +128,10 @@ class _Partition:
             problem = str(impasse)
             self.findings.add(Check.LOG, problem, offset=fold.next)
             result.impossible.append(f"nothing from offset {fold.next} on can be applied")
+        except BrokenLog as broken:
+            self._arrive_at_receipt(fold, fold.next)
+            self._say_broken(fold, broken)
+            return result
         self._arrive(fold, fold.next)
         self._end(fold)
         return result
@@ -148,6 +156,9 @@ class _Partition:
         """What stands at an offset that the log has come to, or passed where it holds nothing."""
         self._image.arrive(fold.ledger, offset)
         self._kept.arrive(fold.ledger, offset)
+        self._arrive_at_receipt(fold, offset)
+
+    def _arrive_at_receipt(self, fold: Fold, offset: int) -> None:
         if self._receipt is not None and offset >= self._receipt.next:
             head = fold.ledger.chain.head.hex()
             if head != self._receipt.head:
@@ -167,17 +178,9 @@ class _Partition:
         result = self.result
         outbox = self._outbox_of(Channel.ODOMETER)
         result.odometers = self._odometers.end(outbox, fold.ledger)
-        for kept in (self._image, self._kept):
-            kept.end(fold.next)
-        result.checkpoint_at, result.state_at = self._image.at, self._kept.at
-        if self._receipt is not None:
-            self.findings.add(
-                Check.RECEIPT,
-                "the log ends before the one that the receipt is of",
-                offset=self._receipt.next,
-                expected={"at least": self._receipt.next},
-                found=fold.next,
-            )
+        result.checkpoint_at = fold.began or self._image.at
+        result.state_at = self._kept.at
+        self._end_receipt(fold)
         result.next, result.head = fold.next, fold.ledger.chain.head
         result.records = fold.records
         result.users = sum(map(len, fold.ledger.datasets.values()))
@@ -193,9 +196,27 @@ class _Partition:
         self._tell(fold)
         result.seconds = monotonic() - self._began
 
+    def _end_receipt(self, fold: Fold) -> None:
+        if self._receipt is not None:
+            self.findings.add(
+                Check.RECEIPT,
+                "the log ends before the one that the receipt is of",
+                offset=self._receipt.next,
+                expected={"at least": self._receipt.next},
+                found=fold.next,
+            )
+
     def _load_image(self) -> Snapshot | None:
         image = self._archive.image(self._partition)
-        return None if image is None else image.snapshot()
+        if image is None:
+            return None
+        ours = self._archive.topic.hex(), self._archive.partitions
+        theirs = image.manifest.topic, image.manifest.partitions
+        if ours != theirs:
+            problem = "the last checkpoint is of another log"
+            self.findings.add(Check.CHECKPOINT, problem, expected=ours, found=theirs)
+            return None
+        return image.snapshot()
 
     def _begin_at(self, began: int) -> None:
         """The log was trimmed: say what is not known of what came before."""
@@ -218,6 +239,24 @@ class _Partition:
         self.result.impossible.append(what)
         self.result.next = start
         self._kept.look(self._archive, self._extent)
+
+    def _say_broken(self, fold: Fold, broken: BrokenLog) -> None:
+        if isinstance(broken, HeadMismatch):
+            check = Check.STATE if broken.holder is Holder.REDIS else Check.CHECKPOINT
+            self.findings.add(
+                check,
+                str(broken),
+                offset=broken.offset,
+                expected=broken.expected.hex(),
+                found=broken.found.hex(),
+            )
+        else:
+            self.findings.add(Check.LOG, str(broken), offset=fold.next)
+        if fold.next >= self._extent.end:
+            self._end_receipt(fold)
+        self.result.impossible.append("what follows from the log, which is not the applied one")
+        self.result.next, self.result.head = fold.next, fold.ledger.chain.head
+        self.result.records = fold.records
 
     def _outbox_of(self, channel: Channel) -> list[Output]:
         return [output for output in self._kept.outbox if output.channel is channel]

@@ -32,16 +32,14 @@ import msgspec
 from streams.wire.chain import Chain, genesis
 
 LAYOUT = 2
-"""Of what is kept. The first release had 1, without a version, a chain or a digest."""
+"""The version of this layout. State of another version is refused."""
 
 STATE = ("meta", "changes", "pages", "outbox")
 """What the state of a partition is kept in."""
 STAGED = ("staged-changes", "staged-pages", "staged-outbox")
 """Where they are put together from an image, before they take their place."""
-FIRST_LAYOUT = ("deltas", "folded")
-"""What layout 1 had instead of changes and pages."""
-KEYS = (*STATE, "alive", "stopped", *STAGED, *FIRST_LAYOUT)
-"""All that any release keeps of a partition."""
+KEYS = (*STATE, "alive", "stopped", *STAGED)
+"""All keys of a partition."""
 
 CHANGE_BYTES = 128 * 1024 * 1024
 """The longest value of an entry of ``changes``: Redis takes 512 MiB. Longer ones become parts."""

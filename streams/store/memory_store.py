@@ -7,7 +7,7 @@ can happen to a Redis can happen here too: ``lose`` and ``restore`` write past e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from streams.store.image import Moment
 from streams.store.layout import Meta, chain_fields, fields_of_nothing, hexadecimal
@@ -111,7 +111,8 @@ class MemoryStore(Store):
         kept = self.contents(partition)
         if not kept.meta:
             return None
-        return verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+        snapshot = verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+        return replace(snapshot, pulse=kept.alive.get("pulse", b""))
 
     async def glance(self, partition: int) -> Glance:
         """What can be said of a partition in no time, however large its state is."""
@@ -198,6 +199,15 @@ class MemoryStore(Store):
         kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
         kept.meta |= installation.fields
         return _written(kept)
+
+    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
+        """Delete the state of a partition, complete or not."""
+        kept = self.contents(partition)
+        for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
+            if kept.meta.get(name, "") != seen.get(name, ""):
+                return verdict
+        self._kept[partition] = Contents(alive=kept.alive, stopped=kept.stopped)
+        return Verdict.OK
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away."""

@@ -28,10 +28,11 @@ class StoreUnavailable(Exception):
 class Verdict(StrEnum):
     """What became of a claim or a write. Nothing was written unless it is ``OK``.
 
-    Each check is made only when those before it passed; a claim looks for damage twice, for state
-    without a head first and for lost entries last.
+    Each check is made only when those before it passed. A claim looks for damage twice: first for
+    state without a head, and last for lost entries.
     """
 
+    FOREIGN = "FOREIGN"  # a claim: a key holds a kind of value that no worker writes
     OTHER_LAYOUT = "OTHER_LAYOUT"  # a claim: another release wrote what is there
     OTHER_LOG = "OTHER_LOG"  # a claim: it belongs to another topic of that name
     OTHER_PARTITIONS = "OTHER_PARTITIONS"  # a claim: the topic had another number of them
@@ -183,6 +184,17 @@ class Store(Protocol):
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
         """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+
+    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
+        """Delete the state of a partition, complete or not. The next claim begins with nothing.
+
+        Only a worker that can restore all of the state from elsewhere may call this.
+
+        Args:
+            partition: which of them.
+            seen: its meta as the caller saw it, empty for none. If owner or version are other ones
+                by now, nothing is deleted and the verdict is ``FENCED`` or ``REWOUND``.
+        """
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away.

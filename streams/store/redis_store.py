@@ -13,6 +13,7 @@ import hashlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from types import TracebackType
@@ -34,7 +35,6 @@ from streams.config import Config
 from streams.redis_address import UnusableAddress, is_encrypted, read_address, without_password
 from streams.store.image import Moment
 from streams.store.layout import (
-    FIRST_LAYOUT,
     STAGED,
     STATE,
     Meta,
@@ -165,9 +165,8 @@ class RedisStore(Store):
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         """Own a partition of this log and fence every other owner."""
-        keys = (*STATE, *FIRST_LAYOUT)
         nothing = fields_of_nothing(topic, partition, partitions)
-        verdict, before = await self._run("claim", partition, keys, [owner, *_flat(nothing)])
+        verdict, before = await self._run("claim", partition, STATE, [owner, *_flat(nothing)])
         return Claimed(_verdict(verdict), _text(_pairs(before)))
 
     async def owner(self, partition: int) -> str:
@@ -182,16 +181,18 @@ class RedisStore(Store):
         Raises:
             Damaged: it is not whole.
         """
-        meta, pages, changes, outbox = await self._at_once(
+        meta, pages, changes, outbox, pulse = await self._at_once(
             partition,
             ("HGETALL", "meta"),
             ("HGETALL", "pages"),
             ("LRANGE", "changes", 0, -1),
             ("HGETALL", "outbox"),
+            ("HGET", "alive", "pulse"),
         )
         if not meta:
             return None
-        return verified(_text(meta), _named(pages), changes, _named(outbox))
+        snapshot = verified(_text(meta), _named(pages), changes, _named(outbox))
+        return replace(snapshot, pulse=pulse or b"")
 
     async def glance(self, partition: int) -> Glance:
         """What can be said of a partition in no time, however large its state is."""
@@ -266,6 +267,11 @@ class RedisStore(Store):
             *_flat(installation.fields),
         ]
         return _verdict(await self._run("install", guard.partition, (*STATE, *STAGED), arguments))
+
+    async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
+        """Delete the state of a partition, complete or not."""
+        arguments = [seen.get("owner", ""), seen.get("version", "")]
+        return _verdict(await self._run("discard", partition, (*STATE, *STAGED), arguments))
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Show that a partition is decided; takes a stop away."""
@@ -368,11 +374,15 @@ async def _memory_settings(server: Server) -> tuple[str | None, str | None] | No
         return None
 
 
+_UNGUARDED = ("claim", "discard")
+"""Scripts that a worker may run without owning the partition."""
+
+
 @cache
 def _script(name: str) -> tuple[str, str]:
-    """The text of one of the scripts, and by what Redis knows it."""
+    """Return the text of one of the scripts, and its SHA-1, by which Redis knows it."""
     scripts = resources.files("streams.store").joinpath("lua")
-    guard = "" if name == "claim" else scripts.joinpath("guard.lua").read_text()
+    guard = "" if name in _UNGUARDED else scripts.joinpath("guard.lua").read_text()
     source = guard + scripts.joinpath(f"{name}.lua").read_text()
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 

@@ -30,6 +30,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "look": (*_CONNECTING, *_LOOKING),
     "audit": (*_CONNECTING, *_LOOKING, "lrange"),
     "decide": (*_CONNECTING, *_LOOKING, *_DECIDING, *_IN_SCRIPTS),
+    "rewrite": ("bgrewriteaof", "info", "ping"),
 }
 _SHOWN = ("meta", "alive", "stopped")
 """The keys of a partition (``layout``) that say nothing of single users."""
@@ -39,8 +40,8 @@ def rights(use: str, prefix: str) -> Sequence[str]:
     """The words after a user's name and password in ACL SETUSER.
 
     Args:
-        use: "decide", as workers do; "audit", reading all; or "look", as `turnstile status` does,
-            which needs no state of users.
+        use: "decide" for workers; "audit" for reading everything; "look" for `turnstile status`,
+            which reads no state of users; "rewrite" for rewriting the append-only file.
         prefix: of the service.
 
     Raises:
@@ -52,5 +53,8 @@ def rights(use: str, prefix: str) -> Sequence[str]:
             "a prefix"
         )
     allowed = (f"+{command}" for command in sorted(_COMMANDS[use]))
-    keys = [f"{prefix}{{norms-*}}:{name}" for name in _SHOWN] if use == "look" else [f"{prefix}*"]
+    keys = {
+        "look": [f"{prefix}{{norms-*}}:{name}" for name in _SHOWN],
+        "rewrite": [],
+    }.get(use, [f"{prefix}*"])
     return ("resetkeys", "resetchannels", *(f"~{key}" for key in keys), "-@all", *allowed)

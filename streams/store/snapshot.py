@@ -8,7 +8,7 @@ foreign raises ``Damaged``. It is never read as "nobody spent anything".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -33,6 +33,7 @@ class Snapshot:
     changes_bytes: int
     outbox: list[tuple[str, bytes]]  # name -> packed outputs, in the order of the log
     hashes: dict[str, int]  # of the pages as they are kept
+    pulse: bytes = field(default=b"", compare=False)  # the last one of any owner; no state
 
     @property
     def next(self) -> int:

@@ -13,9 +13,8 @@ class Pulse(msgspec.Struct, frozen=True):
     next: int  # the offset to apply next
     end: int | None  # where the log ends; None before the first fetch
     waiting: float  # seconds for which records have been waiting and none was applied
-    changes: int  # entries that are not compacted yet
-    changes_bytes: int
     checkpoint: int | None = None  # where the last image continues; None: none, or not known
+    erased_without_key: bool = False  # whether the id of an erased user can be guessed
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -28,6 +27,15 @@ class Inventory(msgspec.Struct, frozen=True):
 def decode_pulse(packed: bytes) -> Pulse | None:
     """A pulse as it was shown; None if there is none."""
     return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
+
+
+def last_checkpoint(pulse: bytes) -> int | None:
+    """Return the last checkpoint that any owner has shown; None if none has."""
+    try:
+        found = decode_pulse(pulse)
+    except msgspec.DecodeError:
+        return None  # another release wrote it
+    return found.checkpoint if found else None
 
 
 def decode_inventory(packed: bytes) -> Inventory | None:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from streams.config import ConfigurationError
 
 TOPIC, GROUP, TRANSACTIONS = "topic", "group", "transactional-id"
-RedisUse: TypeAlias = Literal["audit", "decide", "look"]
+RedisUse: TypeAlias = Literal["audit", "decide", "look", "rewrite"]
 _EVERY_TOPIC = ("norms", "halts", "odometer", "rejects", "checkpoints")
 _OF_ANSWERERS = ("answers", "answers-state")
 
@@ -115,12 +115,14 @@ ROLES: Mapping[str, Role] = {
         redis="audit",
     ),
     "trimmer": Role(
-        "deletes records of the log that checkpoints cover; the same right deletes the topic",
+        "deletes records of the log that checkpoints cover, and has Redis rewrite its append-only "
+        "file; the right to delete records also deletes the topic",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
             "norms": ("Delete", "Describe", "DescribeConfigs", "Read"),
             "checkpoints": ("Describe", "DescribeConfigs", "Read"),
         },
+        redis="rewrite",
     ),
 }
 

@@ -1,8 +1,11 @@
-"""Whether a broker lets this client in, asked by hand before a client is made.
+"""Find out why a broker refuses this client, before a Kafka client is opened.
 
-The clients try a login that was refused, or a certificate that does not fit, again and again until
-their time is over, and then say that there is no broker. What is asked here is what they ask first:
-an encrypted connection, the login, and one request.
+kafka-python (3.0.12) repeats a refused connection until its timeout and then raises
+``KafkaTimeoutError: Unable to bootstrap``, without a cause: for a wrong password, an unknown user,
+another mechanism, plaintext to a TLS port, TLS to a plaintext port, a certificate of another
+authority, a missing client certificate and a broker that is down alike. Even its log has only
+``socket disconnected`` for a wrong password. So this module makes the first three exchanges of such
+a client itself and names the one that failed: TLS handshake, login, one request.
 """
 
 from __future__ import annotations
@@ -30,14 +33,16 @@ _Ask = Callable[[tuple[int, int], bytes], bytes]
 
 
 class _Refused(Exception):
-    """What the broker did, and what to do about it."""
+    """A broker refused this client; has what the broker did and what to do about it."""
 
 
 def check_admittance(config: Config) -> None:
-    """Ask the first broker that can be reached; nothing happens if none can.
+    """Check that the first broker that can be reached admits this client.
+
+    If no broker can be reached, return: the Kafka client waits longer for one.
 
     Raises:
-        NotAdmitted: it does not let this client in, with what to do.
+        NotAdmitted: the broker refuses the client; says what to do.
     """
     for address in config.kafka.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "9092")
@@ -47,7 +52,7 @@ def check_admittance(config: Config) -> None:
 
 
 def _knock(config: Config, address: str, host: str, port: int) -> None:
-    """Ask one broker; again if what it does is what a busy or a starting one does, too."""
+    """Ask one broker, and again if a busy or starting broker could have done the same."""
     for asked in range(1, _TIMES + 1):
         with socket.create_connection((host, port), _SECONDS) as plain:
             try:
@@ -71,7 +76,7 @@ def _enter(config: Config, host: str, plain: socket.socket) -> None:
                 _log_in(config, connection)
             _exchange(connection, _METADATA, struct.pack(">i", 0))
         except (TimeoutError, struct.error):
-            return  # too slow, or no Kafka
+            return  # the broker is too slow, or it is not Kafka
         except (OSError, EOFError) as error:
             raise _Refused("the broker ended the connection", _ENDED) from error
 
@@ -116,12 +121,12 @@ def _log_in(config: Config, connection: socket.socket) -> None:
 
 
 def _exchange(connection: socket.socket, request: tuple[int, int], body: bytes) -> bytes:
-    """The answer, behind its correlation id.
+    """Send a request and return the answer without its correlation id.
 
     Raises:
         EOFError: the broker ended the connection.
-        struct.error: it is no answer of a broker.
-        _Refused: it answers in TLS.
+        struct.error: the answer is not Kafka's.
+        _Refused: the answer is a TLS alert.
     """
     message = struct.pack(">hhih", *request, 1, -1) + body  # correlation 1, no client id
     connection.sendall(struct.pack(">i", len(message)) + message)

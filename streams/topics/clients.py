@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.topics.admittance import check_admittance
+from streams.topics.batches import Batch, CorruptBatch, FetchedBatches
 from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
@@ -37,9 +41,52 @@ def new_admin(config: Config) -> KafkaAdminClient:
 
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
-    """A consumer outside any group: it is assigned partitions and never commits."""
+    """A consumer outside any group: it is assigned partitions and never commits.
+
+    It reads batches with ``streams.topics.batches``, whatever codecs kafka-python has. Consumers
+    that the program makes of its own are not affected.
+    """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
-    return KafkaConsumer(group_id=None, enable_auto_commit=False, **_connection(config), **settings)
+    consumer = KafkaConsumer(
+        group_id=None, enable_auto_commit=False, **_connection(config), **settings
+    )
+    consumer._fetcher.PartitionRecords = _PartitionRecords
+    return consumer
+
+
+class _PartitionRecords(Fetcher.PartitionRecords):
+    """The records of one fetch from one partition."""
+
+    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
+        batches = FetchedBatches(records._buffer, _batch_of)
+        super().__init__(fetch_offset, tp, batches, **settings)
+
+
+class _Batch(Batch):
+    """A batch as kafka-python's fetcher takes it."""
+
+    magic = 2
+
+    def validate_crc(self) -> bool:
+        """Return True: a batch with a wrong checksum cannot be made."""
+        return True
+
+    def has_producer_id(self) -> bool:
+        """Return whether the producer is idempotent or transactional."""
+        return bool(self.producer_id >= 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        for record in super().__iter__():
+            size = 1 + len(record.key or b"") + len(record.value or b"")
+            yield DefaultRecord(size, *record[:-1])
+
+
+def _batch_of(raw: memoryview) -> Any:
+    try:
+        batch = _Batch(raw)
+    except CorruptBatch as corrupt:
+        raise CorruptRecordError(str(corrupt)) from corrupt
+    return DefaultRecordBatch(raw) if batch.is_control_batch else batch
 
 
 def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:

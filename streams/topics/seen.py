@@ -26,3 +26,15 @@ class TopicsSeen:
     topic: bytes
     partitions: int
     problem: str | None
+
+
+def log_name(norms: str, topic: bytes) -> str:
+    """Return the name of a log in metrics, which no other log has.
+
+    Two services may use the same prefix on two Kafka clusters, and a topic may be created again.
+
+    Args:
+        norms: the full name of the topic norms.
+        topic: its id, of which the name has the first 48 bits.
+    """
+    return f"{norms}@{topic.hex()[:12]}"

@@ -46,6 +46,16 @@ TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS)
 CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
 """Without checkpoints, which are between workers and operators."""
 
+_CLEANED = {
+    "cleanup.policy": "compact",
+    "segment.ms": str(_DAY_MS),
+    "max.compaction.lag.ms": str(_DAY_MS),
+    "delete.retention.ms": str(_DAY_MS),
+}
+"""Kafka removes a superseded record when its segment is closed and compacted, and a tombstone some
+time after that. By default a segment stays open for a week, and compaction waits until half of the
+partition is superseded. Ids of erased users have to be gone within days."""
+
 SETTINGS: dict[str, dict[str, str]] = {
     # The log is the truth: nothing may be deleted from it.
     NORMS: {
@@ -58,34 +68,52 @@ SETTINGS: dict[str, dict[str, str]] = {
     HALTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(7 * _DAY_MS),
+        "segment.ms": str(_DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + _OVERHEAD),
     },
-    ODOMETER: {"cleanup.policy": "compact", "max.message.bytes": str(_MEBIBYTE)},
+    ODOMETER: {**_CLEANED, "max.message.bytes": str(_MEBIBYTE)},
     REJECTS: {
         "cleanup.policy": "delete",
         "retention.ms": str(30 * _DAY_MS),
+        "segment.ms": str(_DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
+        # A rejected record is quoted. It may have come compressed, at a thousandth of its size.
+        "compression.type": "gzip",
     },
-    # What is superseded is cleaned away by whole segments only: small ones are read sooner again.
+    # A worker that restores a state reads all segments; small ones are compacted sooner.
     CHECKPOINTS: {
-        "cleanup.policy": "compact",
+        **_CLEANED,
         "segment.bytes": str(64 * _MEBIBYTE),
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(_MEBIBYTE),
     },
 }
-"""With what they are created. Compression is the client's choice: a topic that stores everything
-uncompressed would make the broker unpack whatever 600 KB can hold, in its own memory."""
+"""The settings with which the topics are created.
 
-WISHES = {
-    (NORMS, "max.message.bytes"),
-    (HALTS, "retention.ms"),
-    (REJECTS, "retention.ms"),
-    (CHECKPOINTS, "segment.bytes"),
-    (CHECKPOINTS, "unclean.leader.election.enable"),
-    (CHECKPOINTS, "max.message.bytes"),
+Where clients write, they choose the compression: to store their records otherwise, the broker would
+have to expand them, and 600 KB can expand to more than its memory. Only workers write to rejects.
+Every client can read gzip.
+"""
+
+_LINGERS = "Ids of erased users stay longer on the broker's disk than docs/erasure.md says"
+_AT_MOST = ("segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
+"""Settings that have to have this value or a lower one; other numbers, this or a higher one."""
+
+WISHES: Mapping[tuple[str, str], str] = {
+    (NORMS, "max.message.bytes"): "Large requests are refused",
+    (HALTS, "retention.ms"): "Trainers that were away for longer miss decisions",
+    (REJECTS, "retention.ms"): "Reasons of refusals are gone early",
+    (REJECTS, "compression.type"): "A compressed record takes its full size once it is refused",
+    (CHECKPOINTS, "segment.bytes"): "A worker that restores a state reads superseded records",
+    (CHECKPOINTS, "unclean.leader.election.enable"): "The last checkpoint may be lost",
+    (CHECKPOINTS, "max.message.bytes"): "Checkpoints cannot be written",
+    **{
+        (topic, setting): _LINGERS
+        for topic in (HALTS, REJECTS, ODOMETER, CHECKPOINTS)
+        for setting in _AT_MOST
+    },
 }
-"""Without these, requests are refused or answers are gone early, and nothing is lost in silence."""
+"""Settings without which no charge is lost, and what happens without them."""
 
 
 class Topics:
@@ -339,10 +367,12 @@ def settings_of(
 
 
 def suits(setting: str, actual: str, wanted: str) -> bool:
-    """Whether a setting keeps at least what it has to keep."""
+    """Whether a setting keeps at least what it has to keep, and at most for as long as it may."""
     if not wanted.lstrip("-").isdecimal():
         return actual == wanted
     number, least = int(actual), int(wanted)
+    if setting in _AT_MOST:
+        return number <= least
     if setting.startswith("retention"):
         return number < 0 or 0 <= least <= number
     return number >= least

@@ -20,18 +20,17 @@ from streams.config import Config, lacking
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.topics.authentic import inspector_of, operator_keys_of, seal_of
-from streams.topics.seen import TopicsUnavailable
+from streams.topics.seen import TopicsUnavailable, log_name
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.health import HealthServer
-from streams.worker.kafka.batches import read_as_written
 from streams.worker.kafka.faust_app import new_app, run_app
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
 from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
-from streams.worker.kafka.transport import TurnstileApp
+from streams.worker.kafka.transport import StreamRecord, TurnstileApp
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
@@ -46,20 +45,21 @@ _SESSION_SECONDS = 6.0
 
 
 class _Record:
-    """A record of aiokafka as one of the log."""
+    """A record of the stream as one of the log."""
 
     __slots__ = ("_fetched", "_metrics", "_traces", "leader_epoch", "offset", "value")
 
-    def __init__(self, fetched: Any, metrics: Metrics, traces: DecisionTraces | None) -> None:
+    def __init__(
+        self, fetched: StreamRecord, metrics: Metrics, traces: DecisionTraces | None
+    ) -> None:
         self._fetched, self._metrics, self._traces = fetched, metrics, traces
-        self.offset: int = fetched.offset
-        self.value: bytes | None = fetched.value
-        self.leader_epoch: int = fetched.checksum  # see ``kafka.batches``
+        self.offset = fetched.offset
+        self.value = fetched.value
+        self.leader_epoch = fetched.leader_epoch
 
     def done(self) -> None:
         fetched = self._fetched
-        written = None if fetched.timestamp is None else fetched.timestamp / 1000
-        self._metrics.applied(fetched.partition, written, time.time())
+        self._metrics.applied(fetched.partition, fetched.timestamp / 1000, time.time())
         if self._traces is not None:
             self._traces.kept(fetched.partition, fetched.offset)
 
@@ -79,7 +79,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     seal = seal_of(config, log)
     inspector = inspector_of(config, log)
     app = _faust_app(config)
-    metrics = Metrics()
+    metrics = Metrics(log_name(config.topic(NORMS), log))
     store = TimedStore.of(config)
     store.metrics = metrics
     traces = _traces() if config.traces else None
@@ -164,10 +164,11 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
 
     background(owned.keep_compacted, "compaction")
     background(owned.keep_imaged, "writing checkpoints")
+    background(owned.keep_cleanable, "letting Kafka clean the topics")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 
-    async def take(fetched: Any) -> None:
+    async def take(fetched: StreamRecord) -> None:
         with _or_end(app, "taking records"):
             if traces is not None:
                 traces.arrived(fetched.partition, fetched.offset, fetched.headers)
@@ -208,7 +209,6 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     )
     for chatty in ("kafka", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    read_as_written()
     topics = Topics(config)
     try:
         seen = topics.ensure()

@@ -110,6 +110,7 @@ class Checkpoints:
         self._newest = -1  # on the topic, when this owner began
         self._waiting: list[Waiting] = []
         self._bytes = 0
+        self._marks = False
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -130,6 +131,11 @@ class Checkpoints:
         self._wake.set()
         return waiting.sent
 
+    def mark(self) -> None:
+        """Append the end of a transaction to the topic, even if nothing waits to be sent."""
+        self._marks = True
+        self._wake.set()
+
     async def run(self) -> None:
         """Send what is queued, for as long as the claim lasts."""
         while True:
@@ -139,8 +145,9 @@ class Checkpoints:
                 await self._begin()
             # Step 4.
             sending, self._waiting = self._waiting, []
+            marks, self._marks = self._marks, False
             newer = [(batch.origin, batch.since(self._newest)) for batch in sending]
-            if any(outputs for _, outputs in newer):
+            if marks or any(outputs for _, outputs in newer):
                 await self._producer.send(newer)
             self._bytes -= sum(_size(batch.outputs) for batch in sending)
             self._room.set()

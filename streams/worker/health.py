@@ -1,9 +1,9 @@
-"""What a worker or an answerer says over HTTP: is it alive, does it decide, and its metrics.
+"""The health endpoints of a worker or an answerer, and its metrics.
 
-GET /livez    200 while its event loop turns; restarting it mends nothing else
-GET /readyz   200 once it has been given its partitions (which may be none)
-GET /healthz  200 if every partition that it was given is decided; 503 says which is not, and why
-GET /metrics  for Prometheus
+GET /livez    200 while the event loop runs. If it does not, restart the process.
+GET /readyz   200 after the process was assigned its partitions, of which there may be none.
+GET /healthz  200 if every assigned partition is decided. 503 names the others and their problems.
+GET /metrics  in the format of Prometheus.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from streams.http_server import HttpServer
 from streams.worker.partitions import PartitionView
 
 STALLED_AFTER = 10.0
@@ -21,61 +22,39 @@ STALLED_AFTER = 10.0
 
 
 class Measured(Protocol):
-    """What /metrics shows."""
+    """A source of metrics."""
 
     def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics, as Prometheus reads them."""
 
 
 class Given(Protocol):
-    """The partitions that a process was given."""
+    """The partitions that are assigned to a process."""
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it is known which they are."""
+        """Whether the process knows its partitions."""
 
     def views(self) -> Sequence[PartitionView]:
-        """How they are."""
+        """Return the present state of each partition."""
 
 
-class HealthServer:
-    """Answers on one address for as long as the worker lives."""
+class HealthServer(HttpServer):
+    """Serves the health endpoints on one address.
+
+    Args:
+        address: host:port. Whoever reaches it can read it: there is no login.
+        metrics: for /metrics.
+        owned: the partitions of the process.
+    """
 
     def __init__(self, address: str, metrics: Measured, owned: Given) -> None:
-        """Describe it; ``start`` listens.
-
-        Args:
-            address: host:port; with 0.0.0.0 everybody who reaches the machine reads it.
-            metrics: what /metrics shows.
-            owned: the partitions of the worker.
-        """
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        super().__init__(address)
         self._metrics, self._owned = metrics, owned
-        self._runner: web.AppRunner | None = None
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address is taken, or is not of this machine.
-        """
-        app = web.Application()
-        for path, answer in (
-            ("/livez", self._live),
-            ("/readyz", self._ready),
-            ("/healthz", self._healthy),
-            ("/metrics", self._measured),
-        ):
-            app.router.add_get(path, answer)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
-
-    async def stop(self) -> None:
-        """Listen no more."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        self.get("/livez", self._live)
+        self.get("/readyz", self._ready)
+        self.get("/healthz", self._healthy)
+        self.get("/metrics", self._measured)
 
     async def _live(self, _: web.Request) -> web.Response:
         return _json(200, {"live": True})
@@ -104,7 +83,7 @@ class HealthServer:
 
 
 def problem_of(view: PartitionView) -> str | None:
-    """Why a partition that a worker was given is not decided, if so."""
+    """Return why an assigned partition is not decided; None if it is."""
     if view.problem is not None:
         return view.problem
     if view.waiting is not None and view.waiting > STALLED_AFTER:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from streams.ledger.forgotten import ErasureKeys
 from streams.schemas import encode
 from streams.store.vital_signs import Inventory, Pulse
 from streams.worker.processor import Processor
@@ -27,6 +28,7 @@ class Heartbeat:
     def __init__(self, processor: Processor) -> None:
         self.end: int | None = None
         self._processor = processor
+        self._public_key = ErasureKeys("", processor.ledger.topic).first
         self._time = asyncio.get_running_loop().time
         self._caught_up_at = self._time()
         self._summarised: int | None = None  # the last record in the last summary
@@ -53,14 +55,12 @@ class Heartbeat:
             now = self._time()
             self.end = end
             waiting = self.waiting
-            backlog = processor.holding.backlog
             pulse = Pulse(
                 processor.next,
                 end,
                 waiting,
-                backlog.entries,
-                backlog.bytes,
                 processor.imaging.reached,
+                (self._public_key,) in processor.ledger.erasure,
             )
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")

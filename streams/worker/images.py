@@ -113,6 +113,25 @@ class Imaging:
         now = self._time()
         self._due_at = now + max(self._every, (now - began) / TIME_SHARE)
 
+    async def mark(self) -> None:
+        """Append to the topic what no reader sees (``Partitions.keep_cleanable``)."""
+        if not self._every:
+            return
+        try:
+            if not self._begun:
+                await self._begin()
+            await self._topic.send([])
+        except NotWritten:
+            self._begun = False
+        except (NotSent, LogUnavailable) as error:
+            self._begun = False
+            logger.warning(
+                "partition %d: the topic of checkpoints could not be appended to, so that Kafka "
+                "keeps superseded records for longer: %s",
+                self._holding.partition,
+                error,
+            )
+
     async def stop(self) -> None:
         """Disconnect; the last image stays what it is."""
         self._begun = False

@@ -265,8 +265,9 @@ class _Epochs:
         if self._epoch != self._broker.epochs[self._place]:
             raise NotSent(f"partition {self._partition}: a later epoch has begun")
 
-    def _end_transaction(self) -> None:
-        if self._broker.transactions.pop(self._place, None) is not None:
+    def _end_transaction(self, *, has_begun: bool = False) -> None:
+        """Append the end of a transaction, if one has begun, with records or without."""
+        if self._broker.transactions.pop(self._place, None) is not None or has_begun:
             self._topic.mark()
 
 
@@ -289,7 +290,7 @@ class MemoryImageTopic(_Epochs):
             self._write(value, key)
         await self._before(Effect.COMMIT)
         self._check_epoch()
-        self._end_transaction()
+        self._end_transaction(has_begun=True)
         await self._before(Effect.HEAR)
 
 
@@ -339,7 +340,7 @@ class MemoryFencedProducer(_Epochs):
                 self._append(origin, output)
         await self._before(Effect.COMMIT)
         self._check_epoch()
-        self._end_transaction()
+        self._end_transaction(has_begun=True)
         await self._before(Effect.HEAR)
 
     def _append(self, origin: Origin, output: Output) -> None:

@@ -1,90 +1,116 @@
-"""What a worker tells Prometheus: counters of what it did, and how its partitions are right now.
+"""The metrics of a worker, for Prometheus.
 
-Nothing here names a user, a dataset or a run, and nothing counts who was halted or is exhausted:
-that is as secret as the data. Counters are fed where the worker touches the world, by what stands
-around the ports (``CountingPublisher``, ``TimedStore``); gauges are read when somebody asks.
+No metric names a user, a dataset or a run. No metric depends on how many users were halted or on
+whose bound rose: that is as secret as the data, and anybody who reaches the port can read metrics.
+So nothing here measures sizes, and nothing counts published records: a step of a roster publishes
+one more record as soon as it halts a user. Times are rounded up to the next bound of a histogram.
+
+Every sample has the label ``log``, which names the log that the worker reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import suppress
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
+from streams.worker.exposition import exposition_of
 from streams.worker.partitions import Partitions
 from streams.worker.ports import Publisher
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Bounds of the histograms. Finer ones would tell how many users a step halted."""
 _STATES = ("running", "suspended", "stopped", "closed")
-_GAUGES = (
+_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("next_offset", "next", "The offset to apply next"),
-    ("log_end_offset", "end", "Where the log ends, as last seen"),
-    ("waiting_seconds", "waiting", "For which records wait and none is applied"),
-    ("changes", "changes", "Entries in Redis that are not compacted"),
-    ("changes_bytes", "changes_bytes", "What these entries take"),
+    ("log_end_offset", "end", "The end of the log, as last seen"),
+    ("waiting_seconds", "waiting", "Whole seconds for which records wait and none is applied"),
 )
 
 
 class Metrics:
-    """The metrics of one worker, in a registry of its own."""
+    """The metrics of one worker, in a registry of its own.
 
-    def __init__(self) -> None:
+    Args:
+        log: the name of the log, see ``log_name``.
+        clock: seconds that never go back, for durations.
+    """
+
+    def __init__(self, log: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._log, self._clock = log, clock
         self._registry = CollectorRegistry()
-        counter, histogram = self._counter, self._histogram
-        self._records = counter("records", "Records of the log that were applied", "partition")
-        self._published = counter("published", "Records queued for a topic", "topic", "partition")
-        self._rejects = counter("rejects", "Records that were refused", "reason")
-        self.commit_seconds = histogram("commit", "Time that one write to Redis takes")
-        self._decision = histogram("decision", "Time from a record's timestamp until it is kept")
+        self._records = Counter(
+            "turnstile_records",
+            "Records of the log that were applied",
+            ("partition",),
+            registry=self._registry,
+        )
+        self._rejects = Counter(
+            "turnstile_rejects",
+            "Records that were rejected; those that are published again count again",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._commit = self._histogram("commit", "Time of one write to Redis")
+        self._decision = self._histogram(
+            "decision", "Time from a record's timestamp until its outcome is in Redis"
+        )
         ProcessCollector(registry=self._registry)
 
     def register(self, collector: Collector) -> None:
-        """Ask a collector, too, whenever somebody asks."""
+        """Include the metrics of a collector."""
         self._registry.register(collector)
 
     def applied(self, partition: int, written: float | None, now: float) -> None:
-        """Count a record that is applied and kept.
+        """Count a record whose outcome is in Redis.
 
         Args:
             partition: of the record.
-            written: seconds since 1970, by the clock of whoever wrote it; None: it does not say.
-            now: by the clock here.
+            written: the timestamp of the record, in seconds since 1970; None if it has none.
+            now: the time here.
         """
         self._records.labels(partition).inc()
         if written is not None:
-            self._decision.observe(max(0.0, now - written))
+            self._decision.observe(_rounded_up(now - written))
 
-    def published(self, partition: int, outputs: Sequence[Output]) -> None:
-        """Count what is queued for the broker; what is sent again counts again."""
+    def rejected(self, outputs: Sequence[Output]) -> None:
+        """Count the rejected records among outputs that are queued for the broker."""
         for output in outputs:
-            self._published.labels(output.channel.value, partition).inc()
             if output.channel is Channel.REJECTS:
                 self._rejects.labels(_reason_of(output.value)).inc()
 
-    def exposition(self) -> bytes:
-        """All of it, as Prometheus reads it."""
-        return generate_latest(self._registry)
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Time one write to Redis."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._commit.observe(_rounded_up(self._clock() - began))
 
-    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
-        return Counter(f"turnstile_{name}", help_, labels, registry=self._registry)
+    def exposition(self) -> bytes:
+        """Return all metrics, as Prometheus reads them."""
+        return exposition_of(self._registry, self._log)
 
     def _histogram(self, name: str, help_: str) -> Histogram:
         return Histogram(
-            f"turnstile_{name}_seconds", help_, buckets=_SECONDS, registry=self._registry
+            f"turnstile_{name}_seconds", help_, buckets=SECONDS, registry=self._registry
         )
 
 
 class CountingPublisher:
-    """A publisher that counts what goes through it."""
+    """A publisher that counts the rejected records."""
 
     def __init__(self, publisher: Publisher, metrics: Metrics) -> None:
         self._publisher, self._metrics = publisher, metrics
@@ -92,35 +118,35 @@ class CountingPublisher:
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Queue outputs, and count them."""
-        self._metrics.published(partition, outputs)
+        """Queue outputs and count them."""
+        self._metrics.rejected(outputs)
         return await self._publisher.publish(partition, outputs)
 
 
 class TimedStore(RedisStore):
-    """A store that says how long its commits take.
+    """A store that times its commits.
 
     Attributes:
-        metrics: whom it says so.
+        metrics: for the times.
     """
 
     metrics: Metrics
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch, and note the time."""
-        with self.metrics.commit_seconds.time():
+        """Append one batch and record the time."""
+        with self.metrics.committing():
             return await super().commit(guard, commit)
 
 
 class PartitionsCollector(Collector):
-    """How the partitions are, whenever somebody asks."""
+    """The present state of the partitions of a worker."""
 
     def __init__(self, topic: str, group: str, owned: Partitions) -> None:
-        """Collect from ``owned``; the full name of norms and the group are labels of the lag."""
+        """Collect from ``owned``; the name of norms and of the group are labels of the lag."""
         self._topic, self._group, self._owned = topic, group, owned
 
     def collect(self) -> Iterator[Metric]:
-        """One sample a partition that is assigned to this worker."""
+        """Yield one sample for each partition that is assigned to the worker."""
         build = InfoMetricFamily("turnstile_build", "The release")
         build.add_metric([], {"version": _version()})
         yield build
@@ -130,7 +156,7 @@ class PartitionsCollector(Collector):
             )
         views = self._owned.views()
         state = GaugeMetricFamily(
-            "turnstile_partition_state", "1 for the state it is in", labels=("partition", "state")
+            "turnstile_partition_state", "1 for the present state", labels=("partition", "state")
         )
         for view in views:
             for name in _STATES:
@@ -140,9 +166,9 @@ class PartitionsCollector(Collector):
             gauge = GaugeMetricFamily(f"turnstile_{name}", help_, labels=("partition",))
             for view in views:
                 if (value := getattr(view, field)) is not None:
-                    gauge.add_metric([str(view.partition)], value)
+                    gauge.add_metric([str(view.partition)], math.floor(value))
             yield gauge
-        # By the name and the labels that dashboards for Kafka know.
+        # Dashboards for Kafka know this name and these labels.
         lag = GaugeMetricFamily(
             "kafka_consumergroup_lag",
             "Records of the log that are not decided",
@@ -153,6 +179,12 @@ class PartitionsCollector(Collector):
                 place = [self._group, self._topic, str(view.partition)]
                 lag.add_metric(place, max(0, view.end - view.next))
         yield lag
+
+
+def _rounded_up(seconds: float) -> float:
+    """Return the next bound of the histograms, so that their sums are as coarse as they are."""
+    place = bisect_left(SECONDS, seconds)
+    return SECONDS[place] if place < len(SECONDS) else 10 * SECONDS[-1]
 
 
 def _reason_of(reject: bytes) -> str:

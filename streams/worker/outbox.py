@@ -106,6 +106,10 @@ class Outbox:
             queued = await self._publisher.publish(self._partition, parcel.outputs)
             self._confirm(self._confirmed_answers(parcel.name, queued))
 
+    def mark(self) -> None:
+        """Append to the odometer topic what no reader sees (``Partitions.keep_cleanable``)."""
+        self._checkpoints.mark()
+
     def take_published(self) -> list[str]:
         """The parcels that the broker has since the last call: Redis may forget them."""
         published, self._published = self._published, []

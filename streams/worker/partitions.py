@@ -6,15 +6,15 @@ commits are ignored. The steps of a claim, which the code repeats:
 
 1. What the topics are: the id of norms, P, their settings.
 2. Claim in Redis: it keeps state of this topic with this P, in this layout.
-   Where it keeps nothing, or ends before the log begins, the last image is put back (``rebuild``).
+   If it keeps nothing, a part, or less than the log, the last checkpoint is restored (``rebuild``).
 3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
    after the claim: until then the owner before may go on, and Redis with it.
 4. The last record that was applied is the one in the log (``continuity``).
 5. Load the state and verify that it is whole.
 6. Publish the outbox again, then decide (``processor``).
 
-Whatever does not fit stops the partition (``stops``). While partitions are owned, ``keep_watch``
-looks at the topics again and again, and ``keep_alive`` shows how far they are.
+Anything else that does not fit suspends the partition (``stops``). While partitions are owned,
+``keep_watch`` compares the topics every few seconds, and ``keep_alive`` shows how far they are.
 """
 
 from __future__ import annotations
@@ -22,22 +22,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+
+import msgspec
 
 from streams.ledger.ledger import Impasse, UnknownState, ledger_of
 from streams.store.holding import Holding
+from streams.store.image import Image
 from streams.store.layout import Damaged, Meta
-from streams.store.port import Claimed, Guard, Verdict
+from streams.store.port import Claimed, Glance, Guard, Verdict
+from streams.store.vital_signs import decode_pulse, last_checkpoint
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, State
-from streams.worker.rebuild import rebuilt
+from streams.worker.rebuild import find_checkpoint, restore
 from streams.worker.stops import Stop, Stops, stop_at
 
 logger = logging.getLogger("turnstile.worker")
 
+FIRST_MARK_AFTER = 3600.0
+"""Seconds from the start of a worker until it appends to the compacted topics."""
+MARK_EVERY = 12 * 3600.0
+"""Seconds from one time to the next: twice while a segment may stay open (``segment.ms``)."""
 _COMPACT_EVERY = 1.0  # seconds
 _IMAGE_EVERY = 1.0  # at which it is looked whether one is due
 _WATCH_EVERY = 5.0
@@ -49,6 +58,17 @@ class Stopped(Exception):
     def __init__(self, stop: Stop) -> None:
         super().__init__(str(stop))
         self.stop = stop
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What the steps of one claim share."""
+
+    partition: int
+    seen: TopicsSeen
+    extent: Extent
+    log: Log
+    stops: Stops
 
 
 @dataclass(frozen=True)
@@ -72,8 +92,6 @@ class PartitionView:
     next: int | None = None  # the offset to apply next
     end: int | None = None  # where the log ended when it was last seen
     waiting: float | None = None  # seconds for which records wait and none is applied
-    changes: int | None = None  # entries in Redis that are not compacted
-    changes_bytes: int | None = None
 
 
 class Partitions:
@@ -167,6 +185,19 @@ class Partitions:
                 if owned.processor.imaging.is_due(owned.processor.next):
                     await owned.processor.image()
 
+    async def keep_cleanable(self) -> None:
+        """Append to the compacted topics now and then, for as long as the worker lives.
+
+        Kafka closes a segment only when a record is appended behind it, and compacts closed
+        segments only. In a partition without traffic the ids of erased users would stay for good.
+        What is appended is the end of a transaction, which no reader sees.
+        """
+        await asyncio.sleep(FIRST_MARK_AFTER)
+        while True:
+            for owned in list(self._owned.values()):
+                await owned.processor.mark()
+            await asyncio.sleep(MARK_EVERY)
+
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
         """Show how far the partitions are, for as long as the worker lives.
 
@@ -218,24 +249,27 @@ class Partitions:
             )
         extent = await log.extent(partition)
         stops = Stops(self._world.prefix, partition, extent.start)
+        claim = _Claim(partition, seen, extent, log, stops)
         try:
             if claimed is None:
                 raise Stopped(stops.other_partitions(bound, seen.partitions))
-            meta = _meta_of(claimed, seen, stops)
+            _check_identity(claimed, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
-            guard = Guard(partition, self._world.owner, claimed.version + 1)
-            found = await rebuilt(self._world, guard, meta, seen, extent, log, stops)
-            if isinstance(found, Stop):
-                raise Stopped(found)
-            if found is not None:
-                await self._let_go(partition)
-                return await self._take_over(partition, seen, stops)
-            await _compare(meta, extent, log, stops)
-            if held is not None and _is_unchanged(held.processor, claimed):
-                return await held.processor.resume(claimed.version + 1)
-            await self._let_go(partition)
-            return await self._take_over(partition, seen, stops)
+            try:
+                meta = _meta_of(claimed)
+                guard = Guard(partition, self._world.owner, claimed.version + 1)
+                next_offset = meta.next if meta else 0
+                found = await find_checkpoint(self._world, next_offset, seen, extent, log, stops)
+                if isinstance(found, Stop):
+                    raise Stopped(found)
+                if found is None:
+                    await _compare(meta, extent, log, stops)
+                    if held is not None and _is_unchanged(held.processor, claimed):
+                        return await held.processor.resume(claimed.version + 1)
+                return await self._take_over(claim, guard, found)
+            except Damaged as damaged:
+                return await self._recover(claim, str(damaged))
         except Stopped as stopped:
             await self._let_go(partition)
             stop = self._stopped[partition] = stopped.stop
@@ -243,13 +277,58 @@ class Partitions:
             await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
-    async def _take_over(self, partition: int, seen: TopicsSeen, stops: Stops) -> int:
+    async def _recover(self, claim: _Claim, damage: str) -> int:
+        """Replace a state of which Redis lost a part, if nothing is lost by that.
+
+        The checkpoint and the log after it have to give all of the state, and the log has to
+        contain everything that Redis still proves to have been applied.
+
+        Raises:
+            Stopped: they do not, or the replacement is damaged as well.
+        """
+        world, partition, stops = self._world, claim.partition, claim.stops
+        left = await world.store.glance(partition)
+        await _compare_what_is_left(left, claim)
+        found = await find_checkpoint(world, 0, claim.seen, claim.extent, claim.log, stops)
+        if found is None and claim.extent.start:
+            found = stops.log_begins_late(0)
+        if isinstance(found, Stop):
+            raise Stopped(stops.damaged(damage, found))
+        logger.error(
+            "partition %d: the state in Redis is incomplete (%s); discarding the rest of it, and "
+            "building the state from the log%s",
+            partition,
+            damage,
+            f" after the checkpoint at offset {found.manifest.next}" if found else "",
+        )
+        verdict = await world.store.discard(partition, left.meta)
+        if verdict is Verdict.OK:
+            verdict = (
+                await world.store.claim(
+                    partition, world.owner, claim.seen.topic, claim.seen.partitions
+                )
+            ).verdict
+        if verdict is not Verdict.OK:
+            world.end(f"partition {partition}: replacing its state is {verdict}")
+        try:
+            return await self._take_over(claim, Guard(partition, world.owner, 1), found)
+        except Damaged as again:
+            raise Stopped(stops.damaged(str(again))) from again
+
+    async def _take_over(self, claim: _Claim, guard: Guard, checkpoint: Image | None) -> int:
+        """Load the state, after a checkpoint has replaced it if one is given, and decide.
+
+        Raises:
+            Damaged: the state is incomplete.
+            Stopped: the ledger cannot continue from it.
+        """
+        partition, seen, stops = claim.partition, claim.seen, claim.stops
+        await self._let_go(partition)
+        if checkpoint is not None:
+            await restore(self._world, guard, checkpoint, stops)
         # Step 5.
         self._stopped.pop(partition, None)
-        try:
-            snapshot = await self._world.store.load(partition)
-        except Damaged as damaged:
-            raise Stopped(stops.damaged(str(damaged))) from damaged
+        snapshot = await self._world.store.load(partition)
         if snapshot is None or snapshot.meta.owner != self._world.owner:
             other = snapshot.meta.owner if snapshot else "a Redis that was emptied"
             self._world.end(f"partition {partition}: fenced by {other} while loading")
@@ -270,6 +349,9 @@ class Partitions:
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)
+        # Until this owner has read the topic: the image that was put back, or what others showed.
+        shown = last_checkpoint(snapshot.pulse)
+        processor.imaging.reached = checkpoint.manifest.next if checkpoint else shown
         self._owned[partition] = Owned(
             processor, Heartbeat(processor), stops, seen.topic, seen.partitions
         )
@@ -285,7 +367,6 @@ class Partitions:
 
 
 def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> PartitionView:
-    backlog = processor.holding.backlog
     return PartitionView(
         partition,
         state=processor.state.value,
@@ -293,31 +374,62 @@ def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> Partiti
         next=processor.next,
         end=heartbeat.end,
         waiting=heartbeat.waiting,
-        changes=backlog.entries,
-        changes_bytes=backlog.bytes,
     )
 
 
-def _meta_of(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> Meta | None:
-    """What was there before the claim, if the claim was granted; None for nothing."""
+def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
+    """Check that what Redis keeps belongs to this log and was written by workers.
+
+    Raises:
+        Stopped: it does not, or it was not.
+    """
     before = claimed.before
     match claimed.verdict:
+        case Verdict.FOREIGN:
+            raise Stopped(stops.foreign())
         case Verdict.OTHER_LAYOUT:
             raise Stopped(stops.other_layout(before.get("layout", "")))
         case Verdict.OTHER_LOG:
             raise Stopped(stops.other_log(before["topic"], seen.topic.hex()))
         case Verdict.OTHER_PARTITIONS:
             raise Stopped(stops.other_partitions(int(before["partitions"]), seen.partitions))
-        case Verdict.DAMAGED:
-            raise Stopped(stops.damaged("a key is missing, or has other entries than written"))
-    try:
-        return Meta.of(before) if before else None
-    except Damaged as damaged:
-        raise Stopped(stops.damaged(str(damaged))) from damaged
+
+
+def _meta_of(claimed: Claimed) -> Meta | None:
+    """Return the meta before the claim; None if there was nothing.
+
+    Raises:
+        Damaged: a part of the state is missing.
+    """
+    if claimed.verdict is Verdict.DAMAGED:
+        raise Damaged("a key is missing, or has other entries than were written")
+    return Meta.of(claimed.before) if claimed.before else None
+
+
+async def _compare_what_is_left(left: Glance, claim: _Claim) -> None:
+    """Check that the log contains all that a damaged state still proves to have been applied.
+
+    Raises:
+        Stopped: it does not: only Redis knows what the missing records spent.
+    """
+    pulse, meta = None, None
+    with suppress(msgspec.DecodeError):  # another release wrote it
+        pulse = decode_pulse(left.pulse)
+    with suppress(Damaged):
+        meta = Meta.of(left.meta)
+    reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
+    if reached > claim.extent.end:
+        raise Stopped(claim.stops.log_ends_early(reached, claim.extent.end))
+    if meta and (stop := await rewritten(meta.chain, meta.leader_epoch, claim.log, claim.stops)):
+        raise Stopped(stop)
 
 
 async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) -> None:
-    """Whether the log is the one that was applied."""
+    """Check that the log is the one that was applied.
+
+    Raises:
+        Stopped: it is another one.
+    """
     # Step 3.
     next_offset = meta.next if meta else 0
     if next_offset > extent.end:

@@ -41,7 +41,7 @@ class Missing(Enum):
 
 
 class Extent(NamedTuple):
-    """Where the log of a partition begins and ends."""
+    """Where a partition of a topic begins and ends."""
 
     start: int  # the offset of the first record
     end: int  # the offset after the last one
@@ -144,6 +144,8 @@ class FencedProducer(Protocol):
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records, each with its origin, in one transaction; returns when the broker has them.
 
+        Without records, only the end of the transaction is appended, which no reader sees.
+
         Raises:
             NotSent: it does not take them, because a later epoch has begun for example. From then
                 on this producer sends nothing.
@@ -176,6 +178,8 @@ class ImageTopic(Protocol):
 
     async def send(self, records: Sequence[Record]) -> None:
         """Send records in one transaction; returns when the broker has them.
+
+        Without records, only the end of the transaction is appended, which no reader sees.
 
         Raises:
             NotSent: it does not take them, because a later epoch has begun for example.

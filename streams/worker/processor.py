@@ -208,6 +208,13 @@ class Processor:
         async with self._rewriting:
             await self.imaging.run(self._compact)
 
+    async def mark(self) -> None:
+        """Append to the compacted topics what no reader sees, unless nothing is decided here."""
+        if self.state is State.RUNNING:
+            self.outbox.mark()
+            async with self._rewriting:
+                await self.imaging.mark()
+
     async def pass_tail(self, end: int, waited: float) -> None:
         """Go on to the end of the log, if nothing came for a while and it has nothing to apply."""
         if self._lock.locked():

@@ -1,20 +1,22 @@
-"""Builds the state of a partition again from its last image, where Redis does not have it.
+"""Restores the state of a partition from its last checkpoint, where Redis does not have it.
 
-    what Redis has          the last image           the log        what is done
-    nothing                 none, or not whole       from 0         it is applied from 0
-    nothing                 none, or not whole       begins later   stop
-    nothing                 whole                    goes on        the image is put back
-    ends before the log     whole                    goes on        the image is put back
-    ends before the log     none, or not whole                      stop
-    all, and the log goes on from there                             the image is not looked at
+    Redis has                  last checkpoint      log             the worker
+    nothing                    none or incomplete   begins at 0     applies the log from offset 0
+    nothing                    none or incomplete   begins later    suspends the partition
+    nothing                    fits                                 restores the checkpoint
+    a part of the state                                             the same as for nothing
+    less than the log          none or incomplete                   suspends the partition
+    less than the log          fits                                 restores the checkpoint
+    all, and it fits the log   is not read                          continues from Redis
 
-"Goes on": the image is of this topic and this P, the log has the offset at which it continues, and
-the last record that it has applied is the one in the log (``continuity``). An image of which that
-does not hold, whole or not, stops the partition: it knows of charges that this log does not.
+"Less than the log": the log begins after the offset at which Redis continues. A checkpoint fits if
+it belongs to this topic and this P, the log contains the offset at which it continues, and the last
+record that it covers is the one in the log (``continuity``). A checkpoint that does not fit
+suspends the partition, even an incomplete one: it proves charges that this log does not contain.
 
-The image is put beside what Redis has, piece by piece, under the guard of the claim, and takes its
-place at one moment. Until then nothing has changed, and who is interrupted begins again. After it
-the state is loaded as any other, and has to prove itself as any other.
+The worker stages the checkpoint beside the state in Redis, piece by piece, under the guard of its
+claim, and installs it in one atomic write. Until then nothing has changed, and an interrupted
+restore begins again. The restored state is then loaded and verified like any other.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from streams.store.image import Image, Manifest, UnusableImage
-from streams.store.layout import LAYOUT, Meta
+from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.topics.seen import TopicsSeen
 from streams.worker.continuity import rewritten
@@ -37,68 +39,57 @@ logger = logging.getLogger("turnstile.worker")
 STAGE_BYTES = 4 * 1024 * 1024
 """A write of a part of an image takes no further piece from this size on."""
 TELL_EVERY = 2.0
-"""Seconds after which it is shown how far it is."""
+"""Seconds from one progress report of a restore to the next."""
 
 
-async def rebuilt(
-    world: World,
-    guard: Guard,
-    kept: Meta | None,
-    seen: TopicsSeen,
-    extent: Extent,
-    log: Log,
-    stops: Stops,
-) -> Manifest | Stop | None:
-    """Put the last image back, if Redis needs it.
+async def find_checkpoint(
+    world: World, next_offset: int, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
+) -> Image | Stop | None:
+    """Return the checkpoint that has to replace the state in Redis, if one has to.
 
     Args:
-        world: to read and write in.
-        guard: of the claim.
-        kept: what Redis has; None for nothing.
+        world: to read in.
+        next_offset: where Redis continues; 0 if it has nothing that can be used.
         seen: the topics.
         extent: where the log begins and ends.
         log: to read in.
         stops: of the partition.
 
     Returns:
-        What was put back; why the partition has to stop; None if there is nothing to put back.
+        The checkpoint to restore; why the partition has to stop; None to continue from
+        ``next_offset``.
     """
-    next_offset = kept.next if kept else 0  # of nothing is left what a claim has written
     if 0 < next_offset >= extent.start:
         return None
     stops = replace(stops, holder="the checkpoint")
     if extent.end:
         logger.info(
-            "partition %d: Redis does not have what was decided, the last checkpoint is read",
-            guard.partition,
+            "partition %d: Redis does not have the state; reading the last checkpoint",
+            stops.partition,
         )
     try:
-        image = await world.images_of(guard.partition).read(with_contents=True)
+        image = await world.images_of(stops.partition).read(with_contents=True)
     except UnusableImage as unusable:
         found = unusable.manifest
         if found and (stop := await _misfit(found, seen, extent, log, stops)):
             return stop
         if extent.start == 0:
             logger.warning(
-                "partition %d: its checkpoint is not whole, and the log is applied from its "
-                "beginning: %s",
-                guard.partition,
+                "partition %d: its checkpoint is incomplete; applying the log from offset 0: %s",
+                stops.partition,
                 unusable,
             )
             return None
         return stops.checkpoint_damaged(str(unusable))
     if image is None or image.manifest.next <= next_offset:
         return None
-    if stop := await _misfit(image.manifest, seen, extent, log, stops):
-        return stop
-    await _put_back(world, guard, image, stops)
-    return image.manifest
+    return await _misfit(image.manifest, seen, extent, log, stops) or image
 
 
 async def _misfit(
     manifest: Manifest, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
 ) -> Stop | None:
-    """Why the log does not go on from an image, if it does not."""
+    """Return why the log does not continue from a checkpoint, if it does not."""
     if manifest.layout != LAYOUT:
         return stops.other_layout(str(manifest.layout))
     if manifest.topic != seen.topic.hex():
@@ -112,12 +103,13 @@ async def _misfit(
     return await rewritten(manifest.chain, manifest.leader_epoch, log, stops)
 
 
-async def _put_back(world: World, guard: Guard, image: Image, stops: Stops) -> None:
+async def restore(world: World, guard: Guard, image: Image, stops: Stops) -> None:
+    """Let a checkpoint replace the state in Redis; the worker ends if it lost the partition."""
     manifest, partition = image.manifest, guard.partition
     time = asyncio.get_running_loop().time
     total = max(1, sum(map(len, image.contents.values())))
     logger.info(
-        "partition %d: its state is built again from the checkpoint at offset %d, %.1f MB",
+        "partition %d: restoring its state from the checkpoint at offset %d, %.1f MB",
         partition,
         manifest.next,
         total / 1e6,
@@ -133,16 +125,16 @@ async def _put_back(world: World, guard: Guard, image: Image, stops: Stops) -> N
     counts = manifest.pages, manifest.changes, manifest.outbox
     installed = await world.store.install(guard, Installation(manifest.fields, *counts))
     _expect_ok(world, guard, installed)
-    logger.info("partition %d: its state as of offset %d is there", partition, manifest.next)
+    logger.info("partition %d: restored its state as of offset %d", partition, manifest.next)
 
 
 def _expect_ok(world: World, guard: Guard, verdict: Verdict) -> None:
     if verdict is not Verdict.OK:
-        world.end(f"partition {guard.partition}: building its state again is {verdict}")
+        world.end(f"partition {guard.partition}: restoring its state is {verdict}")
 
 
 def _stages(image: Image) -> Iterator[Stage]:
-    """An image in pieces that can be written at once."""
+    """Cut an image into pieces that one write can hold."""
     yield Stage({}, [], {}, is_first=True)
     for pages in _pieces(image.pages.items()):
         yield Stage(dict(pages), [], {}, is_first=False)

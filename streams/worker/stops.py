@@ -1,8 +1,8 @@
-"""Why a partition decides nothing, and what an operator can do about it.
+"""Why a partition is suspended, and what an operator can do about it.
 
-A partition that stops stays stopped: nothing is applied, written or published until the workers
-are started again and find that what was wrong is right. The stop is logged, kept in Redis beside
-the partition, and shown by ``turnstile status``. No advice here forgets what was spent, or says so.
+A suspended partition applies, writes and publishes nothing. It stays suspended until the workers
+are restarted and find the cause removed. The worker logs the stop and stores it in Redis beside
+the partition, and ``turnstile status`` shows it. A remedy that would forget what was spent says so.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from enum import StrEnum
 from streams.ledger.impasse import Impasse
 from streams.store.layout import KEYS, LAYOUT, key_of
 
+CHECKPOINT_SECTION = "docs/operations.md, 'Deleting the checkpoint of one partition'"
+
 
 class StopReason(StrEnum):
-    """What is wrong, in the order in which a claim looks."""
+    """What is wrong, in the order in which a claim checks it."""
 
     OTHER_LAYOUT = "other-layout"  # another release wrote the state
-    DAMAGED = "damaged"  # part of the state is gone, or older than the rest
+    DAMAGED = "damaged"  # a part of the state is missing, and cannot be restored
     OTHER_LOG = "other-log"  # the topic was deleted and created again
     OTHER_PARTITIONS = "other-partitions"  # partitions were added to the topic
     TOPICS = "topics"  # settings under which records would be lost
@@ -26,15 +28,15 @@ class StopReason(StrEnum):
     LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
     LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
     HOLE = "hole"  # a record that has to be applied next is missing
-    CHECKPOINT = "checkpoint"  # the last checkpoint, which is needed, is not whole
-    ERASURE_KEY = "erasure-key"  # users were forgotten under a key that this worker does not have
-    OPERATOR_KEY = "operator-key"  # who may say whose keys count is not known, or not to be told
-    REBUILDING = "rebuilding"  # no stop: the state is built again, and then goes on by itself
+    CHECKPOINT = "checkpoint"  # the last checkpoint is needed, and is incomplete
+    ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
+    OPERATOR_KEY = "operator-key"  # the bound operator is not one that this worker trusts
+    REBUILDING = "rebuilding"  # not a stop: the state is being restored, and decisions follow
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a partition decides nothing, and what to do."""
+    """Why a partition is suspended, and what to do."""
 
     reason: StopReason
     problem: str
@@ -52,7 +54,7 @@ class Stops:
         prefix: of topics and Redis keys.
         partition: its number.
         log_start: the offset at which its log begins.
-        holder: what has the state that is looked at, Redis or the checkpoint.
+        holder: where the state comes from that does not fit, Redis or the checkpoint.
     """
 
     prefix: str
@@ -60,8 +62,18 @@ class Stops:
     log_start: int
     holder: str = "Redis"
 
+    def foreign(self) -> Stop:
+        """A key of the partition holds what no worker writes."""
+        return Stop(
+            StopReason.DAMAGED,
+            "a key of this partition in Redis holds a value of a kind that no worker writes",
+            "Find out which program writes to this Redis under the same prefix, and stop it. Then: "
+            f"{_lower(self._delete_keys())}. The worker restores the state from the checkpoint and "
+            "the log",
+        )
+
     def other_layout(self, found: str) -> Stop:
-        """What is in Redis was written by another release."""
+        """Another release wrote the state."""
         if found.isdecimal() and int(found) > LAYOUT:
             return Stop(
                 StopReason.OTHER_LAYOUT,
@@ -71,37 +83,59 @@ class Stops:
             )
         return Stop(
             StopReason.OTHER_LAYOUT,
-            f"{self._holder} holds state of layout {found or 1}, which an earlier release wrote "
-            "and which cannot prove that nothing is missing from it",
-            self._apply_again(),
+            f"{self._holder} holds state of layout {found or 'unknown'}, which an earlier release "
+            f"wrote, and this worker reads layout {LAYOUT}",
+            f"{self._rebuild_from_log()}, and nothing that was spent is forgotten"
+            if self.log_start == 0
+            else f"{self._log_is_trimmed()}. Run the release that wrote the state",
         )
 
     def later_release(self, what: str) -> Stop:
-        """The layout is the same, and a kind of state in it is new."""
+        """A newer release with the same layout wrote a kind of state that is unknown here."""
         return Stop(
             StopReason.OTHER_LAYOUT,
             f"Redis holds {what}, which this worker does not know",
             "A newer release wrote it: run that one",
         )
 
-    def damaged(self, what: str) -> Stop:
-        """Part of what is in Redis is gone, or older than the rest."""
+    def damaged(self, what: str, obstacle: Stop | None = None) -> Stop:
+        """A part of the state in Redis is missing, and the worker cannot restore it.
+
+        Args:
+            what: what is missing.
+            obstacle: why checkpoint and log do not replace it; None if they did, and the state is
+                incomplete again.
+        """
+        if obstacle is None:
+            return Stop(
+                StopReason.DAMAGED,
+                f"the state in Redis is incomplete ({what}), although the worker had just built it "
+                "from the log",
+                "Find out what deletes or overwrites keys of this Redis (maxmemory-policy, another "
+                "program), stop it, and start the workers again",
+            )
         return Stop(
             StopReason.DAMAGED,
-            f"the state in Redis is not whole: {what}",
-            self._apply_again(),
+            f"the state in Redis is incomplete ({what}), and checkpoint and log do not replace it: "
+            f"{obstacle.problem}",
+            obstacle.remedy,
         )
 
     def other_log(self, known: str, found: str) -> Stop:
         """The state belongs to a topic of the same name with another id."""
+        remedy = "Restore the topic, with its id, from a copy of Kafka's data"
+        if self.log_start == 0:
+            remedy += (
+                ". Only if the topic that is there now contains the same records again: "
+                f"{_lower(self._rebuild_from_log())}. Budgets that missing records spent would be "
+                "available again"
+            )
         return Stop(
             StopReason.OTHER_LOG,
             f"the state in {self.holder} belongs to the topic with id {known}, and "
             f"{self.prefix}norms has the id {found} now: it was deleted"
             + (" and created again" if found.strip("0") else ""),
-            "Restore the topic, with its id, from a copy of Kafka's data. If the topic that is "
-            f"there now holds the same records again: {_lower(self._apply_again())}. Doing so "
-            "while records are missing from it forgets what they spent",
+            remedy,
         )
 
     def other_partitions(self, known: int, found: int) -> Stop:
@@ -125,8 +159,8 @@ class Stops:
             StopReason.LOG_ENDS_EARLY,
             f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
             "Kafka lost records that were decided",
-            "Restore the log from a copy that has them (docs/operations.md). What they spent is "
-            f"known to {self.holder} alone until then: deleting it there would forget it",
+            "Restore the log from a copy that has them (docs/operations.md). Until then only "
+            f"{self.holder} knows what they spent: delete nothing there",
         )
 
     def log_begins_late(self, next_offset: int) -> Stop:
@@ -134,36 +168,41 @@ class Stops:
         return Stop(
             StopReason.LOG_BEGINS_LATE,
             f"{self._holder} continues at offset {next_offset}, before the start of the log, "
-            f"{self.log_start}: what lies between was deleted, and no checkpoint covers it",
+            f"{self.log_start}: the records between were deleted, and no checkpoint covers them",
             "Restore Redis from a newer copy, or the log from a copy that begins no later than "
             f"{next_offset}",
         )
 
     def checkpoint_damaged(self, what: str) -> Stop:
-        """The state would have to be built again from a checkpoint that is not whole."""
+        """The state has to be restored from a checkpoint that is incomplete."""
         return Stop(
             StopReason.CHECKPOINT,
             f"Redis does not have the state, the log begins at offset {self.log_start}, and the "
-            f"last checkpoint in {self.prefix}checkpoints is not whole: {what}",
-            f"Start the workers again, if the topic was being written. Else restore Redis, or the "
-            f"topic {self.prefix}checkpoints, from a copy",
+            f"last checkpoint in {self.prefix}checkpoints is incomplete: {what}",
+            "Start the workers again: another worker may just have been writing the checkpoint. If "
+            f"it stays incomplete, restore Redis or the topic {self.prefix}checkpoints from a copy",
         )
 
     def rebuilding(self, next_offset: int, share: float) -> Stop:
-        """Nothing is wrong any more: how far it is that the state is put back."""
+        """Show how far the restore of the state is."""
         return Stop(
             StopReason.REBUILDING,
-            f"its state is built again from the checkpoint at offset {next_offset}: {share:.0%}",
-            "It goes on by itself",
+            f"its state is being restored from the checkpoint at offset {next_offset}: {share:.0%}",
+            "Wait: decisions follow without any action",
         )
 
     def log_rewritten(self, offset: int, what: str) -> Stop:
         """The last record that was applied is not the one in the log."""
+        remedy = "Restore the log from a copy"
+        if self.log_start == 0:
+            remedy += (
+                f". Only if this log is the right one: {_lower(self._rebuild_from_log())}. Budgets "
+                "that other records spent would be available again"
+            )
         return Stop(
             StopReason.LOG_REWRITTEN,
-            f"{what} at offset {offset}, the last one that was applied: the log was written anew",
-            "Restore the log from a copy. If this log is the right one: "
-            f"{_lower(self._apply_again())}. That forgets what other records spent",
+            f"{what} at offset {offset}, where the last record was applied: the log was rewritten",
+            remedy,
         )
 
     def hole(self, expected: int, found: int) -> Stop:
@@ -179,43 +218,38 @@ class Stops:
     def _holder(self) -> str:
         return self.holder[0].upper() + self.holder[1:]
 
-    def _apply_again(self) -> str:
-        """How the state is built again from the log."""
-        topic = f"{self.prefix}checkpoints"
-        if self.holder != "Redis":
-            return (
-                f"Stop the workers, delete the topic {topic} and start them again: the log begins "
-                "at offset 0, so all of it is applied"
-                if self.log_start == 0
-                else f"Restore the topic {topic}, or Redis, from a copy"
-            )
-        if self.log_start:
-            return (
-                "Restore Redis from a copy. The log begins at offset "
-                f"{self.log_start}: without a copy the state can be built again from the last "
-                "checkpoint alone. If `turnstile trim --dry-run` says that there is a whole one of "
-                f"partition {self.partition}, {_lower(self._delete())}: it is built again from it. "
-                "Otherwise that would forget what was spent before"
-            )
+    def _rebuild_from_log(self) -> str:
+        """Return how to build the state from a log that begins at offset 0.
+
+        A checkpoint that does not fit would suspend the partition again, so both go. The topic has
+        the checkpoints of all partitions: the others may be the only trace of a trimmed log.
+        """
         return (
-            f"{self._delete()}: the log begins "
-            "at offset 0, so all of it is applied again and nothing that was spent is forgotten"
+            f"{self._delete_keys()} after deleting the checkpoint of partition {self.partition}, "
+            f"and of no other partition, from {self.prefix}checkpoints ({CHECKPOINT_SECTION}). "
+            "The log of this partition begins at offset 0, so all of it is applied again"
         )
 
-    def _delete(self) -> str:
+    def _log_is_trimmed(self) -> str:
+        return (
+            f"The log begins at offset {self.log_start}: without Redis and the checkpoint, what "
+            "was spent before is forgotten, so delete neither"
+        )
+
+    def _delete_keys(self) -> str:
         keys = " ".join(f"'{key_of(self.prefix, self.partition, name)}'" for name in KEYS)
-        return f"Stop the workers, run `redis-cli -c DEL {keys}` and start them again"
+        return f"Stop the workers, run `redis-cli -c DEL {keys}`, and start them again"
 
 
 def stop_at(impasse: Impasse) -> Stop:
-    """The ledger cannot go on."""
+    """Return the stop for a ledger that cannot continue."""
     return Stop(StopReason(impasse.kind), impasse.reason, impasse.remedy)
 
 
 def _added_partitions(norms: str, before: int) -> str:
-    """What to do when a topic has more partitions than users were charged in."""
+    """Return what to do when a topic has more partitions than users were charged in."""
     return (
-        "Kafka takes no partition away. Create the topics with "
+        "Kafka cannot remove partitions. Create the topics with "
         f"{before} partition{'s' if before > 1 else ''} under another prefix, copy the records of "
         f"partitions 0 to {before - 1} of {norms} there, each in its order, and let workers and "
         "clients use that prefix: what was spent is applied again. Without these records another "

@@ -11,7 +11,10 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import Any
 
+import aiokafka
 import msgspec
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.produce import ProduceRequest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
@@ -111,6 +114,32 @@ class Service:
             key = b"tombstone" if value is None else None
             sent.append(self._producer.send(topic, value=packed, key=key, partition=partition))
         return [one.get(timeout=HANGS_AFTER).offset for one in sent]
+
+    def publish_batch(self, raw: bytes, partition: int = 0, topic: str = "") -> int:
+        """Write a ready-made record batch to `norms`, or to another topic; returns its offset."""
+        topic = topic or self.config.topic("norms")
+
+        async def send() -> int:
+            client = AIOKafkaClient(bootstrap_servers=self.kafka)
+            await client.bootstrap()
+            try:
+                await client._wait_on_metadata(topic)
+                place = aiokafka.TopicPartition(topic, partition)
+                request = ProduceRequest(
+                    required_acks=-1,
+                    timeout=30_000,
+                    topics=[(topic, [(partition, raw)])],
+                    transactional_id=None,
+                )
+                leader = client.cluster.leader_for_partition(place)
+                answer = await client.send(leader, request)
+            finally:
+                await client.close()
+            _, error, offset, *_ = answer.topics[0][1][0]
+            assert error == 0, f"the broker refused the batch: error {error}"
+            return int(offset)
+
+        return asyncio.run(send())
 
     def settle(self) -> dict[int, Snapshot]:
         """Wait until all that was published is decided and answered; what Redis holds then.
@@ -247,6 +276,12 @@ class Service:
     async def _load(self, store: RedisStore) -> dict[int, Snapshot]:
         found = {p: await store.load(p) for p in range(self.partitions)}
         return {p: kept for p, kept in found.items() if kept is not None}
+
+
+def largest_resident_bytes(pid: int) -> int:
+    """The most memory that a process had so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 Life = Callable[..., int]

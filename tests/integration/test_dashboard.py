@@ -115,7 +115,7 @@ def paused(pid: int) -> Iterator[None]:
 def test_nobody_sees_a_user_without_the_login(watched: Service, page: Page) -> None:
     everybody = page.seen()
     assert [one["state"] for one in everybody["service"]["partitions"]] == ["decides"] * 2
-    assert everybody["service"]["datasets"][0]["users"] == len(USERS)
+    assert "users" not in everybody["service"]["datasets"][0]
     assert everybody["service"]["rejects"] == {"malformed": 1}
     said = page.said()
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
@@ -131,6 +131,7 @@ def test_the_operator_sees_runs_spending_and_what_was_refused(page: Page) -> Non
     operator = Page(page.url)
     operator.login()
     people = eventually(lambda: whole(operator.seen()["people"]))
+    assert people["users"]["datasets"] == {"people": len(USERS)}
     (run,) = people["runs"]
     assert (run["run"], run["step"], run["halted"], run["active"]) == ("night-7", 2, 2, 1)
     (spent,) = people["spending"]
@@ -190,7 +191,6 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
         "owner": "h",
         "rate": 1.0,
         "lag": 0,
-        "users": 5,
         "checkpoint": 7,
         "seen": 1,
     }
@@ -206,7 +206,9 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
         "rejects": {},
     }
     spending = {"dataset": "d", "users": 1400, "parts": [3, 1], "one_in": 1}
-    people = {"runs": [], "spending": [spending], "refused": []}
+    run = {"run": "night", "dataset": "d", "attempt": 1, "step": 7, "rate": 0.5, "moved": 1.0}
+    run |= {"active": 3, "halted": 1, "exhausted": 0, "counted_from": None, "closed": False}
+    people = {"runs": [run], "spending": [spending], "refused": []}
     old = {**service, "sides": {**service["sides"], "Redis": {"age": 43.0, "away": True}}}
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
@@ -231,6 +233,11 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
         assert page.text_content("#partitions td") == "0"
         assert "1,400 users; spent at most:" in page.text_content("#spending")
         assert "lately" in page.evaluate("document.querySelector('#runs').parentElement.innerText")
+        assert all(page.locator("th").all_inner_texts())
+        assert "users" not in page.inner_text("#partitions")
+        users = {"partitions": {"0": 5}, "datasets": {"d": 5}}
+        page.evaluate("([service, users]) => showService(service, users)", [service, users])
+        assert page.locator("#partitions th").count() == 8
         browser.close()
 
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import time
-import zlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import aiokafka
 import msgspec
 import numpy as np
 import pytest
-from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.record.util import calc_crc32c
 from kafka import KafkaConsumer, TopicPartition
 
-from streams.schemas import Rejected
+from streams.schemas import VERSION, OpenRun, Rejected, encode
+from streams.sdk.client import Turnstile
+from streams.topics.batches import EXPANDED_BYTES
 from streams.topics.topics import NORMS, REJECTS
-from streams.worker.kafka.batches import EXPANDED_BYTES
+from streams.wire.requests import RequestSigner
+from streams.wire.signatures import new_keys
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.ports import Missing
-from tests.integration.service import Service, ServiceFactory, eventually
+from tests.batches import bomb, filled, packed, record
+from tests.integration.command import turnstile
+from tests.integration.service import (
+    Service,
+    ServiceFactory,
+    eventually,
+    largest_resident_bytes,
+)
 
 USERS = np.arange(50)
 NORMS_OF_STEP = np.full(50, 1.0)
@@ -154,52 +161,6 @@ def test_what_is_missing_is_told_apart_by_the_batches_themselves(service: Servic
 ZEROS = 600 * 1024 * 1024
 
 
-def varint(number: int) -> bytes:
-    """Of Kafka: zigzag, seven bits a byte."""
-    rest = number << 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
-
-
-def bomb(size: int) -> bytes:
-    """A batch with one record of so many zeros, in gzip, made in no more memory than it takes."""
-    head = b"\0\0\0" + b"\x01" + varint(size)  # attributes, deltas, no key, length of the value
-    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
-    packed = bytearray(pack.compress(varint(len(head) + size + 1) + head))
-    chunk = bytes(1024 * 1024)
-    for _ in range(size // len(chunk)):
-        packed += pack.compress(chunk)
-    packed += pack.compress(b"\0") + pack.flush()  # no headers
-    now = int(time.time() * 1000)
-    body = struct.pack(">hiqqqhii", 1, 0, now, now, -1, -1, -1, 1) + bytes(packed)
-    after_crc = struct.pack(">I", calc_crc32c(body)) + body
-    return struct.pack(">qiib", 0, len(after_crc) + 5, -1, 2) + after_crc
-
-
-def send_batch(service: Service, batch: bytes) -> int:
-    """Write a ready-made batch; its offset."""
-    topic = service.config.topic(NORMS)
-
-    async def send() -> int:
-        client = AIOKafkaClient(bootstrap_servers=service.kafka)
-        await client.bootstrap()
-        await client._wait_on_metadata(topic)
-        leader = client.cluster.leader_for_partition(aiokafka.TopicPartition(topic, 0))
-        request = ProduceRequest(
-            required_acks=-1, timeout=30_000, topics=[(topic, [(0, batch)])], transactional_id=None
-        )
-        answer = await client.send(leader, request)
-        await client.close()
-        _, error, offset, *_ = answer.topics[0][1][0]
-        assert error == 0
-        return int(offset)
-
-    return asyncio.run(send())
-
-
 def rejected(service: Service, offset: int) -> Rejected:
     """What the rejects topic says of a record."""
     place = TopicPartition(service.config.topic(REJECTS), 0)
@@ -222,11 +183,6 @@ def rejected(service: Service, offset: int) -> Rejected:
         consumer.close()
 
 
-def largest_resident_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
 def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
     service: Service,
 ) -> None:
@@ -236,7 +192,7 @@ def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
     before = largest_resident_bytes(worker)
     batch = bomb(ZEROS)
     assert len(batch) < 1024 * 1024
-    offset = send_batch(service, batch)
+    offset = service.publish_batch(batch)
     reject = rejected(service, offset)
     assert reject.reason == "malformed"
     assert reject.record[1:] == batch[21:]
@@ -245,6 +201,69 @@ def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
     assert largest_resident_bytes(worker) - before < ZEROS / 4
     service.stack.kill_worker(0)
     charge(service, "once-more")  # after a claim that compared the chain with the log
+
+
+def bytes_on_disk(service: Service, *topics: str) -> list[int]:
+    """What the log segments of each of these topics take on the broker's disk."""
+    with closing(service.admin()) as admin:
+        (broker,) = admin.describe_log_dirs()
+    sizes = {
+        entry["name"]: sum(partition["partition_size"] for partition in entry["partitions"])
+        for directory in broker["log_dirs"]
+        for entry in directory["topics"]
+    }
+    return [sizes[service.config.topic(topic)] for topic in topics]
+
+
+SMALL = 64 * 1024
+FEW_LARGE, MANY_SMALL = [bytes(EXPANDED_BYTES - SMALL)] * 3, [bytes(SMALL)] * 128
+
+
+@pytest.mark.parametrize("values", [FEW_LARGE, MANY_SMALL], ids=["few and large", "many and small"])
+def test_a_rejected_record_takes_about_as_many_bytes_on_rejects_as_it_took_on_norms(
+    service: Service, values: list[bytes]
+) -> None:
+    service.settle()
+    norms, rejects = bytes_on_disk(service, NORMS, REJECTS)
+    for at in range(0, len(values), EXPANDED_BYTES // len(values[0])):
+        write_together(service, values[at : at + EXPANDED_BYTES // len(values[0])])
+    rejected(service, end_of_log(service) - 1)
+    norms_after, rejects_after = bytes_on_disk(service, NORMS, REJECTS)
+    assert rejects_after - rejects <= 4 * (norms_after - norms)
+
+
+REPLAY = """
+import sys
+from pathlib import Path
+from streams.cli import main
+code = main(sys.argv[1:])
+print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0], file=sys.stderr)
+sys.exit(code)
+"""
+"""A command, which says at the end how many KiB of memory it took."""
+
+
+def test_a_record_that_expands_without_bound_does_not_fill_the_memory_of_a_replay(
+    service: Service,
+) -> None:
+    service.publish_batch(bomb(ZEROS))
+    charge(service, "after")
+    service.settle()
+    environment = {
+        **os.environ,
+        "TURNSTILE_KAFKA": service.kafka,
+        "TURNSTILE_REDIS": service.redis,
+        "TURNSTILE_PREFIX": service.prefix,
+    }
+    for command in (["verify"], ["explain", "--user", "1"], ["report"]):
+        done = subprocess.run(
+            [sys.executable, "-c", REPLAY, *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done
+        assert int(done.stderr.split()[-1]) * 1024 < ZEROS / 2, command
 
 
 def test_a_batch_that_is_not_read_is_one_record_and_the_rest_is_passed_over(
@@ -285,3 +304,44 @@ def end_of_log(service: Service) -> int:
         return int(consumer.end_offsets([place])[place])
     finally:
         consumer.close()
+
+
+# --- requests that workers do not apply ---------------------------------------------------------
+
+
+def test_a_signed_request_in_a_batch_that_is_too_large_hides_no_charge(
+    start_service: ServiceFactory,
+) -> None:
+    """A trainer opens the next attempt where no worker sees it: to a reader that did, all later
+    charges of the first attempt would be refused."""
+    operator, operators = new_keys()
+    key, public = new_keys()
+    environment = {"TURNSTILE_OPERATOR_KEYS": operators}
+    with start_service(partitions=2, worker_environment=environment) as service:
+        service.client.add_principal("alice", public, creates=True, operator_key=operator)
+        alice = Turnstile(service.kafka, prefix=service.prefix, principal="alice", request_key=key)
+        with alice:
+            alice.create_dataset("visits", budget=0.14, allow={"charge": ["alice"]})
+            run = alice.run("visits", "training")
+            run.charge(USERS, NORMS_OF_STEP, noise_stddev=5.0)
+            hidden = OpenRun(v=VERSION, dataset="visits", run="training", attempt=2, request="x")
+            signer = RequestSigner(key, "alice")
+            for partition in range(2):
+                signed = signer.sign(service.log.topic_id(), partition, encode(hidden))
+                records, _ = filled([record(0, signed)], EXPANDED_BYTES + 1)
+                service.publish_batch(packed("gzip", records), partition)
+            for _ in range(4):
+                assert run.charge(USERS, NORMS_OF_STEP, noise_stddev=5.0).admitted.all()
+        service.settle()
+        settings = {
+            "TURNSTILE_KAFKA": service.kafka,
+            "TURNSTILE_REDIS": service.redis,
+            "TURNSTILE_PREFIX": service.prefix,
+            "TURNSTILE_OPERATOR_KEYS": operators,
+        }
+        explained = turnstile("explain", "--user", "7", "--json", environment=settings)
+        assert [line["what"] for line in explained.lines] == ["charged"] * 5
+        reported = turnstile("report", "--json", environment=settings)
+        assert {line["steps"] for line in reported.lines} == {5}
+        verified = turnstile("verify", "--json", environment=settings)
+        assert (verified.code, verified.lines[-1]["findings"]) == (0, 0)

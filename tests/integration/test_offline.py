@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from kafka import KafkaProducer, TopicPartition
 
-from streams.offline.archive import Extent, Unreadable
+from streams.local.ports import free_ports
+from streams.offline.archive import Unreadable
 from streams.offline.service import KafkaArchive
 from streams.sdk.run import Run
+from streams.worker.ports import Extent
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 
@@ -96,6 +98,19 @@ def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
     assert all(event["time"] for event in lines)
 
 
+@pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "--dataset", "d")])
+def test_without_redis_the_log_is_compared_with_checkpoints_alone(
+    shared: Service, run: Run, command: Any, asked: tuple[str, ...]
+) -> None:
+    (port,) = free_ports(1)
+    done = command(*asked, "--redis", f"redis://127.0.0.1:{port}/0", "--json")
+    assert done.code == 0
+    assert done.lines
+    assert {line["compared"]["redis"] for line in done.lines} == {None}
+    with_redis = command(*asked, "--json")
+    assert None not in {line["compared"]["redis"] for line in with_redis.lines}
+
+
 def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
     path = tmp_path / "report.csv"
     done = command("report", "--output", str(path), "--json")
@@ -143,9 +158,9 @@ def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service,
     extent = archive.extent("halts", 2)
     with closing(shared.admin()) as admin:
         admin.delete_records({TopicPartition(shared.config.topic("halts"), 2): 1})
-    with pytest.raises(Unreadable, match="deleted while"):
+    with pytest.raises(Unreadable):
         list(archive.read("halts", 2, extent))
-    with pytest.raises(Unreadable, match="nothing comes"):
+    with pytest.raises(Unreadable):
         list(archive.read("halts", 2, Extent(extent.end, extent.end + 1)))
 
 

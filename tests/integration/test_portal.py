@@ -37,28 +37,38 @@ class Portal:
         self.url, self.environment = url, environment
         self.keys = LinkKeys(KEY, prefix)
 
-    def link(self, user: str, *datasets: str) -> str:
-        """As the command prints it."""
-        named = [word for dataset in datasets for word in ("--dataset", dataset)]
-        words = ("portal", "link", "--user", user, "--url", self.url, *named)
+    def link(self, user: str) -> tuple[str, str]:
+        """A link and its id, as the command prints them."""
+        words = ("portal", "link", "--user", user, "--url", self.url)
         (line,) = turnstile(*words, "--json", environment=self.environment).lines
-        return str(line["link"])
+        return str(line["link"]), str(line["id"])
 
-    def ask(self, token: str, path: str = "/own") -> tuple[int, bytes]:
-        address = urlsplit(self.url)
-        connection = HTTPConnection(str(address.hostname), address.port, timeout=HANGS_AFTER)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    def enter(self, token: str) -> str:
+        """Open a link; the cookie of the session, if there is one."""
+        connection = self._connect()
+        connection.request("POST", "/enter", json.dumps({"token": token}))
+        cookie = str(connection.getresponse().headers["Set-Cookie"] or "").split(";")[0]
+        connection.close()
+        return cookie
+
+    def ask(self, cookie: str, path: str = "/own") -> tuple[int, bytes]:
+        connection = self._connect()
+        connection.request("GET", path, headers={"Cookie": cookie})
         answer = connection.getresponse()
         said = answer.status, answer.read()
         connection.close()
         return said
 
+    def _connect(self) -> HTTPConnection:
+        address = urlsplit(self.url)
+        return HTTPConnection(str(address.hostname), address.port, timeout=HANGS_AFTER)
+
     def own(self, user: str | int, *datasets: str) -> dict[str, Any]:
         """What a user sees, once everything was read."""
-        token = self.keys.sign(Claims(user=user, ends=2**32, datasets=datasets))
+        cookie = self.enter(self.keys.sign(Claims.new(user=user, ends=2**32, datasets=datasets)))
 
         def seen() -> dict[str, Any] | None:
-            status, said = self.ask(token)
+            status, said = self.ask(cookie)
             assert status == 200
             assert not any(other.encode() in said for other in USERS if other != user)
             own: dict[str, Any] = json.loads(said)
@@ -83,12 +93,13 @@ def charged(start_service: ServiceFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def portal(charged: Service) -> Iterator[Portal]:
+def portal(charged: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
     environment = {
         "TURNSTILE_KAFKA": charged.kafka,
         "TURNSTILE_REDIS": charged.redis,
         "TURNSTILE_PREFIX": charged.prefix,
         "TURNSTILE_PORTAL_KEY": KEY,
+        "TURNSTILE_PORTAL_STATE": str(tmp_path_factory.mktemp("portal") / "links.db"),
     }
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-m", "streams.cli", "portal", "--listen", address, "--json"]
@@ -115,7 +126,8 @@ def test_each_user_sees_the_own_spending_and_what_was_without_it(portal: Portal)
     eve = {one["dataset"]: one for one in portal.own(USERS[0])["datasets"]}
     assert set(eve) == {"person", "shop"}
     shop = eve["shop"]
-    assert 0 < shop["spent"]["epsilon"] <= shop["budget"] <= 0.5
+    assert shop["spent"]["epsilon"] > 0
+    assert 0 < shop["budget"] <= 0.5
     (halt,) = shop["halts"]
     assert (halt["run"], halt["first"], halt["last"], halt["times"]) == ("weekly", 1, 2, 2)
     assert halt["reason"] == "budget"
@@ -139,11 +151,14 @@ def test_a_user_whom_nobody_knows_sees_nothing_of_others(portal: Portal) -> None
 
 
 def test_a_guess_a_swap_and_an_end_open_nothing(portal: Portal) -> None:
-    eve, adam = (portal.keys.sign(Claims(user=user, ends=2**32)).split(".") for user in USERS[:2])
-    ended = portal.keys.sign(Claims(user=USERS[0], ends=1))
+    eve, adam = (
+        portal.keys.sign(Claims.new(user=user, ends=2**32)).split(".") for user in USERS[:2]
+    )
+    ended = portal.keys.sign(Claims.new(user=USERS[0], ends=1))
     for token in (f"{eve[0]}.{adam[1]}", f"{adam[0]}.{eve[1]}", ended, eve[0], "", "x.y"):
+        assert portal.enter(token) == ""
         for path in ("/own", f"/own?user={USERS[0]}"):
-            status, said = portal.ask(token, path)
+            status, said = portal.ask(f"turnstile-portal={token}", path)
             assert status == 403
             assert not any(user.encode() in said for user in USERS)
 
@@ -152,7 +167,6 @@ def test_a_guess_a_swap_and_an_end_open_nothing(portal: Portal) -> None:
 def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     OUT.mkdir(parents=True, exist_ok=True)
-    link = portal.link(USERS[1])
     with playwright.sync_playwright() as driver:
         # Nothing but our own page is loaded: root, as in a container, has no other sandbox.
         browser = driver.chromium.launch(
@@ -173,6 +187,7 @@ def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
                     (request.url, request.headers.get("referer", ""))
                 ),
             )
+            link, _ = portal.link(USERS[1])
             page.goto(link)
             page.wait_for_selector(".card svg.plot .point")
             assert page.locator(".card").count() == 2
@@ -186,17 +201,29 @@ def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
             page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
             page.reload()  # the cookie is there, the token is not
             page.wait_for_selector(".card")
+            page.goto(link)  # from the history of this browser
+            page.wait_for_selector(".card")
             page.click("#leave")
             page.wait_for_selector("#own", state="hidden")
             assert not any(user in page.content() for user in USERS)
             page.reload()
             page.wait_for_selector("#notice h2:has-text('Open your link')")
+            page.goto(link)  # from the history, after the session
+            page.wait_for_selector("#notice h2:has-text('This link does not work')")
             assert wrong == []
             context.close()
         page = browser.new_page()
         page.goto(f"{link[:-1]}{'A' if link[-1] != 'A' else 'B'}")
         page.wait_for_selector("#notice h2:has-text('This link does not work')")
         browser.close()
+
+
+def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> None:
+    link, name = portal.link(USERS[0])
+    cookie = portal.enter(link.partition("#")[2])
+    assert portal.ask(cookie)[0] == 200
+    assert turnstile("portal", "revoke", name, environment=portal.environment).code == Exit.OK
+    assert portal.ask(cookie)[0] == 403
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -225,12 +252,14 @@ def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_b
         )
         page = browser.new_page()
         page.goto((TOP / "streams/portal/static/index.html").as_uri())
-        for state, exhausted, pill, says in (
-            ("open", False, "within your budget", "A step that costs less may still include you"),
-            ("nearly", False, "almost spent", "few steps, or none, can still include you"),
-            ("spent", True, "budget spent", "nothing more is computed with your data here"),
+        less, more = (0.25, "50%"), (0.6, "100%")  # than the budget, which is shown instead
+        for state, exhausted, (epsilon, filled), pill, says in (
+            ("open", False, less, "within your budget", "A step that costs less may still"),
+            ("nearly", False, less, "almost spent", "few steps, or none, can still include you"),
+            ("spent", True, less, "budget spent", "nothing more is computed with your data here"),
+            ("nearly", False, more, "almost spent", "few steps, or none, can still include you"),
         ):
-            point = {"time": 70.0, "epsilon": 0.25, "share": 1.0}
+            point = {"time": 70.0, "epsilon": epsilon, "share": 1.0}
             dataset = {
                 "dataset": "shop",
                 "within": None,
@@ -241,7 +270,8 @@ def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_b
                 "halts": [{**halt, "exhausted": exhausted}],
             }
             text, width, label = page.evaluate(drawn, [dataset])
-            assert (width, label) == ("50%", pill)
+            assert (width, label) == (filled, pill)
+            assert "0.6" not in text
             assert says in text
             assert ("is used up" in text) == exhausted
             assert ("may still include you" in text) == (not exhausted)

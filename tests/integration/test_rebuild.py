@@ -76,6 +76,21 @@ def test_a_worker_that_is_killed_while_it_writes_a_checkpoint_leaves_the_last_on
         running.service.audit()
 
 
+@pytest.mark.parametrize("key", ["meta", "pages"])
+def test_a_redis_that_loses_one_key_after_the_log_was_trimmed_is_repaired_by_the_worker(
+    running: Lossy, key: str
+) -> None:
+    running.checkpointed()
+    running.service.audit()
+    running.trim()
+    running.charge(2)
+    running.service.settle()
+    with redis.Redis.from_url(running.service.redis) as client:
+        assert client.delete(running.service.key(0, key))
+    running.charge(2)
+    running.service.audit()
+
+
 def test_status_says_where_the_last_checkpoint_continues(running: Lossy) -> None:
     reached = running.checkpointed()
     eventually(lambda: [p.checkpoint for p in read_partitions(running.service.config)] == reached)

@@ -20,7 +20,7 @@ from streams.cli.output import Exit
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.operations import status as operations
-from streams.operations.status import read_datasets, read_owners, read_partitions
+from streams.operations.status import read_datasets, read_owners, read_partitions, topics_of
 from streams.topics.topics import ensure_topics
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
@@ -241,7 +241,8 @@ def test_a_worker_says_over_http_that_it_decides_and_how_much(
             assert samples["turnstile_records_total", str(partition)] == ends[partition]
             assert samples["turnstile_next_offset", str(partition)] == ends[partition]
         assert samples["turnstile_commit_seconds_count", None] > 0
-        assert 'turnstile_rejects_total{reason="malformed"} 1.0' in text
+        log = f"{service.prefix}norms@{topics_of(service.config).topic.hex()[:12]}"
+        assert f'turnstile_rejects_total{{log="{log}",reason="malformed"}} 1.0' in text
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

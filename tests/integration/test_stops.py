@@ -21,6 +21,7 @@ from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.operations.status import read_owners
 from streams.topics.topics import NORMS, ODOMETER, SETTINGS, TOPICS
+from streams.worker.stops import StopReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
@@ -325,19 +326,25 @@ def lose(name: str) -> Callable[[Any, Service, int], None]:
     return lambda client, service, partition: client.delete(service.key(partition, name))
 
 
-def exchange_page(client: Any, service: Service, partition: int) -> None:
+def stop_reasons(service: Service) -> list[str | None]:
+    """Why each partition is suspended, by the reason that its worker stored."""
+    with redis.Redis.from_url(service.redis, decode_responses=True) as client:
+        return [client.hget(service.key(p, "stopped"), "reason") for p in range(service.partitions)]
+
+
+def exchange_change(client: Any, service: Service, partition: int) -> None:
     changes = service.key(partition, "changes")
     client.lset(changes, -1, client.lindex(changes, 0))
 
 
 DAMAGE = {
     1: lose("changes"),
-    2: lose("meta"),  # with the head
-    3: exchange_page,
+    2: lose("meta"),
+    3: exchange_change,
 }
 
 
-def test_lost_state_stops_the_partition_and_is_built_again_as_advised(
+def test_state_of_which_a_key_is_lost_is_built_again_without_an_operator(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=4) as service:
@@ -348,54 +355,53 @@ def test_lost_state_stops_the_partition_and_is_built_again_as_advised(
             for partition, damage in DAMAGE.items():
                 damage(client, service, partition)
         service.stack.start_worker()
-        eventually(lambda: all("not whole" in p for p in service.problems()[1:]))
-        whole, *problems = service.problems()
-        assert not whole
-        for problem in problems:
-            assert "nothing that was spent is forgotten" in problem
-            delete_advised_keys(service, problem)
-        restart(service)
         charge(service, 5)
         service.audit()
 
 
-def test_state_that_is_lost_under_a_service_that_runs_is_seen_by_the_next_write(
-    service: Service,
-) -> None:
+def test_state_that_is_lost_under_a_service_that_runs_is_built_again(service: Service) -> None:
     charge(service, 3)
     service.settle()
     with redis.Redis.from_url(service.redis) as client:
         client.delete(service.key(1, "changes"))
-    service.publish(1, b"something to write")
-    eventually(lambda: "not whole" in service.problems()[1])
-    decides_nothing(service)
+    charge(service, 5)
+    service.audit()
 
 
-# --- the first layout ---------------------------------------------------------------------------
-
-
-def as_the_first_release_kept_it(service: Service) -> None:
-    """The keys of layout 1, as its scripts wrote them."""
-    with redis.Redis.from_url(service.redis) as client:
-        for partition, kept in service.kept().items():
-            client.delete(*client.scan_iter(f"{service.prefix}{{norms-{partition}}}*"))
-            key = lambda name, partition=partition: service.key(partition, name)  # noqa: E731
-            client.hset(key("meta"), mapping={"owner": "host:1:abc", "next": kept.next})
-            client.rpush(key("deltas"), *(kept.changes or [b"delta"]))
-            client.hset(key("folded"), "policy:d", b"policy")
-            client.hset(key("outbox"), "0", b"outputs")
-
-
-def test_state_of_the_first_layout_is_refused_and_built_again_as_advised(
+def test_a_key_that_no_worker_wrote_stops_the_partition_until_it_is_deleted_as_advised(
     service: Service,
 ) -> None:
+    charge(service, 3)
+    service.settle()
+    service.stack.stop_worker(0)
+    with redis.Redis.from_url(service.redis) as client:
+        client.delete(service.key(1, "changes"))
+        client.set(service.key(1, "changes"), "what another program keeps")
+    service.stack.start_worker()
+    eventually(lambda: stop_reasons(service)[1] == StopReason.DAMAGED)
+    problem = service.problems()[1]
+    service.stack.stop_worker(1)
+    delete_advised_keys(service, problem)
+    service.stack.start_worker()
+    charge(service, 5)
+    service.audit()
+
+
+# --- another layout -----------------------------------------------------------------------------
+
+
+def set_layout(service: Service, layout: int) -> None:
+    """Let the state in Redis say that another release wrote it."""
+    with redis.Redis.from_url(service.redis) as client:
+        for partition in range(service.partitions):
+            client.hset(service.key(partition, "meta"), "layout", layout)
+
+
+def test_state_of_an_earlier_layout_is_refused_and_rebuilt_as_advised(service: Service) -> None:
     charge(service, 4)
     service.settle()
     service.stack.stop_worker(0)
-    as_the_first_release_kept_it(service)
-    with redis.Redis.from_url(service.redis) as client:
-        before = {key: client.type(key) for key in client.scan_iter(f"{service.prefix}*")}
-        assert before
+    set_layout(service, 1)
     service.stack.start_worker()
     found = service.eventually_all("stopped")
     assert all("layout 1" in problem for problem in found)
@@ -409,19 +415,15 @@ def test_state_of_the_first_layout_is_refused_and_built_again_as_advised(
     assert all(units == spent[0][0] for units, *_ in spent.values())
 
 
-def test_state_of_the_first_layout_is_not_to_be_deleted_when_the_log_begins_later(
+def test_state_of_an_earlier_layout_is_not_to_be_deleted_when_the_log_begins_later(
     service: Service,
 ) -> None:
     charge(service, 4)
     kept = service.settle()
     service.stack.stop_worker(0)
-    as_the_first_release_kept_it(service)
+    set_layout(service, 1)
     for partition in range(2):
         delete_records(service, partition, kept[partition].next)
     service.stack.start_worker()
     found = service.eventually_all("stopped")
-    for problem in found:
-        advice = problem.partition("Restore Redis from a copy")[2]
-        condition, _, command = advice.partition("redis-cli -c DEL")
-        assert "If `turnstile trim --dry-run` says that there is a whole one" in condition
-        assert "would forget what was spent" in command
+    assert not any("redis-cli" in problem for problem in found)

@@ -67,7 +67,8 @@ def test_what_a_whole_checkpoint_covers_is_deleted_but_its_last_record(trimmed: 
     done = trimmed.trim()
     assert (done.code, dry.code) == (0, 0)
     line = done.lines[P]
-    assert (line["log"], line["checkpoint"], line["deleted"]) == ("0 to 12", 10, 9)
+    assert (line["log_start"], line["log_end"]) == (0, 12)
+    assert (line["checkpoint"], line["deleted"]) == (10, 9)
     assert line["log_begins_at"] == trimmed.log_start() == 9
     assert "9 is the last record that the checkpoint covers" in line["why_not_more"]
     again = trimmed.trim().lines[P]

@@ -1,21 +1,20 @@
 -- Become the owner of a partition: from now on every other owner is fenced.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
--- KEYS[5..6]  deltas, folded   what layout 1 had instead of changes and pages
 --
 -- ARGV[1]    owner   token of the claim
 -- ARGV[2..]  meta of a log of which nothing has been applied: fields and values, that begin with
 --             layout, topic (its id) and partitions (how many the topic has)
 --
--- Returns OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then meta as it was before,
--- as a list of fields and values (empty: there was none). Nothing is written unless OK.
+-- Returns FOREIGN, OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then meta as it was
+-- before, as a list of fields and values (empty: there was none). Nothing is written unless OK.
 
-local kinds = {'hash', 'list', 'hash', 'hash', 'list', 'hash'}
+local kinds = {'hash', 'list', 'hash', 'hash'}
 local there = 0
 for place, kind in ipairs(kinds) do
   local found = redis.call('TYPE', KEYS[place]).ok
   if found ~= 'none' and found ~= kind then
-    return {'DAMAGED', {}}
+    return {'FOREIGN', {}}
   end
   if place > 1 and found ~= 'none' then
     there = there + 1

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from faust.auth import SASLCredentials, SSLCredentials
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.worker.kafka.connection import credentials
-from streams.worker.kafka.transport import NoTables, TurnstileApp
+from streams.topics.security import security
+from streams.worker.kafka.transport import (
+    NoTables,
+    TurnstileApp,
+    read_batches_within_limits,
+)
 
 
 def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
@@ -29,10 +34,11 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
     Raises:
         ConfigurationError: certificates that cannot be used.
     """
+    read_batches_within_limits()
     app = TurnstileApp(
         name,
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),
-        broker_credentials=credentials(config),
+        broker_credentials=_credentials(config),
         store="memory://",
         TableManager=NoTables,
         web_enabled=False,
@@ -47,6 +53,24 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
     )
     app.norms_topic = topic
     return app
+
+
+def _credentials(config: Config) -> SASLCredentials | SSLCredentials | None:
+    """Return who the app is to Kafka, in Faust's names for it.
+
+    Raises:
+        ConfigurationError: certificates that cannot be used.
+    """
+    settings = security(config)
+    context = settings.get("ssl_context")
+    if "sasl_mechanism" in settings:
+        return SASLCredentials(
+            username=config.kafka_username,
+            password=config.kafka_password,
+            mechanism=config.kafka_mechanism,
+            ssl_context=context,
+        )
+    return None if context is None else SSLCredentials(context)
 
 
 def run_app(app: TurnstileApp, log_level: str) -> None:

@@ -1,7 +1,9 @@
-"""Reads single records of the log, and what is there where a record is missing.
+"""Reads topics by their offsets, beside any stream: records, extents, and what is missing.
 
-The stream delivers records and passes over the rest without a word. What the rest is has to be
-known before it may be passed over: only the batches themselves tell.
+The stream of a consumer delivers records and passes over the rest without a word. ``TopicReader``
+fetches the batches themselves, so that it knows what lies between two records: the end of a
+transaction, an unreadable batch, or nothing, which is a gap. Workers look into the log with it, and
+the commands that replay the log read all of it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -23,8 +25,16 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streams.config import Config
+from streams.topics.batches import (
+    EXPANDED_BYTES,
+    Batch,
+    CorruptBatch,
+    FetchedRecord,
+    Gap,
+    batches_of,
+    records_from,
+)
 from streams.topics.topics import NORMS
-from streams.worker.kafka.batches import EXPANDED_BYTES, UnreadBatch, epoch_of, records_of
 from streams.worker.kafka.connection import connection_settings
 from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, Stored
 
@@ -35,15 +45,21 @@ _ATTEMPTS, _PAUSE = 10, 0.1  # seconds between them
 _READ_UNCOMMITTED = 0
 
 
-class KafkaLog:
-    """A short-lived reader of the topic norms, beside the stream."""
+class TopicReader:
+    """A short-lived reader of one topic. Each method raises ``LogUnavailable``."""
 
-    def __init__(self, config: Config) -> None:
-        self._topic = config.topic(NORMS)
+    def __init__(self, config: Config, topic: str) -> None:
+        """Describe it; ``async with`` connects it.
+
+        Args:
+            config: where Kafka is.
+            topic: the whole name.
+        """
+        self._topic = topic
         self._config = config
         self._client: Any
 
-    async def __aenter__(self) -> KafkaLog:
+    async def __aenter__(self) -> Self:
         self._client = AIOKafkaClient(**connection_settings(self._config))
         try:
             await self._client.bootstrap()
@@ -62,7 +78,7 @@ class KafkaLog:
         await self._client.close()
 
     async def extent(self, partition: int) -> Extent:
-        """Where the log begins and ends now."""
+        """Return where a partition begins and ends now."""
 
         async def offset(leader: int, place: int) -> int:
             asked = [(self._topic, [(partition, place)])]
@@ -78,48 +94,45 @@ class KafkaLog:
 
         return await self._persistently(partition, both)
 
-    async def record(self, partition: int, offset: int) -> Stored:
-        """One record, as it is applied.
+    async def records(
+        self, partition: int, extent: Extent, *, may_have_gaps: bool = False
+    ) -> AsyncIterator[FetchedRecord]:
+        """Return the records of an extent, in order, committed or not.
+
+        Args:
+            partition: of the topic.
+            extent: at which offsets.
+            may_have_gaps: whether compaction or retention may have removed records.
 
         Raises:
-            NoRecord: there is none at this offset.
+            Gap: an offset is missing, or the topic ends before the extent does.
         """
-        async for batch, leader_epoch in self._batches(partition, offset, offset + 1):
-            if not batch.is_control_batch:
-                for record in batch:
-                    if record.offset == offset:
-                        return Stored(record.value, leader_epoch)
-        raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")
+        first = extent.start
+        async for batch in self._batches(partition, extent):
+            for record in records_from(batch, first, extent.end, may_have_gaps=may_have_gaps):
+                yield record
+            first = batch.next_offset
+        if first < extent.end:
+            raise Gap(first)
 
-    async def missing(self, partition: int, first: int, end: int) -> Missing:
-        """What the log has at the offsets first to end - 1."""
-        reached = first
-        async for batch, _ in self._batches(partition, first, end):
-            if batch.base_offset > reached:
-                break
-            if not batch.is_control_batch:
-                if any(reached <= record.offset < end for record in batch):
-                    return Missing.RECORDS
-                if not isinstance(batch, UnreadBatch):
-                    break  # records were taken out of it
-            reached = batch.next_offset
-        return Missing.NOTHING_TO_APPLY if reached >= end else Missing.HOLE
-
-    async def _batches(
-        self, partition: int, first: int, end: int
-    ) -> AsyncIterator[tuple[Any, int]]:
-        """The batches with any of the offsets first to end - 1, in order, and their epochs."""
-        while first < end:
-            found = records_of(await self._fetch(partition, first))
-            if not found.has_next():
-                return
-            while found.has_next() and first < end:
-                batch = found.next_batch()
-                first = batch.next_offset
-                yield batch, epoch_of(found)
+    async def _batches(self, partition: int, extent: Extent) -> AsyncIterator[Batch]:
+        """Return the batches with any of these offsets, in order."""
+        fetched_from, first = -1, extent.start
+        while fetched_from < first < extent.end:
+            fetched_from = first
+            try:
+                for batch in batches_of(await self._fetch(partition, first)):
+                    if first >= extent.end:
+                        return
+                    first = batch.next_offset
+                    yield batch
+            except CorruptBatch as corrupt:
+                raise LogUnavailable(
+                    f"cannot read partition {partition} of {self._topic}: {corrupt}"
+                ) from corrupt
 
     async def _fetch(self, partition: int, offset: int) -> bytes:
-        """Some batches from the one with this offset on; none if the log does not have it."""
+        """Return some batches from the one with this offset on; none if there is none."""
 
         async def once(leader: int) -> bytes:
             asked = [(self._topic, [(partition, offset, EXPANDED_BYTES)])]
@@ -140,7 +153,7 @@ class KafkaLog:
         return b""
 
     async def _persistently(self, partition: int, ask: Callable[[int], Awaitable[T]]) -> T:
-        """What the leader of a partition answers, after some attempts."""
+        """Return what the leader of a partition answers, after some attempts."""
         failure: KafkaError | None = None
         place = TopicPartition(self._topic, partition)
         for _ in range(_ATTEMPTS):
@@ -159,3 +172,32 @@ class KafkaLog:
             await asyncio.sleep(_PAUSE)
         where = f"partition {partition} of {self._topic}"
         raise LogUnavailable(f"cannot read {where}: {failure!r}") from failure
+
+
+class KafkaLog(TopicReader):
+    """The topic norms, as a worker reads it beside the stream."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, config.topic(NORMS))
+
+    async def record(self, partition: int, offset: int) -> Stored:
+        """Return one record, as it is applied.
+
+        Raises:
+            NoRecord: there is none at this offset.
+        """
+        try:
+            async for record in self.records(partition, Extent(offset, offset + 1)):
+                return Stored(record.value, record.leader_epoch)
+        except Gap:
+            pass
+        raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")
+
+    async def missing(self, partition: int, first: int, end: int) -> Missing:
+        """Return what the log has at the offsets first to end - 1."""
+        try:
+            async for _ in self.records(partition, Extent(first, end)):
+                return Missing.RECORDS
+        except Gap:
+            return Missing.HOLE
+        return Missing.NOTHING_TO_APPLY

@@ -11,6 +11,9 @@ fetches nothing more of a partition that has no room.
 Faust also sleeps for a second whenever it has no partition to ask for: ``_wait_next_records`` waits
 for milliseconds instead.
 
+aiokafka expands compressed batches without a limit. ``read_batches_within_limits`` replaces its
+reader of batches, in the whole process, by that of ``streams.topics.batches``.
+
 Whatever cannot be fetched ends the worker, above all an offset that the log does not have: the
 claim that follows finds out why.
 """
@@ -18,16 +21,24 @@ claim that follows finds out why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import faust
-from aiokafka.errors import IllegalStateError, NoOffsetForPartitionError
+from aiokafka.consumer import fetcher
+from aiokafka.errors import (
+    CorruptRecordException,
+    IllegalStateError,
+    NoOffsetForPartitionError,
+)
+from aiokafka.record.default_records import DefaultRecordBatch
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from streams.topics.batches import Batch, CorruptBatch, FetchedBatches, Header
 from streams.worker.partitions import Partitions
 from streams.worker.ports import End
 
@@ -37,6 +48,49 @@ _FETCH_WAIT_MS = 100
 asks where the log begins and ends. With Faust's 1.5 seconds, failing over took that much longer."""
 
 Hook = Callable[[], Awaitable[None]]
+
+
+class StreamRecord(NamedTuple):
+    """A record that a consumer of this process has fetched."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int  # milliseconds since 1970
+    timestamp_type: int  # 0: set by the producer; 1: set by the broker
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    leader_epoch: int
+
+
+class _Batch(Batch):
+    """A batch as aiokafka's fetcher takes it."""
+
+    def validate_crc(self) -> bool:
+        """Return True: a batch with a wrong checksum cannot be made."""
+        return True
+
+
+class _PartitionRecords(fetcher.PartitionRecords):
+    """The records of one fetch from one partition."""
+
+    def _consumer_record(self, tp: Any, record: Any) -> StreamRecord:
+        return StreamRecord(tp.topic, tp.partition, *record)
+
+
+def _batch_of(raw: memoryview) -> Any:
+    try:
+        batch = _Batch(raw)
+    except CorruptBatch as corrupt:
+        raise CorruptRecordException(str(corrupt)) from corrupt
+    return DefaultRecordBatch(raw) if batch.is_control_batch else batch
+
+
+def read_batches_within_limits() -> None:
+    """Read batches with ``streams.topics.batches`` in every aiokafka consumer of this process."""
+    fetcher.MemoryRecords = partial(FetchedBatches, batch_of=_batch_of)
+    fetcher.PartitionRecords = _PartitionRecords
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):

@@ -52,6 +52,9 @@ class Hand(Protocol):
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         """Key and value of all records of a topic."""
 
+    async def end_of(self, topic: str, partition: int) -> int:
+        """The offset of the next record of a topic."""
+
 
 @dataclass
 class MemoryHand:
@@ -82,6 +85,9 @@ class MemoryHand:
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
         return list(self.broker.outputs(channel, partition).records.values())
+
+    async def end_of(self, topic: str, partition: int) -> int:
+        return self.broker.of(topic, partition).end
 
 
 @dataclass
@@ -150,6 +156,11 @@ class KafkaHand:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     found += [(record.key, record.value) for record in records]
             return found
+
+    async def end_of(self, topic: str, partition: int) -> int:
+        place = aiokafka.TopicPartition(self.config.topic(topic), partition)
+        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=self.config.kafka) as consumer:
+            return (await consumer.end_offsets([place]))[place]
 
 
 @dataclass

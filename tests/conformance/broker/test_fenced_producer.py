@@ -7,6 +7,7 @@ import pytest
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import tombstone
+from streams.topics.topics import ODOMETER
 from streams.worker.ports import NotSent, Origin, Sent
 
 P = 1
@@ -66,6 +67,28 @@ def test_a_tombstone_has_no_value_and_its_offset_is_known(run):
         last = await producer.last()
         assert (last.value, last.origin) == (tombstone(77), Origin(TOPIC, 3))
         await producer.stop()
+
+    run(scenario)
+
+
+def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(run):
+    async def scenario(bench):
+        producer = await begun(bench)
+        await producer.send(origin([checkpoint(b"known")]))
+        before = await bench.hand.end_of(ODOMETER, P)
+        await producer.send([])
+        await producer.send(origin([]))
+        while await bench.hand.end_of(ODOMETER, P) < before + 2:  # the broker answers before that
+            await asyncio.sleep(0)
+        assert await written(bench) == [b"known"]
+        assert (await producer.last()).value == b"known"
+        newer = await begun(bench)
+        with pytest.raises(NotSent):
+            await producer.send([])
+        await newer.send(origin([checkpoint(b"newer")]))
+        await newer.stop()
+        await producer.stop()
+        assert await written(bench) == [b"known", b"newer"]
 
     run(scenario)
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from streams.store.image import MANIFEST, PART_BYTES, UnusableImage
+from streams.topics.topics import CHECKPOINTS
 from streams.worker.ports import NotSent
 from tests.unit.store.images import Kept, drawn, written
 
@@ -40,6 +41,21 @@ def test_what_is_read_is_what_was_written_last_of_this_partition(run):
         assert (read.manifest.next, read.pages) == (12, second.packed)
         assert (read.changes, read.outbox) == (list(second.moment.changes), dict(second.outbox))
         assert await other.read(with_contents=True) is None
+        await topic.stop()
+
+    run(scenario)
+
+
+def test_a_transaction_without_records_leaves_the_image_as_it_is(run):
+    async def scenario(bench):
+        topic = bench.images_of(P)
+        await topic.start()
+        last = await write(topic, Kept(next=10))
+        before = await bench.hand.end_of(CHECKPOINTS, P)
+        await topic.send([])
+        while await bench.hand.end_of(CHECKPOINTS, P) == before:  # the broker answers before that
+            await asyncio.sleep(0)
+        assert (await topic.read(with_contents=True)).manifest == last.manifest
         await topic.stop()
 
     run(scenario)

@@ -12,7 +12,7 @@ from streams.redis_address import Kind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, parcel_name
 from streams.store.memory_store import Contents, MemoryStore
-from streams.store.port import Store, Verdict
+from streams.store.port import Guard, Store, Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 
@@ -51,6 +51,11 @@ async def commit(
 ) -> Verdict:
     parcels = {parcel_name(first, number): packed for number, packed in enumerate(outputs)}
     return await holding.commit(first, following, CHAIN, 3, changes, parcels, published)
+
+
+def guard_of(holding: Holding) -> Guard:
+    """The guard of an owner's next write."""
+    return Guard(holding.partition, holding.owner, holding.version)
 
 
 class Hand(Protocol):

@@ -2,16 +2,11 @@
 
 import pytest
 
-from streams.store.holding import Holding
-from streams.store.port import Guard, Installation, Stage, Verdict
-from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit
+from streams.store.port import Installation, Stage, Verdict
+from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit, guard_of
 from tests.unit.store.images import Kept, found, written
 
 IMAGE = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
-
-
-def guard_of(holding: Holding) -> Guard:
-    return Guard(P, holding.owner, holding.version)
 
 
 def installation(**differing) -> Installation:

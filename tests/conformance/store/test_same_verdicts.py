@@ -173,6 +173,12 @@ class SameVerdicts(RuleBasedStateMachine):
     def shows_life(self, data, pulse, summary):
         self.write(data, lambda holding, _: holding.beat(pulse, summary))
 
+    @rule(data=st.data())
+    def discards(self, data):
+        heads = [copy.meta for copy in (self.pair.read(), *self.earlier[-3:])]
+        meta = data.draw(st.sampled_from(heads))
+        self.pair.both(lambda bench: bench.store.discard(P, meta))
+
     @rule(reason=st.sampled_from(["hole", "damaged"]))
     def stops(self, reason):
         self.pair.both(lambda bench: bench.store.keep_stop(P, reason, "problem", "remedy"))

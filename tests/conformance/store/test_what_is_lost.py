@@ -7,8 +7,8 @@ import pytest
 
 from streams.store.layout import Damaged
 from streams.store.memory_store import Contents
-from streams.store.port import Verdict
-from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
+from streams.store.port import Stage, Verdict
+from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit, guard_of
 
 
 async def filled(bench):
@@ -152,6 +152,45 @@ def test_state_without_a_head_is_never_taken_for_nothing(run, kept):
         bench.hand.write(P, kept)
         claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
         assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, {})
+        assert bench.hand.read(P) == kept
+
+    run(scenario)
+
+
+LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
+
+
+@pytest.mark.parametrize("lose", LEFT.values(), ids=LEFT.keys())
+def test_discarded_state_leaves_nothing_to_a_new_claim_and_fences_its_owner(run, lose):
+    async def scenario(bench):
+        _, holding = await filled(bench)
+        await bench.store.stage(guard_of(holding), Stage({}, [b"staged"], {}, is_first=True))
+        kept = bench.hand.read(P)
+        lose(kept)
+        bench.hand.write(P, kept)
+        seen = (await bench.store.glance(P)).meta
+        assert await bench.store.discard(P, seen) is Verdict.OK
+        assert bench.hand.read(P) == Contents(alive=kept.alive, stopped=kept.stopped)
+        assert await commit(holding, 4, 5) is Verdict.FENCED
+        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
+        assert (claimed.verdict, claimed.before) == (Verdict.OK, {})
+
+    run(scenario)
+
+
+MOVED_ON = {
+    Verdict.FENCED: lambda meta: {**meta, "owner": "b"},
+    Verdict.REWOUND: lambda meta: {**meta, "version": str(int(meta["version"]) - 1)},
+}
+
+
+@pytest.mark.parametrize("verdict", MOVED_ON)
+def test_state_that_moved_on_since_it_was_seen_is_not_discarded(run, verdict):
+    async def scenario(bench):
+        await filled(bench)
+        kept = bench.hand.read(P)
+        assert await bench.store.discard(P, MOVED_ON[verdict](kept.meta)) is verdict
+        assert await bench.store.discard(P, {}) is Verdict.FENCED
         assert bench.hand.read(P) == kept
 
     run(scenario)

@@ -201,6 +201,7 @@ def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
         assert (glance.pulse, glance.summary, glance.stopped) == (b"later", b"summary", {})
         assert 0 <= glance.now - glance.seen < 60
         assert await owner.load() == before
+        assert (before.pulse, (await owner.load()).pulse) == (b"", b"later")
 
     run(scenario)
 

@@ -12,6 +12,7 @@ import pytest
 from streams import (
     Fenced,
     InvalidRequest,
+    ReleaseUnknown,
     RequestRejected,
     RunIsClosed,
     StepContentChanged,
@@ -29,7 +30,7 @@ def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
     first = turnstile.run(name, "r")
     assert (first.attempt, first.step, first.interrupted) == (1, 0, False)
     said = [charge(first) for _ in range(2)]
-    with pytest.raises(InvalidRequest, match="handed back"):
+    with pytest.raises(ReleaseUnknown):
         turnstile.run(name, "r", released=-1)
     second = turnstile.run(name, "r", released=0)
     assert (second.step, second.interrupted) == (1, True)
@@ -47,6 +48,22 @@ def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
         with pytest.raises(Unusable):
             charge(older)
     assert charge(third).step == 2
+
+
+def test_an_attempt_holds_until_the_next_one_is_opened(turnstile: Turnstile, name: str) -> None:
+    turnstile.create_dataset(name, budget=1.0)
+    first = turnstile.run(name, "r")
+    charge(first)
+    for _ in range(2):
+        first.check_attempt()
+    second = turnstile.run(name, "r")
+    with pytest.raises(Fenced):
+        first.check_attempt()
+    second.check_attempt()
+    assert charge(second).step == 1
+    second.close()
+    with pytest.raises(RunIsClosed):
+        second.check_attempt()
 
 
 def test_what_is_printed_of_a_run_says_which_and_how_far(turnstile: Turnstile, name: str) -> None:

@@ -81,10 +81,11 @@ def test_from_a_norm_to_its_halt(up):
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
     assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
     assert {type(r["user"]) for r in rises} == {int, str}
-    epsilons = {(r["epsilon"], r["delta"]) for r in rises}
+    epsilons = {(r["budget_epsilon"], r["delta"]) for r in rises}
+    assert all(r["epsilon"] > r["budget_epsilon"] for r in rises)  # whenever the run ends
     code, datasets, _ = turnstile("dataset", "show", "cli", "--json", environment=up)
     assert (datasets[0]["users"], datasets[0]["exhausted"]) == (3, 2)
-    assert epsilons == {(datasets[0]["epsilon"], datasets[0]["delta"])}  # all of it is spent
+    assert epsilons == {(datasets[0]["epsilon"], datasets[0]["delta"])}
     code, listed, _ = turnstile("dataset", "list", "--json", environment=up)
     assert "cli" in [dataset["dataset"] for dataset in listed]
     code, partitions, _ = turnstile("status", "--json", environment=up)
@@ -141,6 +142,21 @@ def test_what_was_refused_can_be_read(up):
     assert base64.b64decode(garbage["bytes"]) == records[0]
     assert garbage["record"] is None
     assert turnstile("rejects", "--dataset", "absent", "--json", environment=up)[:2] == (0, [])
+
+
+def test_one_request_that_all_partitions_refused_is_one_line(up):
+    line = {"dataset": "nowhere", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
+    for _ in range(2):
+        assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 1
+
+    def refused():
+        found = turnstile("rejects", "--dataset", "nowhere", "--json", environment=up)[1]
+        return found if sum(one["count"] for one in found) == 6 else None
+
+    found = eventually(refused)
+    assert [(one["partitions"], one["count"]) for one in found] == [([0, 1, 2], 3)] * 2
+    assert len({one["request"] for one in found}) == 2
+    assert {one["reason"] for one in found} == {"unknown-dataset"}
 
 
 def test_a_dataset_is_withdrawn_until_somebody_uses_it(up):

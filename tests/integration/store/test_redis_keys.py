@@ -1,4 +1,4 @@
-"""What only a Redis can hold: keys of layout 1 or of another kind, and bytes that are no text."""
+"""What only a Redis can hold: keys of another kind, and bytes that are no text."""
 
 import asyncio
 from collections.abc import Iterator
@@ -49,24 +49,13 @@ def url_of(client: redis.Redis) -> str:
     return "redis://{host}:{port}/{db}".format(**client.get_connection_kwargs())
 
 
-@pytest.mark.parametrize("name", ["deltas", "folded"])
-def test_state_of_the_first_layout_without_a_head_is_never_taken_for_nothing(client, prefix, name):
-    key = key_of(prefix, P, name)
-    if name == "deltas":
-        client.rpush(key, b"state")
-    else:
-        client.hset(key, "page:d/0", b"state")
-    assert claim(client, prefix) == Claimed(Verdict.DAMAGED, {})
-    assert client.keys(f"{prefix}*") == [key.encode()]
-
-
-@pytest.mark.parametrize("name", ["meta", "changes", "pages", "outbox", "deltas", "folded"])
-def test_a_key_of_another_kind_is_damage_and_no_error(client, prefix, name):
+@pytest.mark.parametrize("name", ["meta", "changes", "pages", "outbox"])
+def test_a_key_of_another_kind_is_foreign_and_no_error(client, prefix, name):
     claim(client, prefix)
     key = key_of(prefix, P, name)
     client.delete(key)
     client.set(key, "what somebody else keeps")
-    assert claim(client, prefix).verdict is Verdict.DAMAGED
+    assert claim(client, prefix).verdict is Verdict.FOREIGN
 
 
 NO_TEXT = b"\xff\xfe"

@@ -12,15 +12,23 @@ import redis
 
 from streams.config import Config
 from streams.local import LocalStackError, RedisServer
+from streams.local.certificates import Authority
+from streams.local.ports import free_ports
 from streams.local.redis_server import find_redis_server
 from streams.local.secure_redis import SecureRedis, speaks_tls
 from streams.store.layout import key_of
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
+from tests.waiting import eventually
 
 PREFIX = "mine."
-PASSWORDS = {"worker": "hunter2", "operator": "hunter3", "auditor": "hunter4"}
+PASSWORDS = {
+    "worker": "hunter2",
+    "operator": "hunter3",
+    "auditor": "hunter4",
+    "trimmer": "hunter5",
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRedis]:
         "worker": (PASSWORDS["worker"], rights("decide", PREFIX)),
         "operator": (PASSWORDS["operator"], rights("look", PREFIX)),
         "auditor": (PASSWORDS["auditor"], rights("audit", PREFIX)),
+        "trimmer": (PASSWORDS["trimmer"], rights("rewrite", PREFIX)),
     }
     secrets = tmp_path_factory.mktemp("secrets")
     with SecureRedis(tmp_path_factory.mktemp("redis"), secrets, users) as running:
@@ -77,6 +86,14 @@ REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
     ("auditor", ("LRANGE", OTHER, 0, -1)),
     ("operator", ("HGET", OTHER, "a")),
     ("operator", ("FLUSHALL",)),
+    *((user, ("BGREWRITEAOF",)) for user in ("worker", "operator", "auditor")),
+    ("trimmer", ("HGETALL", MINE)),
+    ("trimmer", ("DEL", MINE)),
+    ("trimmer", ("EVAL", READ_OTHER, 1, MINE)),
+    ("trimmer", ("BGSAVE",)),
+    ("trimmer", ("CONFIG", "GET", "dir")),
+    ("trimmer", ("DEBUG", "JMAP")),
+    ("trimmer", ("FLUSHALL",)),
 ]
 
 
@@ -98,6 +115,14 @@ def test_a_worker_and_an_operator_may_do_what_they_need(server: SecureRedis) -> 
         worker.hset(key_of(PREFIX, 0, "pages"), "p", "state")
     with connected(server, "auditor") as auditor:
         assert auditor.hgetall(key_of(PREFIX, 0, "pages")) == {b"p": b"state"}
+
+
+def test_a_trimmer_may_have_redis_rewrite_its_append_only_file(server: SecureRedis) -> None:
+    with connected(server, "trimmer") as trimmer:
+        assert trimmer.info("persistence")["aof_enabled"] == 1
+        trimmer.bgrewriteaof()
+        eventually(lambda: not trimmer.info("persistence")["aof_rewrite_in_progress"])
+        assert trimmer.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
 def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
@@ -138,13 +163,21 @@ def test_no_password_is_an_argument_of_the_server_or_in_a_file_that_others_read(
         assert password not in users.read_text()
 
 
-def test_it_is_known_whether_a_redis_speaks_tls(tmp_path: Path) -> None:
-    settings = {"tls-port": "0"}
-    server = RedisServer(tmp_path, settings=settings)
+def test_speaks_tls_is_whether_a_server_with_a_certificate_starts(tmp_path: Path) -> None:
+    authority, certificate = Authority(tmp_path), tmp_path / "redis.pem"
+    authority.issue("redis", certificate)
+    settings = {
+        "tls-port": str(free_ports(1)[0]),
+        "tls-cert-file": str(certificate),
+        "tls-key-file": str(certificate),
+        "tls-ca-cert-file": str(authority.certificate),
+    }
+    server = RedisServer(tmp_path / "data", settings=settings)
     try:
         server.start()
-        assert speaks_tls(find_redis_server())
+        starts = True
     except LocalStackError:
-        assert not speaks_tls(find_redis_server())
+        starts = False
     finally:
         server.stop()
+    assert speaks_tls(find_redis_server()) == starts

@@ -11,13 +11,14 @@ import numpy as np
 
 from streams import Turnstile
 from streams.ledger.ledger import Ledger, Output
-from streams.offline.archive import Extent, Stored
+from streams.offline.archive import Holder, MissingRecord, Stored, StoredHead
 from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
 from streams.store.snapshot import Snapshot, verified
 from streams.worker.outbox import parcels_of
+from streams.worker.ports import Extent
 
 TOPIC = b"topic of a test!"
 Topics = dict[tuple[str, int], list[Stored]]
@@ -97,6 +98,15 @@ class Archived(MemoryConnection):
         topic, partition, extent = place
         return self._stored(topic, partition, extent)
 
+    def heads(self, partition: int) -> list[StoredHead]:
+        """What ``kept`` and the last checkpoint have."""
+        kept, image = self.kept[partition], self.image(partition)
+        heads = [StoredHead(Holder.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
+        if image is not None:
+            manifest = image.manifest
+            heads.append(StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head))
+        return heads
+
     def image(self, partition: int) -> Image | None:
         """The last checkpoint that ``draw`` has made."""
         search = Search(with_contents=True)
@@ -127,9 +137,13 @@ class Archived(MemoryConnection):
         return verified({**kept.fields, **counts}, {}, kept.changes, parcels)
 
     def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+        reached = extent.start
         for record in list(self.topics.get((topic, partition), [])):
             if extent.start <= record.offset < extent.end:
+                if topic == "norms" and record.offset > reached:
+                    raise MissingRecord(partition, reached)
                 yield record
+                reached = record.offset + 1
 
     # --- tampering ---
 

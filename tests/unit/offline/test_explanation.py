@@ -16,7 +16,7 @@ from tests.unit.offline.service import Archived, new_service, used
 
 
 def told(archived: Archived, user: User, **options: Any) -> list[Event]:
-    return list(explain(archived, user, **{"delta": 1e-5, **options}))
+    return list(explain(archived, user, **{"delta": 1e-5, **options}).events)
 
 
 @pytest.fixture(scope="module")

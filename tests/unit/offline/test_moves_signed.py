@@ -83,8 +83,8 @@ def test_who_manages_it_moves_it_with_the_names_of_those_who_may_charge_it():
     for archived in (old, new):
         audited(archived)
         assert verify(archived, archived).fits
-    assert [*report(old, dataset="d", delta=1e-5)]
-    assert [event.what for event in explain(new, 3, delta=1e-5)] == ["earlier", "charged"]
+    assert [*report(old, dataset="d", delta=1e-5).losses]
+    assert [event.what for event in explain(new, 3, delta=1e-5).events] == ["earlier", "charged"]
 
 
 def test_what_was_signed_for_one_log_does_not_count_in_the_other():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from streams.offline.findings import Check
 from streams.offline.service import stored
 from streams.offline.verification import verify
 from streams.topics.authentic import Inspector, seal_of
+from streams.topics.batches import FetchedRecord
 from streams.wire.signatures import Content, KeyRing, new_keys
 from tests.unit.offline.service import Archived, used
 from tests.unit.topics.test_authentic import config
@@ -104,10 +104,8 @@ def test_a_record_of_nobody_is_found(trimmed: Archived) -> None:
 
 
 def from_kafka(key: bytes, value: bytes, headers: Any, topic: str = "t.halts") -> Stored:
-    record = SimpleNamespace(
-        offset=7, key=key, value=value, timestamp=1e12, topic=topic, partition=0, headers=headers
-    )
-    return stored(record, Inspector(KeyRing(PUBLIC), LOG))
+    record = FetchedRecord(7, 10**12, 0, key, value, headers, 0)
+    return stored(topic, 0, record, Inspector(KeyRing(PUBLIC), LOG))
 
 
 def test_a_signature_is_looked_at_where_a_key_ring_is_given() -> None:
@@ -128,8 +126,7 @@ def test_a_signature_is_looked_at_where_a_key_ring_is_given() -> None:
     assert other is not None
     ((*headers,),) = other.headers("t.halts", 0, [Content(b"k", b"v")])
     assert "which is not trusted" in (from_kafka(b"k", b"v", headers).unsigned or "")
-    record = SimpleNamespace(offset=7, key=None, value=b"v", timestamp=1e12)
-    assert stored(record, None).signed is None
+    assert stored("t.norms", 0, FetchedRecord(7, 10**12, 0, None, b"v", [], 0), None).signed is None
 
 
 def test_a_signature_that_is_not_good_is_a_finding_and_none_is_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def reported(archived: Archived, **options: Any) -> dict[tuple[str, User], dict[
 
 
 def losses(archived: Archived, **options: Any) -> list[Losses]:
-    return report(archived, **{"delta": DELTA, **options})
+    return list(report(archived, **{"delta": DELTA, **options}).losses)
 
 
 def mechanism_of(event: Event) -> Mechanism:
@@ -59,7 +60,7 @@ def epsilon_step_by_step(archived: Archived, dataset: str, user: User, method: A
     """Of what a user is told by `explain`, one column for each step."""
     steps = [
         (mechanism_of(event), event.granted)
-        for event in explain(archived, user, delta=DELTA, dataset=dataset)
+        for event in explain(archived, user, delta=DELTA, dataset=dataset).events
         if event.granted > 0
     ]
     if not steps:
@@ -91,7 +92,7 @@ def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> 
     rows = reported(archived, method="renyi", levels_public=True)
     for dataset in ("d", "inner", "faces"):
         for user in (0, 1, 2, 17, 39):
-            events = list(explain(archived, user, delta=DELTA, dataset=dataset))
+            events = explain(archived, user, delta=DELTA, dataset=dataset).events
             share = next(s for s in events[-1].budgets if s.dataset == dataset)
             row = rows[dataset, user]
             assert row["steps"] == sum(event.granted > 0 for event in events)
@@ -251,7 +252,9 @@ def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
     path = tmp_path / "report.csv"
     done = command_on(mixed, "report", "--output", str(path), "--json")
     assert done.code == 0
-    assert done.lines == [{"dataset": "m", "users": 3, "file": str(path)}]
+    compared = [{"redis": 3, "checkpoint": None}] * 2
+    summary = {"dataset": "m", "users": 3, "file": str(path), "compared": compared}
+    assert done.lines == [summary]
     assert path.stat().st_mode & 0o777 == 0o600
     with path.open(newline="") as file:
         rows = {(row["id_kind"], row["user"]): row for row in csv.DictReader(file)}
@@ -262,6 +265,25 @@ def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
     assert [one.name for one in tmp_path.iterdir()] == ["report.csv"]
 
 
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "1=1", "a-b"]
+
+
+def test_no_string_id_is_a_formula_in_a_csv_and_every_id_can_be_read_back(tmp_path: Path) -> None:
+    archived, turnstile = new_service()
+    turnstile.create_dataset("m", budget=1.0, user_ids="mixed")
+    turnstile.run("m", "r").charge([-7, *FORMULAS], [0.5] * 10, noise_stddev=4.0)
+    path = tmp_path / "report.csv"
+    command_on(archived, "report", "--output", str(path))
+    with path.open(newline="") as file:
+        rows = {(row["id_kind"], row["user"]) for row in csv.DictReader(file)}
+    explained = command_on(archived, "explain", "--user", "=1+1", "--csv").out
+    assert ("integer", "-7") in rows
+    strings = {user for kind, user in rows if kind == "string"}
+    assert not [user for user in strings if user[0] in "=+-@\t\r"]
+    assert {user.removeprefix("'") for user in strings} == set(FORMULAS)
+    assert [row["user"] for row in csv.DictReader(io.StringIO(explained))] == ["'=1+1"]
+
+
 def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "report.parquet"
@@ -269,7 +291,10 @@ def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     lines = command_on(mixed, "report", "--json").lines
     found = parquet.read_table(path).to_pylist()
-    assert found == [{**line, "user": str(line["user"])} for line in lines]
+    compared = {"compared": {"redis": 3, "checkpoint": None}}
+    assert [{**row, **compared} for row in found] == [
+        {**line, "user": str(line["user"])} for line in lines
+    ]
     assert len(found) == 3
 
 

@@ -24,6 +24,7 @@ from streams.topics.topics import (
 
 CONFIG = Config(kafka="broker:9092", prefix="t.", partitions=2)
 TOPIC_ID = UUID(int=7)
+DAY_MS = 24 * 60 * 60 * 1000
 
 
 class Admin:
@@ -102,11 +103,25 @@ KEEPING = [
     (HALTS, "max.message.bytes", str(2**30)),
     (REJECTS, "max.message.bytes", str(2**30)),
     (ODOMETER, "max.message.bytes", str(2**30)),
+    (ODOMETER, "max.compaction.lag.ms", "60000"),
+    (CHECKPOINTS, "segment.ms", "60000"),
 ]
 ADVISED = [
     (NORMS, "max.message.bytes", "100000"),
     (HALTS, "retention.ms", "60000"),
     (REJECTS, "retention.ms", "60000"),
+    (REJECTS, "compression.type", "producer"),
+    (REJECTS, "segment.ms", str(7 * DAY_MS)),
+    (HALTS, "segment.ms", str(7 * DAY_MS)),
+    *(
+        (topic, setting, str(value))
+        for topic in (ODOMETER, CHECKPOINTS)
+        for setting, value in (
+            ("max.compaction.lag.ms", 2**63 - 1),
+            ("segment.ms", 7 * DAY_MS),
+            ("delete.retention.ms", 2 * DAY_MS),
+        )
+    ),
 ]
 
 

@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
+from streams.ledger.ledger import Ledger
+from streams.schemas import Forget, encode
 from streams.store.vital_signs import decode_pulse
 from streams.worker.heartbeat import Heartbeat
+from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench
 
 
@@ -75,6 +78,26 @@ def test_a_commit_under_way_is_not_taken_for_somebody_elses_write():
         made.gate.waiting.pop("store.committed")[0].set_result(None)
         await beating
         assert decode_pulse(made.store.contents(0).alive["pulse"]).next == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("keys", ["", "a-key-of-sixteen-bytes"])
+def test_a_beat_says_whether_users_were_erased_without_a_key(keys):
+    async def scenario():
+        log = begun([7, 8])
+        made = bench(Ledger(0, 1, erasure_keys=keys), offsets=20)
+        heartbeat = Heartbeat(made.processor)
+        made.processor.start()
+        await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
+        await made.until(lambda: made.processor.next == len(log.records))
+        await heartbeat.beat(None)
+        assert not decode_pulse(made.store.contents(0).alive["pulse"]).erased_without_key
+        await made.arrive(Record(len(log.records), encode(Forget(v=3, request="f", user=7))))
+        await made.until(lambda: made.processor.next == len(log.records) + 1)
+        await heartbeat.beat(None)
+        shown = decode_pulse(made.store.contents(0).alive["pulse"])
+        assert shown.erased_without_key is not bool(keys)
 
     asyncio.run(scenario())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from msgspec import Raw
 from streams.ledger.ledger import Changes, Channel
 from streams.schemas import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
-from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
+from streams.worker.memory_broker import IMAGES, Effect, MemoryBroker, MemoryClient
 from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
@@ -43,12 +44,13 @@ class Cluster:
 class Worker:
     """Partitions in a world of memory, and the stream that feeds them."""
 
-    def __init__(self, cluster, owner):
+    def __init__(self, cluster, owner, image_every=0.0):
         self.cluster = cluster
         self.ends = Ends()
         self.gate = Gate(self.ends)
         client = MemoryClient(cluster.broker, self.gate)
-        self.partitions = Partitions(world_of(owner, cluster.store, client, self.ends))
+        world = world_of(owner, cluster.store, client, self.ends)
+        self.partitions = Partitions(replace(world, image_every=image_every))
 
     async def claim(self):
         self.positions = await self.partitions.claim(range(PARTITIONS))
@@ -179,15 +181,6 @@ def compact_the_last_record_away(cluster):
     cluster.broker.norms(0).remove(3, 4)
 
 
-def lose_changes(cluster):
-    cluster.store.lose(0, "changes")
-
-
-def rename_a_parcel(cluster):
-    kept = cluster.store.contents(0)
-    kept.outbox, kept.meta["outbox"] = {"nonsense": b""}, "1"
-
-
 def let_another_release_write(cluster):
     cluster.store.contents(0).meta["layout"] = "1"
 
@@ -224,9 +217,7 @@ STOPS = {
     let_a_later_release_write_a_page: StopReason.OTHER_LAYOUT,
     let_a_later_release_write_a_change: StopReason.OTHER_LAYOUT,
     let_a_later_release_write_a_field: StopReason.OTHER_LAYOUT,
-    lose_changes: StopReason.DAMAGED,
     lose_the_key_of_names: StopReason.ERASURE_KEY,
-    rename_a_parcel: StopReason.DAMAGED,
     create_the_topic_again: StopReason.OTHER_LOG,
     add_partitions: StopReason.OTHER_PARTITIONS,
     let_records_be_deleted: StopReason.TOPICS,
@@ -329,6 +320,30 @@ def test_topics_that_change_while_a_partition_is_owned_stop_it(change, monkeypat
                 await asyncio.sleep(0)
         watching.cancel()
         assert cluster.store.contents(1).stopped["reason"] == STOPS[change]
+        await worker.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
+    """Kafka closes a segment, and compacts it, only when something is appended behind it."""
+    monkeypatch.setattr("streams.worker.partitions.FIRST_MARK_AFTER", 0.0)
+    monkeypatch.setattr("streams.worker.partitions.MARK_EVERY", 0.0)
+
+    async def scenario():
+        cluster = Cluster()
+        worker = Worker(cluster, "only", image_every=600.0)
+        await worker.claim()
+        keeping = asyncio.create_task(worker.partitions.keep_cleanable())
+        topics = [
+            cluster.broker.of(name, p) for name in ("odometer", IMAGES) for p in range(PARTITIONS)
+        ]
+        async with asyncio.timeout(20):
+            while min(topic.end for topic in topics) < 3:
+                worker.ends.refuse()
+                await asyncio.sleep(0)
+        assert not any(topic.records for topic in topics)
+        keeping.cancel()
         await worker.leave()
 
     asyncio.run(scenario())

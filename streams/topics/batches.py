@@ -1,0 +1,402 @@
+"""Record batches: the one place that decides which records a batch holds.
+
+Every program reads topics with this module: workers, commands that replay the log, answerers,
+clients and pages. A batch holds these records:
+
+1. A control batch marks the end of a transaction and holds none.
+2. The content of any other batch is expanded if it is compressed. It has at most
+   ``EXPANDED_BYTES``.
+3. The content is decoded. It has as many records as the batch declares and nothing else. Their
+   offsets increase and lie within the batch. None has more than ``MAX_HEADERS`` headers.
+
+A batch that fails step 2 or 3 is *unreadable*. It counts as one record at its first offset. The
+value of that record is a zero byte, then the stored batch from its attributes on. No request begins
+with a zero byte, so the ledger rejects it. The other offsets of the batch hold nothing.
+
+Brokers store such batches: 600 KB of gzip can hold 600 MiB of zeros, and a broker does not compare
+the offsets within an uncompressed batch. Two readers that treat one of them differently read two
+different logs, so this rule is a part of what a log means.
+
+Two releases of a codec's library may disagree about malformed input. Then the heads of the hash
+chain differ, and a replay stops (``streams.offline.fold``).
+
+A batch with a wrong length, format or checksum was damaged on its way or on a disk. Reading it
+raises ``CorruptBatch``; it never becomes a record.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import cramjam
+import numpy as np
+from crc32c import crc32c
+
+EXPANDED_BYTES = 9 * 1024 * 1024
+"""The largest content that is read. The largest request fits in."""
+MAX_HEADERS = 1000
+"""Of a record. Without a limit, 9 MiB of empty headers would take hundreds of MiB as objects."""
+FETCHED_BYTES = 64 * 1024 * 1024
+"""Content that a client takes from one fetch. It fetches the rest again."""
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _PREFIX = 8, 12  # the length counts what follows it
+_ATTRIBUTES_AT = 21  # the checksum covers the batch from here on
+_FORMAT = 2
+_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+_XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\0", 16
+_SMALL = 64 * 1024
+"""Content up to this size is decoded once and kept. Larger content is checked, then decoded again
+record by record: 9 MiB can hold a million records, which take far more memory as objects."""
+
+Header = tuple[str, bytes | None]
+_Decoded = tuple[int, int, bytes | None, bytes | None, list[Header]]
+"""Timestamp and offset, relative to those of the batch, key, value, headers."""
+
+
+class CorruptBatch(Exception):
+    """A batch is not as a broker stored it, or has a format from before Kafka 0.11."""
+
+
+class Gap(Exception):
+    """A topic has nothing at an offset: neither a record nor a batch that holds none there.
+
+    Attributes:
+        offset: the first one that is missing.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(f"there is nothing at offset {offset}")
+
+
+class FetchedRecord(NamedTuple):
+    """A record of a batch."""
+
+    offset: int
+    timestamp: int  # milliseconds since 1970
+    timestamp_type: int  # 0: set by the producer; 1: set by the broker
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    leader_epoch: int  # counts the elections of the partition's leader
+
+
+class Batch:
+    """A batch; iterate over it for the records that it holds.
+
+    The names are those that both Kafka clients use for batches.
+
+    Attributes:
+        base_offset: the first offset.
+        last_offset: the last offset, even if compaction has removed its record.
+        leader_epoch: the leader epoch in which the batch was written.
+        producer_id: -1 if the producer is neither idempotent nor transactional.
+        is_transactional: whether a transaction wrote it.
+        is_control_batch: whether it marks the end of a transaction.
+        is_readable: whether its records can be read; see the module.
+        size: bytes of the content, or of the batch if it is unreadable.
+    """
+
+    def __init__(self, raw: memoryview) -> None:
+        """Read a batch.
+
+        Raises:
+            CorruptBatch: see the module.
+        """
+        if len(raw) < _HEADER.size:
+            raise CorruptBatch(f"a batch has {len(raw)} bytes, fewer than its header")
+        (
+            self.base_offset,
+            _,
+            self.leader_epoch,
+            form,
+            checksum,
+            attributes,
+            last_delta,
+            first_timestamp,
+            max_timestamp,
+            self.producer_id,
+            _,
+            _,
+            count,
+        ) = _HEADER.unpack_from(raw)
+        if form != _FORMAT:
+            raise CorruptBatch(f"the batch at offset {self.base_offset} has format {form}, not 2")
+        if crc32c(raw[_ATTRIBUTES_AT:]) != checksum:
+            raise CorruptBatch(f"the batch at offset {self.base_offset} has a wrong checksum")
+        self.last_offset: int = self.base_offset + last_delta
+        self.is_transactional = bool(attributes & _TRANSACTIONAL)
+        self.is_control_batch = bool(attributes & _CONTROL)
+        self.is_readable = True
+        self._timestamp_type = int(bool(attributes & _APPEND_TIME))
+        self._timestamp: int = max_timestamp if self._timestamp_type else first_timestamp
+        self._content, self._count = b"", 0 if self.is_control_batch else count
+        self._decoded: Sequence[_Decoded] | None = None
+        if not self.is_control_batch:
+            try:
+                self._read(attributes & _CODEC, raw[_HEADER.size :], last_delta)
+            except _Unreadable:
+                self.is_readable = False
+                self._content = b"\0" + bytes(raw[_ATTRIBUTES_AT:])
+                self._decoded = [(0, 0, None, self._content, [])]
+        self.size = len(self._content)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the batch."""
+        return self.last_offset + 1
+
+    def __iter__(self) -> Iterator[FetchedRecord]:
+        decoded = self._decoded
+        return map(
+            self._record, _decode(self._content, self._count) if decoded is None else decoded
+        )
+
+    def _read(self, codec: int, packed: memoryview, last_delta: int) -> None:
+        self._content = _expand(codec, packed)
+        decoded: Any = _decode(self._content, self._count)
+        if len(self._content) <= _SMALL:
+            decoded = self._decoded = list(decoded)
+        before = -1
+        for _, offset_delta, *_ in decoded:
+            if not before < offset_delta <= last_delta:
+                raise _Unreadable
+            before = offset_delta
+
+    def _record(self, decoded: _Decoded) -> FetchedRecord:
+        timestamp_delta, offset_delta, key, value, headers = decoded
+        return FetchedRecord(
+            self.base_offset + offset_delta,
+            self._timestamp if self._timestamp_type else self._timestamp + timestamp_delta,
+            self._timestamp_type,
+            key,
+            value,
+            headers,
+            self.leader_epoch,
+        )
+
+
+def batches_of(fetched: bytes) -> Iterator[Batch]:
+    """Return the complete batches of a fetch; the broker may have cut off the last one.
+
+    Raises:
+        CorruptBatch: see the module.
+    """
+    return map(Batch, _slices(fetched))
+
+
+def records_from(
+    batch: Batch, first: int, end: int, *, may_have_gaps: bool = False
+) -> Iterator[FetchedRecord]:
+    """Return the records of a batch at the offsets first to end - 1.
+
+    Args:
+        batch: the one with the offset ``first``, or a later one if that offset is missing.
+        first: the offset that comes next.
+        end: the offset after the last one that is wanted.
+        may_have_gaps: whether compaction or retention may have removed records.
+
+    Raises:
+        Gap: one of these offsets is missing before or within the batch.
+    """
+    if batch.base_offset > first and not may_have_gaps:
+        raise Gap(first)
+    for record in batch:
+        if record.offset >= end:
+            return
+        if record.offset > first and not may_have_gaps:
+            raise Gap(first)
+        if record.offset >= first:
+            yield record
+            first = record.offset + 1
+    holds_all = batch.is_readable and not batch.is_control_batch and not may_have_gaps
+    if holds_all and first < batch.next_offset:
+        raise Gap(first)
+
+
+class FetchedBatches:
+    """The batches of one fetch, in the interface that both Kafka clients have for them.
+
+    Args:
+        fetched: as the broker sent it.
+        batch_of: makes the client's batch. A client looks into control batches by itself.
+    """
+
+    def __init__(self, fetched: bytes, batch_of: Callable[[memoryview], Any]) -> None:
+        self._size = len(fetched)
+        self._slices = _slices(fetched)
+        self._next = next(self._slices, None)
+        self._batch_of = batch_of
+        self._taken = 0
+
+    def size_in_bytes(self) -> int:
+        """Return how much was fetched."""
+        return self._size
+
+    def has_next(self) -> bool:
+        """Return whether there is another batch to take."""
+        return self._next is not None and self._taken < FETCHED_BYTES
+
+    def next_batch(self) -> Any:
+        """Return the next batch; None if there is none to take.
+
+        Raises:
+            CorruptBatch: see the module.
+        """
+        if self._next is None or not self.has_next():
+            return None
+        batch = self._batch_of(self._next)
+        self._taken += getattr(batch, "size", 0)
+        self._next = next(self._slices, None)
+        return batch
+
+
+def _slices(fetched: bytes) -> Iterator[memoryview]:
+    view, at = memoryview(fetched), 0
+    while at + _PREFIX <= len(view):
+        (length,) = _LENGTH.unpack_from(view, at + _LENGTH_AT)
+        end = at + _PREFIX + max(length, 0)  # a batch without a header is refused as corrupt
+        if end > len(view):
+            return
+        yield view[at:end]
+        at = end
+
+
+class _Unreadable(Exception):
+    """The content of a batch cannot be expanded or decoded."""
+
+
+# --- expand -------------------------------------------------------------------------------------
+
+
+def _expand(codec: int, packed: memoryview) -> bytes:
+    """Return the content in no more memory than a small multiple of the limit.
+
+    Raises:
+        _Unreadable: it has more than ``EXPANDED_BYTES``, or cannot be expanded.
+    """
+    try:
+        content = _CODECS[codec](packed)
+    except Exception as error:  # each codec has exceptions of its own
+        raise _Unreadable from error
+    if len(content) > EXPANDED_BYTES:
+        raise _Unreadable
+    return content
+
+
+def _expand_gzip(packed: memoryview) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+        return stream.read(EXPANDED_BYTES + 1)
+
+
+def _expand_snappy(packed: memoryview) -> bytes:
+    """Expand one block or, as Java clients write it, many. Each declares its expanded size."""
+    whole = bytes(packed)
+    content = bytearray()
+    for block in _xerial_blocks(whole) if whole.startswith(_XERIAL) else [whole]:
+        if len(content) + int(cramjam.snappy.decompress_raw_len(block)) > EXPANDED_BYTES:
+            raise _Unreadable
+        content += cramjam.snappy.decompress_raw(block)
+    return bytes(content)
+
+
+def _xerial_blocks(whole: bytes) -> Iterator[bytes]:
+    at = _XERIAL_HEADER
+    while at < len(whole):
+        (length,) = _LENGTH.unpack_from(whole, at)
+        at += _LENGTH.size
+        if not 0 < length <= len(whole) - at:
+            raise _Unreadable
+        yield whole[at : at + length]
+        at += length
+
+
+def _expand_with(expand_into: Callable[[bytes, Any], int]) -> Callable[[memoryview], bytes]:
+    """Expand into a buffer of the largest size, of which only the used part is ever touched."""
+
+    def expand(packed: memoryview) -> bytes:
+        buffer = np.empty(EXPANDED_BYTES, dtype=np.uint8)
+        return buffer[: int(expand_into(bytes(packed), buffer))].tobytes()
+
+    return expand
+
+
+_CODECS: dict[int, Callable[[memoryview], bytes]] = {
+    0: bytes,
+    1: _expand_gzip,
+    2: _expand_snappy,
+    3: _expand_with(cramjam.lz4.decompress_into),
+    4: _expand_with(cramjam.zstd.decompress_into),
+}
+
+
+# --- decode -------------------------------------------------------------------------------------
+
+
+def _decode(content: bytes, count: int) -> Iterator[_Decoded]:
+    """Decode the records of a batch.
+
+    Raises:
+        _Unreadable: there are more or fewer of them, or one is malformed.
+    """
+    at = 0
+    try:
+        for _ in range(count):
+            length, at = _varint(content, at)
+            end = at + length
+            timestamp_delta, at = _varint(content, at + 1)  # a byte of attributes without meaning
+            offset_delta, at = _varint(content, at)
+            key, at = _field(content, at)
+            value, at = _field(content, at)
+            number, at = _varint(content, at)
+            if not 0 <= number <= MAX_HEADERS:
+                raise _Unreadable
+            headers: list[Header] = []
+            for _ in range(number):
+                name, at = _field(content, at)
+                header, at = _field(content, at)
+                if name is None:
+                    raise _Unreadable
+                # Brokers store names that are not UTF-8, and Java clients read them like this.
+                headers.append((name.decode("utf-8", "replace"), header))
+            if at != end:
+                raise _Unreadable
+            yield timestamp_delta, offset_delta, key, value, headers
+    except IndexError as error:
+        raise _Unreadable from error
+    if at != len(content):
+        raise _Unreadable
+
+
+def _field(content: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return bytes that follow their length, and where they end; None for a negative length."""
+    length, at = _varint(content, at)
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > len(content):
+        raise _Unreadable
+    return content[at:end], end
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return a number, zigzag in groups of seven bits, and where it ends."""
+    byte = content[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number = shift = 0
+    while byte >= 0x80:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > 63:
+            raise _Unreadable
+        at += 1
+        byte = content[at]
+    number |= byte << shift
+    return (number >> 1) ^ -(number & 1), at + 1

@@ -1,0 +1,160 @@
+"""After the procedure in docs/erasure.md no byte that the service wrote has the id of the user."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import redis
+
+from streams.cli.output import Exit
+from streams.ledger.forgotten import ErasureKeys
+from streams.local import KafkaBroker, LocalStack, RedisServer
+from streams.topics.topics import CHECKPOINTS, HALTS, NORMS, ODOMETER, REJECTS, Topics
+from tests.integration.command import turnstile
+from tests.integration.service import Service
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.drill
+
+PARTITIONS = 2
+KEY = "a-secret-of-at-least-16-bytes"
+# What takes a day takes a second here: closing a segment, compacting it, dropping its tombstones.
+BROKER = {
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.segment.delete.delay.ms": "500",
+}
+SECOND = "1000"
+WORKER = """
+import sys
+from streams.cli.main import main
+from streams.worker import heartbeat, images, partitions
+heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
+partitions.FIRST_MARK_AFTER = partitions.MARK_EVERY = 2.0
+images.TIME_SHARE = 1.0
+sys.exit(main(["worker"]))
+"""
+
+
+@dataclass
+class Kept:
+    """A service, and all that its servers and workers keep on the disk."""
+
+    service: Service
+    directory: Path
+
+    def files_with(self, text: str) -> set[Path]:
+        """The files that have the text, as UTF-8, relative to the directory of all data."""
+        return {
+            path.relative_to(self.directory)
+            for path in self.directory.rglob("*")
+            if path.is_file() and text.encode() in _content(path)
+        }
+
+    def places_with(self, text: str) -> set[str]:
+        """Where the text is: ``redis``, ``logs``, or the name of a topic."""
+        prefix = self.service.prefix
+        return {
+            path.parts[2].removeprefix(prefix).rpartition("-")[0]
+            if path.parts[:2] == ("kafka", "log") and len(path.parts) > 2
+            else path.parts[0]
+            for path in self.files_with(text)
+        }
+
+    def rewrite_append_only_file(self) -> None:
+        with redis.Redis.from_url(self.service.redis) as client:
+            client.bgrewriteaof()
+            eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
+
+    def run_daily_commands(self) -> None:
+        """What docs/erasure.md lets cron do."""
+        settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix]
+        for words in (("trim",), ("dataset", "withdraw", "unused-name")):
+            assert turnstile(*words, *settings).code == Exit.OK
+        self.rewrite_append_only_file()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # Kafka has just deleted a segment
+        return b""
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    prefix = f"erasure-{uuid4().hex[:8]}."
+    with (
+        KafkaBroker(tmp_path, settings=BROKER) as broker,
+        RedisServer(tmp_path, settings={"rdbcompression": "no"}) as server,
+        LocalStack(
+            kafka=broker.address,
+            redis=server.url,
+            prefix=prefix,
+            partitions=PARTITIONS,
+            workers=0,
+            data=tmp_path / "workers",
+            worker_command=(sys.executable, "-c", WORKER),
+            worker_environment={
+                "TURNSTILE_CHECKPOINT_SECONDS": "0.5",
+                "TURNSTILE_ERASURE_KEYS": KEY,
+            },
+        ) as stack,
+        closing(Service(stack)) as service,
+    ):
+        with Topics(service.config) as topics:
+            topics.ensure()
+        for topic in (ODOMETER, CHECKPOINTS):
+            service.alter(
+                topic, segment_ms=SECOND, max_compaction_lag_ms=SECOND, delete_retention_ms=SECOND
+            )
+        service.alter(NORMS, segment_ms=SECOND)
+        service.alter(REJECTS, compression_type="producer")  # so that its bytes can be searched
+        stack.start_worker()
+        yield Kept(service, tmp_path)
+
+
+def use(service: Service, user: str, other: str) -> None:
+    """Charge a user until nothing is left, so that decisions, HALTs and odometers name it."""
+    service.client.create_dataset("d", budget=1.0, odometer_step=0.25)
+    run = service.client.run("d", "before")
+    for _ in range(4):
+        decided = run.charge([user, other], [1.0, 0.5], noise_stddev=1.0)
+    assert decided.halted.tolist() == [True, False]
+
+
+def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -> None:
+    service, user, other = kept.service, f"ada-{uuid4()}", f"bert-{uuid4()}"
+    use(service, user, other)
+    service.publish(0, {"type": "charge", "users": [user]})  # which is refused, and quoted
+    service.settle()
+    eventually(
+        lambda: kept.places_with(user) >= {NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS, "redis"}
+    )
+
+    assert service.client.forget(user) == ["d"]
+    run = service.client.run("d", "before")
+    run.charge([other], [0.5], noise_stddev=1.0)  # the user is left out from now on
+    service.settle()
+
+    # halts and rejects: their retention, 7 and 30 days, is over.
+    for topic in (HALTS, REJECTS):
+        service.alter(topic, segment_ms=SECOND, retention_ms=SECOND)
+
+    def is_gone_a_day_later() -> bool:
+        kept.run_daily_commands()
+        return not kept.files_with(user)
+
+    eventually(is_gone_a_day_later)
+    assert kept.places_with(other) >= {ODOMETER, CHECKPOINTS, "redis"}, "others are known"
+    public = ErasureKeys("", service.log.topic_id())
+    guess = public.name(user, public.first, 0)
+    assert not kept.files_with(str(guess))
+    assert not kept.files_with(KEY)

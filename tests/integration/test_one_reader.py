@@ -1,0 +1,193 @@
+"""Workers and all who replay the log read the same records from the same bytes.
+
+Every batch of ``tests.batches`` that a broker stores is in one log, which a worker has applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import aiokafka
+import msgspec
+import numpy as np
+import pytest
+from kafka import TopicPartition
+
+from streams.offline.archive import Holder
+from streams.offline.fold import Fold
+from streams.offline.receipts import Receipt
+from streams.offline.service import KafkaArchive
+from streams.schemas import Rejected
+from streams.store.snapshot import Snapshot
+from streams.topics.clients import new_reader
+from streams.topics.topics import NORMS, REJECTS
+from streams.worker.kafka.log import KafkaLog
+from streams.worker.ports import Missing
+from tests.batches import cases
+from tests.integration.command import Done, turnstile
+from tests.integration.service import Service, ServiceFactory, eventually
+from tests.waiting import HANGS_AFTER
+
+USERS = np.arange(20)
+Records = dict[int, bytes | None]
+
+
+class Applied(NamedTuple):
+    """A log that a worker has applied.
+
+    Attributes:
+        expected: the records that the batches made by hand hold, by offset.
+        unreadable: the offsets of those that stand for a whole batch.
+        kept: what Redis has of it.
+    """
+
+    service: Service
+    expected: Records
+    unreadable: set[int]
+    kept: Snapshot
+
+
+@pytest.fixture(scope="module")
+def applied(start_service: ServiceFactory) -> Iterator[Applied]:
+    with start_service(workers=1, partitions=1) as service:
+        service.client.create_dataset("d", budget=100.0)
+        run = service.client.run("d", "r")
+        run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0)
+        expected: Records = {}
+        unreadable: set[int] = set()
+        stored = cases(open_run("one"), open_run("two")).values()
+        for raw, values, is_stored in stored:
+            if is_stored:
+                offset = service.publish_batch(raw)
+                unreadable |= {offset} if values is None else set()
+                found = {0: b"\0" + raw[21:]} if values is None else values
+                expected |= {offset + delta: value for delta, value in found.items()}
+        in_transactions(service, open_run("committed"), open_run("aborted"))
+        run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0)
+        kept = service.settle()[0]
+        yield Applied(service, expected, unreadable, kept)
+
+
+def open_run(name: str) -> bytes:
+    request = {"type": "open-run", "dataset": "d", "run": name, "attempt": 1, "request": "x"}
+    return msgspec.msgpack.encode(request)
+
+
+def in_transactions(service: Service, committed: bytes, aborted: bytes) -> None:
+    """One that commits and one that aborts: the log has a control batch after each."""
+
+    async def send() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=service.kafka, transactional_id=f"{service.prefix}other"
+        )
+        async with producer:
+            for value, end in (
+                (committed, producer.commit_transaction),
+                (aborted, producer.abort_transaction),
+            ):
+                await producer.begin_transaction()
+                await producer.send_and_wait(service.config.topic(NORMS), value, partition=0)
+                await end()
+
+    asyncio.run(send())
+
+
+def command(service: Service, *arguments: str) -> Done:
+    settings = {
+        "TURNSTILE_KAFKA": service.kafka,
+        "TURNSTILE_REDIS": service.redis,
+        "TURNSTILE_PREFIX": service.prefix,
+    }
+    return turnstile(*arguments, environment=settings)
+
+
+def read_by_client(service: Service, topic: str, end: int) -> Records:
+    """What a client of this project has read of a topic."""
+    place = TopicPartition(service.config.topic(topic), 0)
+    consumer = new_reader(service.config)
+    found: Records = {}
+    try:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+
+        def is_read() -> bool:
+            for record in consumer.poll(timeout_ms=200).get(place, ()):
+                found[record.offset] = record.value
+            return bool(consumer.position(place) >= end)
+
+        eventually(is_read)
+    finally:
+        consumer.close()
+    return found
+
+
+def replayed(service: Service) -> tuple[Fold, Records, set[int]]:
+    """The log replayed: the ledger, the records, and the offsets of those that were rejected."""
+    fold = Fold(KafkaArchive(service.config), 0)
+    records: Records = {}
+    refused: set[int] = set()
+    for one in fold.steps():
+        records[one.record.offset] = one.record.value
+        refused |= {one.record.offset} if one.is_refused else set()
+    return fold, records, refused
+
+
+def test_a_replay_applies_and_rejects_the_records_that_the_worker_did(applied: Applied) -> None:
+    service, expected, unreadable, kept = applied
+    fold, records, refused = replayed(service)
+    assert expected.items() <= records.items()
+    assert fold.ledger.chain == kept.meta.chain
+    assert fold.compared.offsets[Holder.REDIS] == kept.next
+    archive = KafkaArchive(service.config)
+    told = {
+        reject.offset: reject.reason
+        for record in archive.read(REJECTS, 0, archive.extent(REJECTS, 0))
+        for reject in [msgspec.msgpack.decode(record.value or b"", type=Rejected)]
+    }
+    assert told.keys() == refused
+    assert {told[offset] for offset in unreadable} == {"malformed"}
+
+
+def test_a_client_and_single_look_ups_read_the_same_records(applied: Applied) -> None:
+    service, *_, kept = applied
+    _, records, _ = replayed(service)
+    assert read_by_client(service, NORMS, kept.next) == records
+
+    async def look_up() -> tuple[Records, set[Missing]]:
+        async with KafkaLog(service.config) as log:
+            found = {offset: (await log.record(0, offset)).value for offset in records}
+            holes = set(range(kept.next)) - records.keys()
+            return found, {await log.missing(0, hole, hole + 1) for hole in holes}
+
+    assert asyncio.run(look_up()) == (records, {Missing.NOTHING_TO_APPLY})
+
+
+def test_every_command_reads_the_log_that_was_applied(applied: Applied, tmp_path: Path) -> None:
+    service, *_, kept = applied
+    receipt = tmp_path / "receipt.json"
+    verified = command(service, "verify", "--json", "--receipt", str(receipt))
+    partition, summary = verified.lines
+    assert (verified.code, summary["fits"], partition["state_at"]) == (0, True, kept.next)
+    (head,) = msgspec.json.decode(receipt.read_bytes(), type=Receipt).heads
+    assert (head.next, bytes.fromhex(head.head)) == (kept.next, kept.meta.chain.head)
+    explained = command(service, "explain", "--user", "7", "--json")
+    assert [line["what"] for line in explained.lines] == ["charged", "charged"]
+    reported = command(service, "report", "--json")
+    assert [line["steps"] for line in reported.lines] == [2] * len(USERS)
+    for done in (explained, reported):
+        assert done.code == 0
+        assert {line["compared"]["redis"] for line in done.lines} == {kept.next}
+
+
+def test_a_worker_that_takes_over_reads_what_the_one_before_it_read(applied: Applied) -> None:
+    """The last test of this module: the log goes on."""
+    service, *_, kept = applied
+    service.stack.kill_worker(0)
+    run = service.turnstile(HANGS_AFTER).run("d", "later")
+    assert run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0).admitted.all()
+    later = service.settle()[0]
+    assert later.next > kept.next
+    assert replayed(service)[0].ledger.chain == later.meta.chain

@@ -1,0 +1,179 @@
+"""Every epsilon that is shown of a spend holds whenever a run ends."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import MEASURES, ladder_for
+from streams import Turnstile
+from streams.offline.explanation import Event, explain
+from streams.offline.report import Losses, report
+from tests.unit.accounting.stopping import reached_delta
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service
+
+DELTA = 1e-5
+ORDERS = [3.0, 5.0, 9.0, 17.0]
+LADDER = ladder_for(4.0, DELTA)
+BEST = int(np.argmax(LADDER.budgets / LADDER.orders))  # the order that Gaussian steps are bound to
+
+# Name: terms of the dataset, mu squared of all steps, and their number.
+CASES: dict[str, tuple[dict[str, Any], float, int]] = {
+    "gdp, 8 ticks": ({"measure": "gdp", "budget": 1.0}, 1.0, 8),
+    "gdp, 64 ticks": ({"measure": "gdp", "budget": 1.0, "odometer_step": 1 / 8}, 1.0, 64),
+    "zcdp, 64 ticks": ({"measure": "zcdp", "budget": 0.5, "odometer_step": 1 / 128}, 1.0, 64),
+    "approx-dp, 8 ticks": ({"measure": "approx-dp", "budget": 0.5}, 1.0, 16),
+    "several orders": (
+        {"measure": "renyi", "orders": ORDERS, "budget": [order / 2 for order in ORDERS]},
+        1.0,
+        16,
+    ),
+    "own order": (
+        {"measure": "renyi", "epsilon": 4.0, "delta": DELTA},
+        2.0 * float(LADDER.budgets[BEST] / LADDER.orders[BEST]),
+        64,
+    ),
+}
+each_case = pytest.mark.parametrize(("terms", "mu_squared", "steps"), CASES.values(), ids=CASES)
+
+
+def noise_for(mu_squared: float, steps: int) -> float:
+    """A little more than what fills the budget, because charges are rounded up."""
+    return math.sqrt(steps / mu_squared) * (1 + 1e-7)
+
+
+@each_case
+def test_no_stopping_rule_exceeds_delta_by_odometer_records(terms, mu_squared, steps) -> None:
+    shown = []
+    with Turnstile.in_memory() as turnstile:
+        policy = turnstile.create_dataset("d", **terms)
+        run = turnstile.run("d", "r")
+        for _ in range(steps):
+            decision = run.charge([7], [1.0], noise_stddev=noise_for(mu_squared, steps))
+            assert decision.admitted.all()
+            records = list(turnstile.odometer("d", follow=False))
+            last = records[-1].epsilon(policy, DELTA) if records else policy.first_epsilon(DELTA)
+            shown.append(last)
+    assert reached_delta(shown, mu_squared) <= DELTA
+
+
+@each_case
+def test_no_stopping_rule_exceeds_delta_by_what_a_user_is_explained(
+    terms, mu_squared, steps
+) -> None:
+    archived, turnstile = new_service(1)
+    policy = turnstile.create_dataset("d", **terms)
+    run = turnstile.run("d", "r")
+    for _ in range(steps):
+        run.charge([7], [1.0], noise_stddev=noise_for(mu_squared, steps))
+    shares = [event.budgets[0] for event in explain(archived, 7, delta=DELTA).events]
+    shown = [share.epsilon for share in shares if share.epsilon is not None]
+    assert len(shown) == steps
+    assert reached_delta(shown, mu_squared) <= DELTA
+    # The same search rejects the conversion of a spend that is fixed beforehand.
+    row = MEASURES[policy.measure]
+    fixed = [row.epsilon(share.spent, DELTA, share.orders or None) for share in shares]
+    if policy.measure == "gdp":
+        assert reached_delta(fixed, mu_squared) > 4 * DELTA
+
+
+@each_case
+def test_a_report_has_the_any_time_epsilon_beside_that_of_a_fixed_schedule(
+    terms, mu_squared, steps
+) -> None:
+    archived, turnstile = new_service(1)
+    policy = turnstile.create_dataset("d", **terms)
+    run = turnstile.run("d", "r")
+    for norms in ([1.0, 0.5, 0.0], [1.0, 0.1, 0.0]):
+        run.charge([7, 8, 9], norms, noise_stddev=noise_for(mu_squared, steps))
+    (losses,) = report(archived, delta=DELTA).losses
+    for user, found in zip(losses.users, losses.any_time_epsilon, strict=True):
+        (*_, last) = explain(archived, user, delta=DELTA).events
+        assert found == last.budgets[0].epsilon
+        assert last.budgets[0].budget_epsilon >= policy.epsilon(DELTA) * 0.5
+    assert (losses.any_time_epsilon[:2] > losses.epsilon[:2]).all()
+    assert losses.any_time_epsilon[2] == losses.epsilon[2] == 0.0
+
+
+# --- levels that may follow sampling coins ---
+
+
+def sampled(turnstile: Turnstile) -> None:
+    turnstile.create_dataset("person", measure="renyi", epsilon=9.0, delta=DELTA)
+    turnstile.create_dataset("f", measure="renyi", epsilon=8.0, delta=DELTA, within="person")
+    turnstile.create_dataset("g", budget=1.0, within="person")
+    turnstile.create_dataset("other", budget=1.0)
+    turnstile.run("other", "r").charge([1], [0.5], noise_stddev=4.0)
+    turnstile.run("g", "r").charge([1], [0.5], noise_stddev=4.0)
+    roster = turnstile.run("f", "s").enrol([1, 2], clip_norm=1.0, levels=4)
+    for _ in range(2):  # no level moves, and after other coins one might have
+        roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    turnstile.run("g", "s").charge([1], [0.5], noise_stddev=4.0)
+
+
+def epsilons(archived: Archived, user: int, **options: Any) -> list[tuple[str, bool]]:
+    events: list[Event] = list(explain(archived, user, delta=DELTA, **options).events)
+    return [
+        (f"{event.dataset} {event.what}", any(one.epsilon is not None for one in event.budgets))
+        for event in events
+    ]
+
+
+def test_after_a_sampled_step_only_the_budget_is_shown() -> None:
+    archived, turnstile = new_service(1)
+    sampled(turnstile)
+    assert epsilons(archived, 1) == [
+        ("other charged", True),
+        ("g charged", True),
+        ("f enrolled", True),
+        ("f charged", False),
+        ("f charged", False),
+        ("g charged", False),
+    ]
+    (*_, last) = explain(archived, 1, delta=DELTA).events
+    assert [one.budget_epsilon > 0.0 for one in last.budgets] == [True, True]
+    assert all(shown for _, shown in epsilons(archived, 1, levels_public=True))
+    said = [line["budgets"][0] for line in command_on(archived, *EXPLAIN).lines]
+    assert [one["epsilon"] is None for one in said] == [False] * 3 + [True] * 3
+    public = command_on(archived, *EXPLAIN, "--levels-public").lines
+    assert all(line["budgets"][0]["epsilon"] > 0.0 for line in public if line["what"] == "charged")
+
+
+EXPLAIN = ("explain", "--user", "1", "--json")
+
+
+def test_of_a_trimmed_log_that_may_have_had_sampled_steps_only_the_budget_is_shown() -> None:
+    archived, turnstile = new_service(1)
+    sampled(turnstile)
+    archived.draw(0)
+    archived.trim("norms", 0, archived.extent("norms", 0).end)
+    turnstile.run("other", "s").charge([1], [0.5], noise_stddev=4.0)
+    shown = dict(epsilons(archived, 1))
+    assert shown == {
+        "person earlier": False,
+        "f earlier": False,
+        "g earlier": False,
+        "other earlier": True,
+        "other charged": True,
+    }
+
+
+@pytest.mark.parametrize("levels_public", [False, True])
+def test_a_report_of_sampled_steps_has_an_any_time_epsilon_only_if_levels_are_public(
+    levels_public: bool,
+) -> None:
+    archived, turnstile = new_service(1)
+    sampled(turnstile)
+    for name, is_sampled in (("f", True), ("other", False)):
+        losses: list[Losses] = report(
+            archived, delta=DELTA, dataset=name, levels_public=levels_public
+        ).losses
+        known = np.isfinite(losses[0].any_time_epsilon)
+        assert (known == (levels_public or not is_sampled)).all()
+    flags = ["--levels-public"] if levels_public else []
+    lines = command_on(archived, "report", "--dataset", "f", "--json", *flags).lines
+    assert [line["any_time_epsilon"] is None for line in lines] == [not levels_public] * 2

@@ -1,0 +1,181 @@
+"""A replay of another log than the one that was applied has no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams.offline.aggregates import shares_of
+from streams.offline.archive import BrokenLog, Holder, MissingRecord, StoredHead
+from streams.offline.explanation import explain
+from streams.offline.findings import Check
+from streams.offline.fold import Fold, HeadMismatch
+from streams.offline.report import report
+from streams.offline.verification import verify
+from tests.unit.offline.cli import command_on
+from tests.unit.offline.service import Archived, new_service
+
+USER = 3
+REPLAYS: dict[str, Callable[[Archived], Any]] = {
+    "explain": lambda archived: explain(archived, USER, delta=1e-5),
+    "report": lambda archived: report(archived, delta=1e-5),
+    "aggregates": lambda archived: shares_of(archived, "d"),
+}
+COMMANDS = {"explain": ("explain", "--user", str(USER)), "report": ("report",)}
+OTHER = bytes(32)
+
+
+@pytest.fixture
+def archived() -> Archived:
+    """One partition, charged three times; its checkpoint is of the time before the third."""
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=1.0)
+    run = turnstile.run("d", "r")
+    for step in range(3):
+        if step == 2:
+            archived.draw(0)
+        run.charge([1, 2, USER], [0.5] * 3, noise_stddev=4.0)
+    return archived
+
+
+def without_redis(archived: Archived) -> Archived:
+    """The same to readers that do not reach Redis."""
+    heads = archived.heads
+    silent = StoredHead(Holder.REDIS, lacking="it does not answer")
+    archived.heads = lambda partition: [silent, *heads(partition)[1:]]
+    return archived
+
+
+def charge_less(archived: Archived) -> None:
+    archived.change("norms", "charge", norms=bytes(24), step=2)
+
+
+def change_before_the_checkpoint(archived: Archived) -> None:
+    archived.topics["norms", 0][0] = archived.topics["norms", 0][0]._replace(value=b"other")
+
+
+def lose_the_end(archived: Archived) -> None:
+    archived.topics["norms", 0].pop()
+
+
+TAMPERED = {
+    "a record that was changed": (charge_less, Holder.REDIS, 5),
+    "a record before the checkpoint": (change_before_the_checkpoint, Holder.CHECKPOINT, 4),
+    "a log that lost its end": (lose_the_end, Holder.REDIS, 5),
+    "another head in Redis": (
+        lambda archived: archived.kept[0].fields.update(head=OTHER.hex()),
+        Holder.REDIS,
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
+@pytest.mark.parametrize(("tamper", "holder", "offset"), TAMPERED.values(), ids=TAMPERED)
+def test_a_log_that_is_not_the_applied_one_has_no_result(
+    archived: Archived,
+    tamper: Callable[[Archived], object],
+    holder: Holder,
+    offset: int,
+    replay: Callable[[Archived], Any],
+) -> None:
+    tamper(archived)
+    with pytest.raises(HeadMismatch) as mismatch:
+        replay(archived)
+    found = mismatch.value
+    assert (found.partition, found.holder, found.offset) == (0, holder, offset)
+    assert found.expected != found.found
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "json"])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_shows_nothing_of_a_log_that_is_not_the_applied_one(
+    archived: Archived, command: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    charge_less(archived)
+    done = command_on(archived, *command, *form)
+    assert (done.code, done.out) == (1, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_says_at_which_offsets_heads_were_compared(
+    archived: Archived, command: tuple[str, ...]
+) -> None:
+    done = command_on(archived, *command, "--json")
+    assert done.code == 0
+    compared = [line["compared"] for line in done.lines]
+    assert compared == [{"redis": 5, "checkpoint": 4}] * 3
+
+
+def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: Archived) -> None:
+    charge_less(archived)
+    verified = verify(archived, archived)
+    assert not verified.fits
+    (finding,) = verified.findings
+    assert (finding.check, finding.offset) == (Check.STATE, 5)
+    assert finding.expected == archived.kept[0].fields["head"]
+    assert command_on(archived, "verify").code == 1
+
+
+def test_what_is_reached_of_redis_and_the_checkpoint_is_compared(archived: Archived) -> None:
+    assert Fold(archived, 0).compared.offsets == {}
+    fold = Fold(without_redis(archived), 0)
+    list(fold.steps())
+    assert fold.compared.offsets == {Holder.CHECKPOINT: 4}
+    assert fold.compared.lacking.keys() == {Holder.REDIS}
+    done = command_on(archived, *COMMANDS["explain"], "--json")
+    assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "checkpoint": 4})
+    change_before_the_checkpoint(archived)
+    with pytest.raises(HeadMismatch):
+        list(Fold(archived, 0).steps())
+
+
+def test_a_service_that_lags_is_compared_where_it_stands(archived: Archived) -> None:
+    archived.append("norms", 0, b"not applied yet", None)
+    fold = Fold(archived, 0)
+    list(fold.steps())
+    assert (fold.next, fold.compared.offsets[Holder.REDIS]) == (6, 5)
+
+
+def test_a_checkpoint_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
+    archived.trim("norms", 0, 4)
+    fold = Fold(archived, 0)
+    list(fold.steps())
+    assert (fold.began, fold.compared.offsets) == (4, {Holder.REDIS: 5})
+    assert fold.compared.lacking.keys() == {Holder.CHECKPOINT}
+
+
+def test_a_checkpoint_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:
+    other, _ = new_service(1, b"another topic id")
+    other._apply(0, b"a record")
+    other.draw(0)
+    archived.topics["checkpoints", 0] = other.topics["checkpoints", 0]
+    verified = verify(archived, archived)
+    (finding,) = verified.findings
+    assert finding.check is Check.CHECKPOINT
+    assert [part.state_at for part in verified.partitions] == [5]
+
+
+@pytest.mark.parametrize("fields", [{"before": OTHER.hex()}, {"last": "3"}])
+def test_a_state_that_names_another_last_record_is_found(
+    archived: Archived, fields: dict[str, str]
+) -> None:
+    archived.kept[0].fields.update(fields)
+    (finding,) = verify(archived, archived).findings
+    assert (finding.check, finding.offset) == (Check.STATE, 5)
+
+
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
+def test_a_log_with_a_gap_has_no_result(
+    archived: Archived, replay: Callable[[Archived], Any]
+) -> None:
+    del archived.topics["norms", 0][3]
+    with pytest.raises(BrokenLog):
+        replay(archived)
+    (finding,) = verify(archived, archived).findings
+    assert finding.check is Check.LOG
+    with pytest.raises(MissingRecord) as missing:
+        list(Fold(without_redis(archived), 0).steps())
+    assert (missing.value.partition, missing.value.offset) == (0, 3)

@@ -1,0 +1,144 @@
+"""What Redis keeps names an erased user only as long as the last decision of an open run does."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streams.schemas import CloseRun, Forget
+from tests.unit.ledger.ledgers import Log
+from tests.unit.worker.test_partitions import Cluster, Worker
+
+ERASED, OTHER = "ada-7f3a", "bert-19c2"
+
+
+class Erased(Cluster):
+    """A partition in which the last decision of run r names a user who was then erased."""
+
+    def __init__(self):
+        super().__init__()
+        self.log = Log(2, 0, v=3)
+        self.log.create(user_ids="string", budget=0.03125)
+        self.log.open()
+        self.log.charge(0, [ERASED], [1.0])
+        self.log.charge(1, [ERASED, OTHER], [1.0, 0.0])
+        self.log.send(Forget(v=3, request="f", user=ERASED))
+        norms = self.broker.norms(0)
+        norms.remove(0, norms.end)
+        norms.end = 0
+        self.append_all()
+
+    def append_all(self):
+        """Append what the log has since the last time."""
+        norms = self.broker.norms(0)
+        for value in self.log.records[norms.end :]:
+            norms.append(value)
+
+    def names_the_user(self):
+        """Whether pages or changes in Redis have the id of the erased user."""
+        kept = self.store.contents(0)
+        return any(ERASED.encode() in value for value in (*kept.pages.values(), *kept.changes))
+
+
+class Owner(Worker):
+    async def decide(self):
+        self.positions = {0: self.positions[0]}
+        await self.deliver(0)
+        self.positions[0] = self.cluster.end(0)
+        await self.until(lambda: self.cluster.next(0) == self.cluster.end(0))
+
+    async def until(self, condition):
+        async with asyncio.timeout(20):
+            while not condition():
+                self.ends.refuse()
+                await asyncio.sleep(0)
+
+    @property
+    def compaction(self):
+        return self.partitions._owned[0].processor.compaction
+
+    @asynccontextmanager
+    async def compacting(self):
+        keeping = asyncio.create_task(self.partitions.keep_compacted())
+        try:
+            yield
+            await self.until(lambda: not self.compaction.is_due())
+        finally:
+            keeping.cancel()
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch):
+    monkeypatch.setattr("streams.worker.partitions._COMPACT_EVERY", 0.0)
+
+
+def charge_the_next_step(log):
+    log.charge(2, [OTHER], [0.0])
+
+
+def close_the_run(log):
+    log.send(CloseRun(v=3, dataset="d", run="r", attempt=1, request="close"))
+
+
+@pytest.mark.parametrize("follow", [charge_the_next_step, close_the_run])
+def test_the_id_goes_with_the_last_decision_that_names_it(follow):
+    async def scenario():
+        cluster = Erased()
+        owner = Owner(cluster, "owner")
+        await owner.claim()
+        async with owner.compacting():
+            await owner.decide()
+        assert cluster.names_the_user(), "the trainer may ask for its last decision again"
+        assert len(cluster.store.contents(0).changes) == 0
+        follow(cluster.log)
+        cluster.append_all()
+        async with owner.compacting():
+            await owner.decide()
+        assert not cluster.names_the_user()
+        await owner.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
+    async def scenario():
+        cluster = Erased()
+        before, after = Owner(cluster, "before"), Owner(cluster, "after")
+        await before.claim()
+        async with before.compacting():
+            await before.decide()
+        charge_the_next_step(cluster.log)
+        cluster.append_all()
+        await before.decide()
+        await before.leave()
+        assert cluster.names_the_user()
+        await after.claim()
+        async with after.compacting():
+            pass
+        assert not cluster.names_the_user()
+        await after.leave()
+
+    asyncio.run(scenario())
+
+
+def test_steps_that_follow_are_not_merged_one_by_one():
+    async def scenario():
+        cluster = Erased()
+        charge_the_next_step(cluster.log)
+        cluster.append_all()
+        owner = Owner(cluster, "owner")
+        await owner.claim()
+        async with owner.compacting():
+            await owner.decide()
+        for step in (3, 4):
+            cluster.log.charge(step, [OTHER], [0.0])
+            cluster.append_all()
+            await owner.decide()
+            if step == 3:
+                async with owner.compacting():
+                    pass
+        assert not owner.compaction.is_due()
+        assert not cluster.names_the_user()
+        await owner.leave()
+
+    asyncio.run(scenario())

@@ -1,0 +1,169 @@
+"""The metrics of a worker do not depend on which users were halted or whose bound rose."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.ledger.ledger import Channel
+from streams.schemas import Answer, Decision, Halted, OdometerCheckpoint, User, decode_answer
+from streams.store.port import Commit, Guard, Verdict
+from streams.wire.packing import unpack_users
+from streams.worker.heartbeat import BEAT_EVERY
+from streams.worker.memory_broker import MemoryBroker, MemoryClient
+from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
+from streams.worker.partitions import Partitions
+from tests.examples import examples
+from tests.simulation.clock import VirtualLoop
+from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
+from tests.unit.worker.processors import Ends, Gate, Record, Store, world_of
+
+USERS = list(range(1, 15))
+KINDS = ("charges", "roster", "nested charges", "separated charges")
+LITTLE, MORE, TOO_MUCH = 0, 4, 10
+"""Levels of a norm: it costs nothing, raises the bound of a user, or fits into no budget."""
+BUDGET = 0.02
+SOME = st.sets(st.sampled_from(USERS))
+
+
+@dataclass
+class Fetched(Record):
+    """A record whose end is counted, as that of a worker is."""
+
+    metrics: Metrics | None = None
+
+    def done(self) -> None:
+        assert self.metrics is not None
+        self.metrics.applied(0, 0.0, now=0.25)
+
+
+class Timed(Store):
+    """A store whose commits are timed."""
+
+    metrics: Metrics
+
+    async def commit(self, guard: Guard, commit: Commit) -> Verdict:
+        with self.metrics.committing():
+            return await super().commit(guard, commit)
+
+
+@dataclass
+class Made:
+    """A log whose second step halts some users and raises the bounds of others.
+
+    All logs of one kind have as many records, and records of the same sizes.
+    """
+
+    records: list[bytes]
+    halted: set[int]
+    raised: set[int]
+
+    @classmethod
+    def of(cls, kind: str, halted: set[int], risen: set[int]) -> Made:
+        """Make a log, of which the ledger says who is halted and whose bound rises."""
+        log = RosterLog()
+        log.create(budget=BUDGET)
+        dataset = "inner" if kind == "nested charges" else "d"
+        if dataset == "inner":
+            log.create(name=dataset, budget=BUDGET, within="d")
+        separation = {"min_separation": 2} if kind == "separated charges" else {}
+        log.open(dataset, **separation)
+        if kind == "roster":
+            log.enrol(USERS)
+        cost = dict.fromkeys(USERS, LITTLE) | dict.fromkeys(risen, MORE)
+        for step, chosen in enumerate(({}, cost | dict.fromkeys(halted, TOO_MUCH), {})):
+            levels = [chosen.get(user, LITTLE) for user in USERS]
+            if kind == "roster":
+                log.step(step, prices(), len(USERS), range(len(USERS)), levels)
+            else:
+                norms = [level / LEVELS for level in levels]
+                log.charge(step, USERS, norms, dataset=dataset)
+        published = [output for outputs in log.outputs for output in outputs]
+        answers = [decode_answer(out.value) for out in published if out.channel is Channel.HALTS]
+        raised = {
+            msgspec.msgpack.decode(out.value, type=OdometerCheckpoint).user
+            for out in published
+            if out.channel is Channel.ODOMETER
+        }
+        return cls(log.records, {user for answer in answers for user in _halted(answer)}, raised)
+
+
+def _halted(answer: Answer) -> list[User]:
+    match answer:
+        case Decision():
+            return list(unpack_users(answer.halted))
+        case Halted():
+            return list(unpack_users(answer.users))
+    return []
+
+
+async def _exposition(log: list[bytes]) -> list[bytes]:
+    """What the metrics are after each record, and after the beat of the heart that follows."""
+    broker, ends = MemoryBroker(1), Ends()
+    gate = Gate(ends)
+    store, client = Timed(gate), MemoryClient(broker, gate)
+    store.metrics = metrics = Metrics("t.norms@0123456789ab", asyncio.get_running_loop().time)
+    world = replace(
+        world_of("me", store, client, ends), publisher=CountingPublisher(client, metrics)
+    )
+    owned = Partitions(world)
+    metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
+    await owned.claim([0])
+    beating = asyncio.create_task(owned.keep_alive(lambda _: broker.norms(0).end))
+    seen = []
+    for value in log:
+        offset = broker.norms(0).append(value)
+        await owned.arrive(0, Fetched(offset, value, metrics=metrics))
+        await asyncio.sleep(2 * BEAT_EVERY)
+        ends.refuse()
+        seen.append(metrics.exposition())
+    beating.cancel()
+    await owned.claim([])
+    return seen
+
+
+def exposed(log: list[bytes]) -> list[list[str]]:
+    """The lines of the metrics after each record, but those of the process."""
+    return [
+        [line for line in one.decode().splitlines() if not line.startswith("process_")]
+        for one in VirtualLoop().run_until_complete(_exposition(log))
+    ]
+
+
+@examples(10)
+@pytest.mark.parametrize("kind", KINDS)
+@given(halted=SOME, risen=SOME)
+def test_metrics_do_not_depend_on_who_is_halted_or_whose_bound_rises(
+    kind: str, halted: set[int], risen: set[int]
+) -> None:
+    usual, found = Made.of(kind, set(), set()), Made.of(kind, halted, risen)
+    assert (usual.halted, usual.raised) == (set(), set())
+    assert (found.halted, found.raised) == (halted, risen - halted)
+    assert exposed(found.records) == exposed(usual.records)
+
+
+@given(st.sampled_from(SECONDS), st.lists(st.floats(0.11, 1.0), min_size=1))
+def test_metrics_do_not_tell_times_apart_that_lie_between_the_same_bounds(
+    bound: float, shares: list[float]
+) -> None:
+    expositions = {_timed(bound), *(_timed(bound * share) for share in shares)}
+    assert len(expositions) == 1
+
+
+def _timed(seconds: float) -> bytes:
+    """The metrics after one record whose write and whose decision took so long."""
+    clock = iter((0.0, seconds))
+    metrics = Metrics("log", lambda: next(clock))
+    with metrics.committing():
+        pass
+    metrics.applied(0, 0.0, now=seconds)
+    return b"".join(_own(metrics.exposition()))
+
+
+def _own(exposition: bytes) -> list[bytes]:
+    return [line for line in exposition.splitlines() if not line.startswith(b"process_")]
