@@ -19,6 +19,7 @@ from streams.cli.options import (
     SETTING,
     Later,
     add_delta,
+    add_user,
     name_of,
     path_of,
     verb,
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = new_parser()
     options = parser.parse_args(arguments)
     for name, value in vars(options).items():
-        if value in ([], [[]]):  # what argparse makes of `--name=--`, once or as one of many
+        if value in ([], [[]]):  # what argparse before Python 3.13 makes of `--name=--`
             parser.error(f"argument --{name.replace('_', '-')}: expected a value")
     return options
 
@@ -122,11 +123,11 @@ def _add_local(verbs: Any) -> None:
         metavar="N",
         help="(default 1); 3 are a Redis Cluster; with 6, one may be lost; not with --secure",
     )
-    up.add_argument("--data", type=path_of, metavar="DIR", help="keep the data here between runs")
+    up.add_argument("--data", type=path_of, metavar="DIR", help="keep data and ports here")
     up.add_argument(
         "--free-ports",
         action="store_true",
-        help="never the ports 9092 and 6379, which a single broker and Redis have if they are free",
+        help="use other ports than 9092 and 6379, which one broker and one Redis take if free",
     )
 
     shown = verb(
@@ -279,9 +280,7 @@ def _add_forget(verbs: Any) -> None:
         "A keyed hash takes the place of the id in what workers keep. The log, and checkpoints of "
         "it, have the id until they are trimmed: docs/erasure.md. Doing it again is fine.",
     )
-    forget.add_argument(
-        "--user", required=True, help="the id; digits mean the integer and the string"
-    )
+    add_user(forget, "digits mean the integer and the string")
     forget.add_argument(
         "--dataset",
         type=name_of,
@@ -306,7 +305,7 @@ def _add_topics(verbs: Any) -> None:
     )
     odometer.add_argument("--dataset", type=name_of)
     add_delta(odometer)
-    odometer.add_argument("--user", help="one user's id; digits find the integer and the string")
+    add_user(odometer, "digits find the integer and the string", required=False)
     refused = verb(
         verbs,
         "rejects",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,10 +17,10 @@ from streams.cli.logs import log_as_json
 from streams.cli.moved import state_of, where_it_moved
 from streams.cli.output import Exit, note, say, show, show_table
 from streams.cli.presence import no_dataset, nothing_of, warn_of_absent
+from streams.cli.users import ids, user_of
 from streams.config import Config
-from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
-from streams.operations.guarantees import budget_of, spent_epsilon
+from streams.operations.guarantees import budget_epsilon, budget_of, spent_epsilon
 from streams.operations.status import (
     DatasetStatus,
     datasets_of,
@@ -32,7 +31,6 @@ from streams.operations.status import (
 from streams.schemas import DELTA, OdometerCheckpoint, Policy, Reason, User
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import RequestRejected
-from streams.sdk.pseudonyms import Pseudonyms
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -166,7 +164,8 @@ def run_close(options: argparse.Namespace, config: Config) -> int:
 
 def forget(options: argparse.Namespace, config: Config) -> int:
     """Have the service forget a user."""
-    meant = {options.user: options.user} if config.pseudonym_key else ids(options.user, config)
+    given = user_of(options)
+    meant = {given: given} if config.pseudonym_key else ids(given, config)
     dataset = None if options.dataset == _EVERYWHERE else options.dataset
     found = False
     with Turnstile(config=config) as turnstile:
@@ -258,7 +257,7 @@ def halts(options: argparse.Namespace, config: Config) -> int:
 
 def odometer(options: argparse.Namespace, config: Config) -> int:
     """Odometer checkpoints."""
-    wanted = None if options.user is None else ids(options.user, config)
+    wanted = None if options.user is None else ids(user_of(options), config)
     found = False
     if options.follow:
         warn_of_absent(options.dataset, config)
@@ -273,7 +272,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                     "dataset": checkpoint.dataset,
                     "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
-                    "epsilon": policies.epsilon(checkpoint, options.delta),
+                    **policies.epsilons(checkpoint, options.delta),
                     "delta": options.delta,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
@@ -282,19 +281,6 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
             )
     what = "odometer checkpoints" if wanted is None else "odometer checkpoints of this user"
     return Exit.OK if found else nothing_of(options.dataset, what, config)
-
-
-def ids(text: str, config: Config) -> dict[User, User]:
-    """The ids that somebody may mean, as the log has them, and as they are shown.
-
-    Digits can be an integer, and are a string as well; to a client with a key both are one user.
-    """
-    if config.pseudonym_key:
-        return {int(Pseudonyms(config.pseudonym_key).of([text])[0]): text}
-    meant: dict[User, User] = {text: text, normal_form(text): text}
-    if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
-        meant[int(text)] = int(text)
-    return meant
 
 
 def _dataset(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> dict[str, Any]:
@@ -350,13 +336,16 @@ class Policies:
             note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
             self._datasets, self._is_there = {}, False
 
-    def epsilon(self, checkpoint: OdometerCheckpoint, delta: float) -> float | None:
-        """What a bound implies at delta; None if the policy is not known."""
+    def epsilons(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
+        """Return the any-time epsilon of a bound and that of the budget; None without a policy."""
         found = self._of(checkpoint.dataset)
         if found is None:
-            return None
+            return {"epsilon": None, "budget_epsilon": None}
         order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
-        return spent_epsilon(found.policy, checkpoint.bound, order, delta)
+        return {
+            "epsilon": spent_epsilon(found.policy, checkpoint.bound, order, delta),
+            "budget_epsilon": budget_epsilon(found.policy, order, delta),
+        }
 
     def _of(self, dataset: str) -> DatasetStatus | None:
         """A new dataset is waited for once, until the owners of the partitions have told of it."""

@@ -9,27 +9,21 @@ import ssl
 from collections.abc import Sequence
 
 from streams.cli.output import Exit, note, show
-from streams.cli.serving import certificate_of, serve_until_stopped
+from streams.cli.serving import certificate_of, is_reached_from_elsewhere, serve_until_stopped
 from streams.config import Config, ConfigurationError
 from streams.dashboard.server import Dashboard
 from streams.dashboard.sessions import Sessions
 from streams.operations.watching import Watch
-from streams.web.site import is_loopback
 
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:
-    """Serve the page; say where it is and, if nobody set one, the password."""
-    host = options.listen.rpartition(":")[0]
-    if not config.dashboard_password and not is_loopback(host):
-        raise ConfigurationError(
-            f"{options.listen} is reached from other machines: set "
-            "TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password, or listen on 127.0.0.1"
-        )
+    """Serve the page; print its address and, if none is set, a new password."""
     certificate = certificate_of(options)
-    if certificate is None and not is_loopback(host):
-        note(
-            "turnstile: without --certificate the password and the page are sent unencrypted: "
-            "use it behind a proxy that encrypts, or give one"
+    if is_reached_from_elsewhere(options) and not config.dashboard_password:
+        raise ConfigurationError(
+            f"other machines reach {options.url or options.listen}: set "
+            "TURNSTILE_DASHBOARD_PASSWORD_FILE to a file with a password of 12 characters or more, "
+            "or listen on 127.0.0.1 without --url"
         )
     addresses = options.worker or ([config.health] if config.health else [])
     asyncio.run(_serve(options, config, certificate, addresses))
@@ -44,12 +38,12 @@ async def _serve(
 ) -> None:
     password = config.dashboard_password or secrets.token_urlsafe(9)
     watch = Watch(config, addresses, options.delta)
-    served = Dashboard(watch, Sessions(password), options.listen, certificate)
+    served = Dashboard(watch, Sessions(password), options.listen, certificate, page=options.url)
 
     def started() -> None:
         watch.start()
-        show({"dashboard": served.url}, options.json)
+        show({"dashboard": options.url or served.url}, options.json)
         if not config.dashboard_password:
-            note(f"The password of this start, for runs, spending and rejects: {password}")
+            note(f"The password, until this command ends: {password}")
 
     await serve_until_stopped(served, options.listen, started, watch.close)

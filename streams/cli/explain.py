@@ -1,4 +1,4 @@
-"""`turnstile explain`: to one user, what happened to that user."""
+"""`turnstile explain`: what happened to one user, for that user."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from streams.cli.commands import ids
-from streams.cli.output import Exit, note, plain, say, show, show_table
+from streams.cli.output import Exit, as_cell, note, plain, say, show, show_table
 from streams.cli.presence import is_known_absent, no_dataset
+from streams.cli.users import ids, user_of
 from streams.config import Config
-from streams.offline.explanation import Event, Share
-from streams.offline.explanation import explain as events_of
+from streams.offline.explanation import Event, Explanation, Share
+from streams.offline.explanation import explain as explanation_of
+from streams.offline.fold import in_words, unproven
 from streams.offline.service import KafkaArchive
 from streams.operations.times import utc
 from streams.schemas import User
@@ -25,26 +26,38 @@ NOBODY = "Nothing was ever charged to this user."
 
 _EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
 _MORE = ("sampling_rate", "level", "refused_by", "too_soon", "forgotten", "exhausted")
-_SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon")
+_SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon", "budget_epsilon")
 _PLACE = ("partition", "offset")
 
 
 def explain(options: argparse.Namespace, config: Config) -> int:
     """Tell it: as a table, as JSON, or as CSV."""
+    meant = ids(user_of(options), config)
     archive = KafkaArchive(config)
+    explained = {
+        meant[known]: explanation_of(
+            archive,
+            known,
+            delta=options.delta,
+            dataset=options.dataset,
+            levels_public=options.levels_public,
+        )
+        for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
+    }
     told = False
-    meant = ids(options.user, config)
-    for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user))):
-        events = events_of(archive, known, delta=options.delta, dataset=options.dataset)
-        user = meant[known]
+    for user, explanation in explained.items():
+        events = explanation.events
         if options.csv:
             told = _as_csv(user, events, header=not told) or told
         elif options.json:
             for event in events:
                 told = True
-                show({"user": user, **_fields(event)}, as_json=True)
+                compared = explanation.compared.shown
+                show({"user": user, **_fields(event), "compared": compared}, as_json=True)
         else:
-            told = _as_table(user, list(events), options.delta) or told
+            told = _as_table(user, explanation, options.delta) or told
+    for why in unproven([explanation.compared for explanation in explained.values()]):
+        note(f"turnstile: {why}")
     if not told:
         if options.dataset is not None and is_known_absent(options.dataset, config):
             return no_dataset(options.dataset)
@@ -74,10 +87,11 @@ def _of(share: Share) -> dict[str, Any]:
         "spent": share.spent[at],
         "left": share.left[at] if share.left else None,
         "epsilon": share.epsilon,
+        "budget_epsilon": share.budget_epsilon,
     }
 
 
-def _as_csv(user: User, events: Iterator[Event], header: bool) -> bool:
+def _as_csv(user: User, events: Sequence[Event], header: bool) -> bool:
     names = ("user", *_EVENT, *_MORE, *_SHARE, *_PLACE)
     told = False
     for event in events:
@@ -91,11 +105,12 @@ def _as_csv(user: User, events: Iterator[Event], header: bool) -> bool:
 
 def _csv_line(values: Any) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(values)
+    csv.writer(line, lineterminator="").writerow(map(as_cell, values))
     return line.getvalue()
 
 
-def _as_table(user: User, events: list[Event], delta: float) -> bool:
+def _as_table(user: User, explanation: Explanation, delta: float) -> bool:
+    events = explanation.events
     if not events:
         return False
     kind = "a string" if isinstance(user, str) else "an integer"
@@ -120,6 +135,7 @@ def _as_table(user: User, events: list[Event], delta: float) -> bool:
     say("")
     for line in _in_the_end(events, delta):
         say(line)
+    say(in_words([explanation.compared]))
     return True
 
 
@@ -151,8 +167,8 @@ def _norm(event: Event) -> str:
     return plain(event.norm)
 
 
-def _in_the_end(events: list[Event], delta: float) -> Iterator[str]:
-    """What it came to, for each budget."""
+def _in_the_end(events: Sequence[Event], delta: float) -> Iterator[str]:
+    """Yield a summary of each budget."""
     for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
         steps = [e for e in events if e.step is not None and _has(e, name)]
         halted = sum(event.what == "halted" for event in steps)
@@ -162,9 +178,19 @@ def _in_the_end(events: list[Event], delta: float) -> Iterator[str]:
         left = plain(last.left[at] if last.left else None)
         yield (
             f"Budget of {name} ({last.measure}): {plain(last.spent[at])} spent{order}, "
-            f"{left} left, after {len(steps)} steps, halted at {halted} of them; "
-            f"epsilon {plain(last.epsilon)} at delta {delta:g}."
+            f"{left} left, after {len(steps)} steps, halted at {halted} of them."
         )
+        whole = f"At delta {delta:g}, the whole budget has epsilon {plain(last.budget_epsilon)}"
+        if last.epsilon is None:
+            yield (
+                f"{whole}. There is no smaller epsilon, because norm levels may have followed "
+                "sampling coins. If you know that they did not, give --levels-public."
+            )
+        else:
+            yield (
+                f"{whole}. What was spent so far has epsilon {plain(last.epsilon)}, whenever the "
+                "runs end. These are two separate statements."
+            )
 
 
 def _has(event: Event, name: str) -> bool:

@@ -19,7 +19,7 @@ from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.ledger.impasse import Impasse
 from streams.local.errors import LocalStackError
-from streams.offline.archive import Unreadable
+from streams.offline.archive import BrokenLog, Unreadable
 from streams.offline.receipts import UnusableReceipt
 from streams.operations.errors import Unavailable
 from streams.sdk.errors import (
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except (RequestRejected, Superseded) as error:
+    except (BrokenLog, RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any, Final
 
 from streams.cli.options import (
@@ -9,6 +10,7 @@ from streams.cli.options import (
     OBSERVER,
     Later,
     add_delta,
+    add_user,
     delta_of,
     name_of,
     number_above_0,
@@ -67,27 +69,34 @@ def add_offline(verbs: Any) -> None:
         "explain",
         explain.explain,
         "what happened to one user: every charge, every HALT and its reason",
-        CLIENT,
-        "It is told from the log, needs no worker, and has nothing of anybody else in it: it is "
-        "for that user's eyes. A user who was never charged and one who does not exist get the "
-        "same answer.",
+        OBSERVER,
+        "The log is replayed without a worker. It must have the heads of the hash chain that Redis "
+        "and the last checkpoint store, or the command shows nothing and exits with 1. The output "
+        "is about this user alone. A user who was never charged and one who does not exist get "
+        "the same answer.",
     )
-    explained.add_argument(
-        "--user", required=True, help="the id; digits find the integer and the string"
-    )
+    add_user(explained, "digits find the integer and the string")
     explained.add_argument(
         "--dataset", type=name_of, help="only what counts against the budget of this one"
     )
     add_delta(explained)
+    _add_levels_public(
+        explained,
+        "otherwise there is no epsilon below the budget after a sampled step",
+    )
     explained.add_argument("--csv", action="store_true", help="one line for each budget")
     reported = verb(
         verbs,
         "report",
         report.report,
-        "what every user has lost, from the history that the log has",
-        CLIENT,
-        "A row is for its own user's eyes, or goes out through a private release. Where levels may "
-        "have followed coins, as Roster.observe has them, no report would hold, and none is made.",
+        "what every user's steps lose, as a fixed schedule and at any time",
+        OBSERVER,
+        "The log is replayed without a worker. It must have the heads of the hash chain that Redis "
+        "and the last checkpoint store, or the command shows nothing and exits with 1. Each row is "
+        "for its own user, or goes out through a private release. The column epsilon bounds the "
+        "loss of a fixed schedule of the same steps. It is no guarantee for steps, or a stop, that "
+        "followed from outputs. any_time_epsilon is one; it is empty after sampled steps. No "
+        "report is made if levels may have followed sampling coins (Roster.observe).",
     )
     reported.add_argument("--dataset", type=name_of, help="this one alone")
     add_delta(reported)
@@ -104,10 +113,8 @@ def add_offline(verbs: Any) -> None:
         metavar="FILE",
         help="a .csv or .parquet file; without it the rows go to standard output",
     )
-    reported.add_argument(
-        "--levels-public",
-        action="store_true",
-        help="you know that no level, and nobody's part in a step, ever followed a coin",
+    _add_levels_public(
+        reported, "otherwise any_time_epsilon is empty for datasets with sampled steps"
     )
     reported.add_argument(
         "--aggregate",
@@ -171,4 +178,13 @@ def _add_move(verbs: Any) -> None:
         type=path_of,
         metavar="FILE",
         help="a key of `turnstile keys new` to sign it with",
+    )
+
+
+def _add_levels_public(parser: ArgumentParser, otherwise: str) -> None:
+    parser.add_argument(
+        "--levels-public",
+        action="store_true",
+        help="you know that no norm level, and no user's participation, ever followed a sampling "
+        f"coin; {otherwise}",
     )

@@ -84,10 +84,10 @@ def add_operations(verbs: Any) -> None:
         dashboard.dashboard,
         "the service in a browser, live and read-only, until Ctrl-C or SIGTERM",
         OBSERVER,
-        "Everybody on this machine sees how the service is; runs, spending and rejects are behind "
-        "the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one a password is made and "
-        "printed. On another address than a loopback one a password has to be set, and everything "
-        "is behind it.",
+        "Everybody on this machine sees the state of the service. Numbers of users, runs, spending "
+        "and rejected records need the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one "
+        "the command makes a password and prints it. If other machines reach the page, it needs a "
+        "password for everything, and TLS.",
     )
     add_serving(page, "127.0.0.1:8480")
     add_delta(page)

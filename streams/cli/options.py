@@ -130,6 +130,16 @@ def add_delta(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_user(command: argparse.ArgumentParser, what: str, *, required: bool = True) -> None:
+    """Add the option that names a user (``streams.cli.users``); ``what`` explains digits."""
+    command.add_argument(
+        "--user",
+        required=required,
+        metavar="ID",
+        help=f"the id, or - to read it from standard input; {what}",
+    )
+
+
 def address_of(text: str) -> str:
     """host:port."""
     host, _, port = text.rpartition(":")

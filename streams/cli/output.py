@@ -16,6 +16,9 @@ _SHOWN_ITEMS = 8
 """Of a list in a record that a reject quotes; the whole of it is in the JSON."""
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+
+
 class Exit(IntEnum):
     """Exit codes that scripts can rely on."""
 
@@ -60,6 +63,15 @@ def show_table(
                 for number, (cell, width) in enumerate(places)
             ).rstrip()
         )
+
+
+def as_cell(value: Any) -> Any:
+    """Return a value for a CSV file, so that no spreadsheet runs it as a formula.
+
+    A string that begins with ``=``, ``+``, ``-``, ``@``, a tab, a carriage return or an apostrophe
+    gets one apostrophe before it. To read the string back, drop one leading apostrophe.
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def note(message: object) -> None:

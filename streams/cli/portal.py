@@ -1,4 +1,4 @@
-"""`turnstile portal`: to each user what that user has spent; `portal link`: who may see whose."""
+"""`turnstile portal`: the page on which users see their spending, and the links to it."""
 
 from __future__ import annotations
 
@@ -7,82 +7,103 @@ import asyncio
 import re
 import shlex
 import time
+from contextlib import closing
 
 from streams.cli.output import Exit, UnusableInput, note, show
+from streams.cli.portal_arguments import MOST_DAYS
 from streams.cli.serving import certificate_of, serve_until_stopped
+from streams.cli.users import user_of
 from streams.config import Config, ConfigurationError
 from streams.normal_form import normal_form
-from streams.portal.links import Claims, LinkKeys, check_datasets, link_to
+from streams.portal.links import Claims, LinkKeys, link_to
 from streams.portal.owner import Owners
 from streams.portal.reading import Reader
-from streams.portal.server import Portal, is_encrypted
+from streams.portal.server import Portal
+from streams.portal.visits import Visits
 from streams.schemas import User
 from streams.sdk.pseudonyms import Pseudonyms
-from streams.web.site import is_loopback
 
 _DAY = 24 * 60 * 60
 
 
 def portal(options: argparse.Namespace, config: Config) -> int:
-    """Serve the page of owners."""
+    """Serve the page."""
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
-    by_tls = certificate is not None or is_encrypted(options.url)
-    if not by_tls and not is_loopback(options.listen.rpartition(":")[0]):
-        raise ConfigurationError(
-            f"{options.listen} is reached from other machines, and whoever listens on the way "
-            "would see what users see, and be let in as them: give --certificate or, where a proxy "
-            "encrypts, the --url that begins with https by which browsers come"
-        )
     reader = Reader(config, options.most)
     owners = Owners(reader, options.delta)
-    served = Portal(owners, keys, options.listen, certificate, page=options.url)
+    with closing(_visits(config)) as visits:
+        served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)
 
-    def started() -> None:
-        reader.start()
-        show({"portal": options.url or served.url}, options.json)
-        if not options.json:
-            note(f"for example: {_example(options, served.url)}")
-            note("an id of digits needs --user-ids integer or --user-ids string as well")
+        def started() -> None:
+            reader.start()
+            show({"portal": options.url or served.url}, options.json)
+            if not options.json:
+                note(f"for example: {_example(options, served.url)}")
+                note("then type the id of a user and Ctrl-D")
+                note("an id of digits needs --user-ids integer or --user-ids string as well")
 
-    asyncio.run(serve_until_stopped(served, options.listen, started, reader.close))
+        asyncio.run(serve_until_stopped(served, options.listen, started, reader.close))
     return Exit.OK
 
 
-def _example(options: argparse.Namespace, listens: str) -> str:
-    """The command that prints a link to this page."""
-    prefix = f" --prefix {shlex.quote(options.prefix)}" if options.prefix else ""
-    page = shlex.quote(options.url or listens)
-    return f"turnstile portal link{prefix} --url {page} --user ada"
-
-
 def link(options: argparse.Namespace, config: Config) -> int:
-    """Print a link."""
+    """Print a link and its id."""
     keys = LinkKeys(config.portal_key, config.prefix)
     ends = int(time.time()) + options.days * _DAY
-    datasets = check_datasets(options.dataset or ())
+    datasets = tuple(dict.fromkeys(options.dataset or ()))
+    given = user_of(options)
     if config.pseudonym_key:
         names = Pseudonyms(config.pseudonym_key)
-        claims = Claims(
-            user=int(names.of([options.user])[0]),
+        claims = Claims.new(
+            user=int(names.of([given])[0]),
             ends=ends,
             datasets=datasets,
             pseudonyms=names.fingerprint,
         )
     else:
-        claims = Claims(user=_user(options), ends=ends, datasets=datasets)
+        claims = Claims.new(user=_user(given, options), ends=ends, datasets=datasets)
     page = options.url or f"http://{options.listen}/"
-    show({"link": link_to(page, keys.sign(claims)), "days": options.days}, options.json)
+    made = {"link": link_to(page, keys.sign(claims)), "id": claims.id, "days": options.days}
+    show(made, options.json)
     return Exit.OK
 
 
-def _user(options: argparse.Namespace) -> User:
-    """Who is meant: with a link for the other one somebody would see somebody else's.
+def revoke(options: argparse.Namespace, config: Config) -> int:
+    """End a link and its session."""
+    with closing(_visits(config)) as visits:
+        was_opened = visits.end(options.id, int(time.time()) + MOST_DAYS * _DAY)
+    show({"id": options.id, "revoked": True, "was_opened": was_opened}, options.json)
+    return Exit.OK
+
+
+def _visits(config: Config) -> Visits:
+    """Open the file of opened and revoked links.
 
     Raises:
-        UnusableInput: digits, and it is not said of which kind.
+        ConfigurationError: no file is named, or it cannot be used.
     """
-    text: str = options.user
+    if not config.portal_state:
+        raise ConfigurationError(
+            "portal_state is not set: put the name of a file into TURNSTILE_PORTAL_STATE, in which "
+            "the portal remembers opened and revoked links when it is restarted"
+        )
+    return Visits(config.portal_state)
+
+
+def _example(options: argparse.Namespace, listens: str) -> str:
+    """Return a command that prints a link to this page."""
+    prefix = f" --prefix {shlex.quote(options.prefix)}" if options.prefix else ""
+    page = shlex.quote(options.url or listens)
+    return f"turnstile portal link{prefix} --url {page} --user -"
+
+
+def _user(text: str, options: argparse.Namespace) -> User:
+    """Return the user of a link, who must not be mistaken for another one.
+
+    Raises:
+        UnusableInput: digits without their kind.
+    """
     is_integer = re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63
     if options.user_ids is None and is_integer:
         raise UnusableInput(

@@ -1,4 +1,4 @@
-"""`turnstile report`: what every user has lost, to a file or to the terminal."""
+"""`turnstile report`: what the steps of every user lose, to a file or to the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import Any, TextIO
 import numpy as np
 
 from accounting import InvalidInput
-from streams.cli.output import Exit, UnusableInput, note, say, show, show_table
+from streams.cli.output import Exit, UnusableInput, as_cell, note, say, show, show_table
 from streams.cli.presence import no_dataset
 from streams.config import Config
 from streams.offline.aggregates import NoAggregate, aggregate, shares_of
-from streams.offline.report import Losses, ReportRefused
-from streams.offline.report import report as losses_of
+from streams.offline.fold import Compared, in_words, unproven
+from streams.offline.report import Losses, Report, ReportRefused
+from streams.offline.report import report as report_of
 from streams.offline.service import KafkaArchive
 from streams.sdk.client import Turnstile
 
@@ -34,12 +35,17 @@ COLUMNS = (
     "spent",
     "remaining",
     "epsilon",
+    "any_time_epsilon",
     "delta",
     "method",
 )
 _PRIVATE = 0o600
 _RUN = "aggregates"
 _QUANTILES = (0.1, 0.5, 0.9)
+_MEANING = (
+    "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
+    "norms or the end of a run followed from released outputs; any_time_epsilon is one."
+)
 
 
 def report(options: argparse.Namespace, config: Config) -> int:
@@ -52,7 +58,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     if output is not None:
         _check_output(output)
     try:
-        losses = losses_of(
+        reported = report_of(
             KafkaArchive(config),
             delta=options.delta,
             method=options.method,
@@ -65,20 +71,25 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
+    _note(reported.compared)
+    losses = reported.losses
     if options.dataset is not None and not losses:
         return no_dataset(options.dataset)
     given = {"delta": options.delta, "method": options.method}
     if forgotten := sum(part.forgotten for part in losses):
         note(f"{forgotten} accounts have no row: their users were forgotten")
+    note(_MEANING)
     if output is None:
-        for row in _rows(losses, given):
-            show(row, options.json)
+        for part in losses:
+            compared = {"compared": reported.compared[part.partition].shown} if options.json else {}
+            for row in _rows([part], given):
+                show({**row, **compared}, options.json)
         return Exit.OK
     try:
         _write(losses, given, output)
     except OSError as error:
         raise UnusableInput(f"cannot write {output}: {error}") from error
-    _summarise(losses, output, options.json)
+    _summarise(reported, output, options.json)
     return Exit.OK
 
 
@@ -90,6 +101,7 @@ def _release(options: argparse.Namespace, config: Config) -> int:
         )
     try:
         shares = shares_of(KafkaArchive(config), options.dataset)
+        _note(shares.compared)
         with Turnstile(config=config) as turnstile:
             run = turnstile.run(options.dataset, _RUN)
             fractions = options.quantiles or list(_QUANTILES)
@@ -107,6 +119,7 @@ def _release(options: argparse.Namespace, config: Config) -> int:
         "shares_spent": quantiles.estimates.tolist(),
         "standard_errors": quantiles.standard_errors.tolist(),
         "charged_rho_at_most": mean.cost.rho + quantiles.cost.rho,
+        "compared": [each.shown for each in shares.compared],
     }
     if options.json:
         show(shown, as_json=True)
@@ -129,6 +142,12 @@ def _release(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
+def _note(compared: Sequence[Compared]) -> None:
+    note(in_words(compared))
+    for why in unproven(compared):
+        note(f"turnstile: {why}")
+
+
 def _show_progress(partition: int, records: int) -> None:
     sys.stderr.write(f"\rpartition {partition}: {records:,} records\x1b[K")
     sys.stderr.flush()
@@ -137,7 +156,7 @@ def _show_progress(partition: int, records: int) -> None:
 def _rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for part in losses:
         for row, user in enumerate(part.users):
-            order = float(part.order[row])
+            order, any_time = float(part.order[row]), float(part.any_time_epsilon[row])
             yield {
                 "dataset": part.dataset,
                 "user": user,
@@ -148,6 +167,7 @@ def _rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str,
                 "spent": float(part.spent[row]),
                 "remaining": float(part.remaining[row]),
                 "epsilon": float(part.epsilon[row]),
+                "any_time_epsilon": None if np.isnan(any_time) else any_time,
                 **given,
             }
 
@@ -194,7 +214,8 @@ def _write(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
 def _write_csv(losses: Sequence[Losses], given: dict[str, Any], file: TextIO) -> None:
     writer = csv.DictWriter(file, COLUMNS)
     writer.writeheader()
-    writer.writerows(_rows(losses, given))
+    for row in _rows(losses, given):
+        writer.writerow({name: as_cell(value) for name, value in row.items()})
 
 
 def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
@@ -202,7 +223,7 @@ def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) 
     from pyarrow.parquet import ParquetWriter
 
     kinds = {"steps": arrow.int64()} | dict.fromkeys(
-        ("order", "spent", "remaining", "epsilon", "delta"), arrow.float64()
+        ("order", "spent", "remaining", "epsilon", "any_time_epsilon", "delta"), arrow.float64()
     )
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
     with ParquetWriter(path, schema) as writer:
@@ -218,15 +239,17 @@ def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) 
                 "spent": part.spent,
                 "remaining": part.remaining,
                 "epsilon": part.epsilon,
+                "any_time_epsilon": arrow.array(part.any_time_epsilon, from_pandas=True),
                 **{name: [value] * users for name, value in given.items()},
             }
             writer.write_table(arrow.table(columns, schema=schema))
 
 
-def _summarise(losses: Sequence[Losses], path: Path, as_json: bool) -> None:
+def _summarise(reported: Report, path: Path, as_json: bool) -> None:
     """How much there is, and nothing of what is in it."""
     users: dict[str, int] = {}
-    for part in losses:
+    for part in reported.losses:
         users[part.dataset] = users.get(part.dataset, 0) + len(part.users)
+    compared = {"compared": [each.shown for each in reported.compared]} if as_json else {}
     for name, count in sorted(users.items()):
-        show({"dataset": name, "users": count, "file": str(path)}, as_json)
+        show({"dataset": name, "users": count, "file": str(path), **compared}, as_json)

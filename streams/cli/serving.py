@@ -1,4 +1,4 @@
-"""What the commands have in common that serve a page: `dashboard` and `portal`."""
+"""The parts that the commands `dashboard` and `portal` share: both serve a page."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import signal
 import ssl
 from collections.abc import Callable
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from streams.cli.options import address_of, path_of
 from streams.config import ConfigurationError
+from streams.http_server import is_https, is_loopback
 
 
 class Served(Protocol):
-    """A page's server."""
+    """The server of a page."""
 
     async def start(self) -> None:
         """Listen."""
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
 
 
 def add_serving(command: argparse.ArgumentParser, listen: str) -> None:
-    """Let a command be told where it listens, and as whom."""
+    """Add the options for the address of a page and for TLS."""
     command.add_argument(
         "--listen",
         type=address_of,
@@ -32,21 +34,35 @@ def add_serving(command: argparse.ArgumentParser, listen: str) -> None:
         metavar="HOST:PORT",
         help=f"(default {listen})",
     )
+    command.add_argument("--certificate", type=path_of, metavar="FILE", help="for TLS (PEM)")
     command.add_argument(
-        "--certificate", type=path_of, metavar="FILE", help="to be encrypted (PEM)"
+        "--key", type=path_of, metavar="FILE", help="the key of the certificate, if in another file"
     )
-    command.add_argument("--key", type=path_of, metavar="FILE", help="of the certificate, if apart")
+    add_url(command)
+
+
+def add_url(command: argparse.ArgumentParser) -> None:
+    """Add the option for the URL of a page."""
+    command.add_argument(
+        "--url", type=_url_of, metavar="URL", help="of the page for browsers, at a proxy"
+    )
 
 
 def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """With what a page is encrypted, if it is.
+    """Return the TLS settings of a page that other machines may reach, None without TLS.
 
     Raises:
-        ConfigurationError: files that are none.
+        ConfigurationError: other machines reach the address without TLS, or a file is unusable.
     """
     if options.certificate is None:
         if options.key is not None:
             raise ConfigurationError("--key is of a certificate: give --certificate as well")
+        if not is_https(options.url) and is_reached_from_elsewhere(options):
+            raise ConfigurationError(
+                f"other machines reach {options.url or options.listen} without TLS: an observer of "
+                "the network could read the page and take over a session. Give --certificate or, "
+                "behind a proxy with TLS, the https --url of the page"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -57,6 +73,23 @@ def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     return context
 
 
+def is_reached_from_elsewhere(options: argparse.Namespace) -> bool:
+    """Return whether browsers on other machines reach a page."""
+    hosts = [options.listen.rpartition(":")[0]]
+    if options.url is not None:
+        hosts.append(urlsplit(options.url).hostname)
+    return not all(map(is_loopback, hosts))
+
+
+def _url_of(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no page: give one like https://privacy.example.org/"
+        )
+    return text
+
+
 async def serve_until_stopped(
     served: Served, listen: str, started: Callable[[], None], closed: Callable[[], None]
 ) -> None:
@@ -64,12 +97,12 @@ async def serve_until_stopped(
 
     Args:
         served: the page.
-        listen: where.
-        started: called when it listens.
+        listen: its address.
+        started: called when the server listens.
         closed: called at the end; it may block.
 
     Raises:
-        ConfigurationError: it cannot listen there.
+        ConfigurationError: the server cannot listen at this address.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,7 @@
-"""`turnstile top`: the service in a terminal, as it is right now."""
+"""`turnstile top`: the present state of the service in a terminal.
+
+Others may see a terminal or what a script keeps of it. So runs are shown without halted users.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ _EVERY = 1.0  # seconds
 _FIRST_WITHIN = 15.0
 _SHOWN_RUNS = 12
 _BARS = " ▁▂▃▄▅▆▇█"
+_OF_A_RUN = ("dataset", "run", "attempt", "step", "rate", "closed", "moved")
+_OLD = "bright_black"
 _LOOKS = {"decides": "green", "rebuilding": "yellow", "waits": "red", "stopped": "bold red"}
 
 
@@ -39,13 +44,14 @@ def top(options: argparse.Namespace, config: Config) -> int:
     with Watch(config, addresses, options.delta, (Channel.HALTS, Channel.REJECTS)) as watch:
         _wait(watch)
         if options.json:
-            seen = {**watch.service(), "runs": watch.people()["runs"]}
-            show(seen, True)
+            seen, people = watch.service(), watch.people()
+            runs = [{name: run[name] for name in _OF_A_RUN} for run in people["runs"]]
+            show({**seen, "users": people["users"], "runs": runs}, True)
             return _code(seen)
         console = Console(highlight=False)
         if options.once or not (sys.stdin.isatty() and console.is_terminal):
             seen = watch.service()
-            console.print(frame(seen, watch.people()["runs"], config))
+            console.print(frame(seen, watch.people(), config))
             return _code(seen)
         with (
             _keys() as pressed,
@@ -53,13 +59,19 @@ def top(options: argparse.Namespace, config: Config) -> int:
         ):
             while True:
                 seen = watch.service()
-                live.update(frame(seen, watch.people()["runs"], config), refresh=True)
+                live.update(frame(seen, watch.people(), config), refresh=True)
                 if pressed(_EVERY) in ("q", "Q", "\x03"):
                     return _code(seen)
 
 
-def frame(seen: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], config: Config) -> Group:
-    """One frame: what is wrong, partitions, runs, workers and rejects."""
+def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) -> Group:
+    """Return one frame: alarms, partitions, runs, workers and rejected records.
+
+    Args:
+        seen: the state of the service, as ``Watch.service`` returns it.
+        people: data about users, as ``Watch.people`` returns it.
+        config: where the service is.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -84,9 +96,9 @@ def frame(seen: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], config: Co
         ]
     if not seen["alarms"]:
         parts.append(Text("Nothing is wrong.", style="green"))
-    parts += [Text(""), _partitions(seen["partitions"]), Text("")]
-    if runs:
-        parts += [_runs(runs[:_SHOWN_RUNS]), Text("")]
+    parts += [Text(""), _partitions(seen, people["users"]["partitions"]), Text("")]
+    if people["runs"]:
+        parts += [_runs(people["runs"][:_SHOWN_RUNS]), Text("")]
     if seen["workers"]:
         parts += [_workers(seen["workers"]), Text("")]
     refused = "  ".join(f"{plain(reason)} {count}" for reason, count in seen["rejects"].items())
@@ -94,24 +106,31 @@ def frame(seen: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], config: Co
     return Group(*parts)
 
 
-def _partitions(partitions: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("partition", "<owner", "decided/s", "lag", "users", "seen", "<state")
-    for one in partitions:
+def _partitions(seen: Mapping[str, Any], users: Mapping[int, int | None]) -> Table:
+    table = _table(
+        "partition", "<owner", "decided/s", "lag", "users", "checkpoint", "seen", "<state"
+    )
+    # While Kafka or Redis does not answer, the rows are as old as the last answer.
+    is_old = any(side["away"] for side in seen["sides"].values())
+    age = seen["sides"]["Redis"]["age"] or 0.0
+    for one in seen["partitions"]:
+        count, state = users.get(one["partition"]), one["state"]
         table.add_row(
             str(one["partition"]),
             plain(one["owner"]),
             f"{one['rate']:,.1f}",
             f"{one['lag']:,}",
-            "-" if one["users"] is None else f"{one['users']:,}",
-            "-" if one["seen"] is None else f"{one['seen']} s",
-            f"[{_LOOKS[one['state']]}]{one['state']}[/]",
+            "-" if count is None else f"{count:,}",
+            "-" if one["checkpoint"] is None else f"{one['checkpoint']:,}",
+            "-" if one["seen"] is None else f"{one['seen'] + age:,.0f} s",
+            f"[{_OLD}]{state}, before[/]" if is_old else f"[{_LOOKS[state]}]{state}[/]",
+            style=_OLD if is_old else "",
         )
     return table
 
 
 def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
-    # Who is halted is as secret as the data: a terminal may be seen by others, so only the totals.
-    table = _table("<run", "<dataset", "step", "steps/s", "attempt", "<")
+    table = _table("<run", "<dataset", "step", "steps/s", "attempt", "<state")
     for one in runs:
         table.add_row(
             plain(one["run"]),
@@ -119,7 +138,7 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
             f"{one['step']:,}",
             f"{one['rate']:.2f}",
             str(one["attempt"]),
-            "closed" if one["closed"] else "",
+            "closed" if one["closed"] else "open",
         )
     return table
 

@@ -19,7 +19,8 @@ def trim_log(options: argparse.Namespace, config: Config) -> int:
         show(
             {
                 "partition": planned.partition,
-                "log": f"{planned.start} to {planned.end}",
+                "log_start": planned.start,
+                "log_end": planned.end,
                 "checkpoint": planned.checkpoint,
                 "would_delete" if options.dry_run else "deleted": planned.records,
                 "log_begins_at": planned.start if options.dry_run else planned.before,

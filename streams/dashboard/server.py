@@ -1,13 +1,13 @@
-"""Serves one page, and what it shows, to whoever may see it.
+"""Serves the dashboard: one page, and what it shows to whom.
 
-    GET  /         the page; it has nothing in it
-    GET  /events   what is to be seen, every second (server-sent events)
-    POST /login    {"password": ...}: a cookie
+    GET  /         the page, without any content of the service
+    GET  /events   the state of the service, every second (server-sent events)
+    POST /login    {"password": ...}: sets a cookie
     POST /logout
 
-Nothing here changes anything but sessions. On a loopback address everybody on this machine sees how
-the service is; runs, spending and rejects are data about people, and for whoever has logged in. On
-any other address everything is.
+Requests change sessions and nothing else. On a loopback address everybody on this machine sees the
+state of the service. Runs, spending, rejected records and numbers of users are data about users:
+only a logged-in operator sees them. On any other address only a logged-in operator sees anything.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from streams.dashboard.sessions import Sessions, TooManyTries
 from streams.web.site import Site, Told
 
 EVERY = 1.0  # seconds
-_COOKIE = "turnstile"
+MOST_READERS = 64
+MOST_OF_VISITORS = 32
+"""Pages without a login. The other places are for operators who have logged in."""
+MOST_OF_A_SESSION = 8
 _LONGEST_PASSWORD = 4096
-_MOST_READERS = 64
+_VISITORS = "visitors"
 
 
 class Watched(Protocol):
-    """What is shown."""
+    """What the dashboard shows."""
 
     def service(self) -> dict[str, Any]:
-        """How the service is: nothing of it is about people."""
+        """Return the state of the service, without data about users."""
 
     def people(self) -> dict[str, Any]:
-        """Runs, what users have spent, and what was refused."""
+        """Return data about users: their numbers, runs, spending and rejected records."""
 
 
 class Dashboard(Site):
@@ -46,22 +49,27 @@ class Dashboard(Site):
         sessions: Sessions,
         address: str,
         certificate: ssl.SSLContext | None = None,
+        *,
+        page: str | None = None,
     ) -> None:
-        """Describe it; ``start`` listens.
+        """Describe the server; ``start`` listens.
 
         Args:
-            watched: what is shown.
-            sessions: who may see what is about people.
-            address: host:port to listen on; port 0 is any that is free.
-            certificate: with which it is encrypted, if it is.
+            watched: what the page shows.
+            sessions: of operators, who may see data about users.
+            address: host:port to listen on; port 0 takes a free port.
+            certificate: for TLS.
+            page: the URL at which browsers reach the page through a proxy.
         """
         self._watched, self._sessions = watched, sessions
         super().__init__(
             "streams.dashboard",
             address,
+            cookie="turnstile",
             every=EVERY,
-            most_readers=_MOST_READERS,
+            most_readers=MOST_READERS,
             largest=2 * _LONGEST_PASSWORD,
+            page=page,
             certificate=certificate,
         )
         self.get("/events", self._events)
@@ -74,32 +82,27 @@ class Dashboard(Site):
         except (msgspec.DecodeError, UnicodeDecodeError):
             return web.Response(status=400, text="give a password")
         try:
-            token = self._sessions.enter(given.password[:_LONGEST_PASSWORD])
+            token = self._sessions.enter(given.password[:_LONGEST_PASSWORD], request.remote or "")
         except TooManyTries as error:
             wait = {"Retry-After": str(int(error.wait) + 1)}
             return web.Response(status=429, text=str(error), headers=wait)
         if token is None:
             return web.Response(status=403, text="that is not the password")
-        answer = web.Response(status=204)
-        answer.set_cookie(
-            _COOKIE,
-            token,
-            httponly=True,
-            samesite="Strict",
-            secure=self.is_encrypted,
-            path="/",
-        )
-        return answer
+        return self.begin_session(web.Response(status=204), token)
 
     async def _logout(self, request: web.Request) -> web.Response:
-        self._sessions.leave(request.cookies.get(_COOKIE))
-        answer = web.Response(status=204)
-        answer.del_cookie(_COOKIE, path="/")
-        return answer
+        self._sessions.leave(request.cookies.get(self.cookie))
+        return self.end_session(web.Response(status=204))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        token = request.cookies.get(_COOKIE)
-        return await self.events(request, lambda: self._seen_by(token))
+        token = request.cookies.get(self.cookie)
+        if token is not None and self._sessions.knows(token):
+            holder, most = token, MOST_OF_A_SESSION
+        elif self.is_local:
+            holder, most = _VISITORS, MOST_OF_VISITORS
+        else:
+            return self.event(self._seen_by(None).content)
+        return await self.events(request, holder, most, lambda: self._seen_by(token))
 
     def _seen_by(self, token: str | None) -> Told:
         is_known = self._sessions.knows(token)

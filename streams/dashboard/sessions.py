@@ -1,4 +1,4 @@
-"""Who has said the password, and how often somebody may try."""
+"""The sessions of one password, and limits on guesses."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections import deque
 from collections.abc import Callable
 
 TRIES = 10
-"""In a minute, by everybody together: whoever guesses has many addresses."""
+"""Wrong passwords per minute from one address."""
+TRIES_OF_ALL = 100
+"""Wrong passwords per minute from all addresses together. Behind a proxy all have its address."""
 _MINUTE = 60.0
 _LASTS = 12 * 60 * 60.0  # seconds
 _MOST_SESSIONS = 100
 
 
 class TooManyTries(Exception):
-    """The password is not looked at.
+    """Too many wrong passwords: the next one is not looked at.
 
     Attributes:
-        wait: seconds until it is again.
+        wait: seconds until the next one is.
     """
 
     def __init__(self, wait: float) -> None:
@@ -29,37 +31,37 @@ class TooManyTries(Exception):
 
 
 class Sessions:
-    """Of one password. Tokens are kept as digests, and end after twelve hours."""
+    """Sessions end after twelve hours. Only digests of their tokens are kept."""
 
     def __init__(self, password: str, now: Callable[[], float] = time.monotonic) -> None:
         self._digest = _digest(password)
         self._now = now
-        self._failed: deque[float] = deque()
+        self._failed: deque[tuple[float, str]] = deque()  # at most TRIES_OF_ALL
         self._open: dict[bytes, float] = {}
 
-    def enter(self, password: str) -> str | None:
-        """A token, if that is the password.
+    def enter(self, password: str, address: str) -> str | None:
+        """Return the token of a new session, or None if the password is wrong.
+
+        Args:
+            password: a guess.
+            address: of the client.
 
         Raises:
-            TooManyTries: of wrong ones, within a minute.
+            TooManyTries: from this address, or from all.
         """
-        now = self._now()
-        while self._failed and self._failed[0] <= now - _MINUTE:
-            self._failed.popleft()
-        if len(self._failed) >= TRIES:
-            raise TooManyTries(self._failed[0] + _MINUTE - now)
-        # Digests of one length: how long it takes says nothing of either.
+        self._check_tries(address)
+        # Both digests have the same length, so the time tells nothing about either.
         if not hmac.compare_digest(_digest(password), self._digest):
-            self._failed.append(now)
+            self._failed.append((self._now(), address))
             return None
         token = secrets.token_urlsafe(32)
-        self._open[_digest(token)] = now + _LASTS
+        self._open[_digest(token)] = self._now() + _LASTS
         while len(self._open) > _MOST_SESSIONS:
             del self._open[next(iter(self._open))]
         return token
 
     def knows(self, token: str | None) -> bool:
-        """Whether a token was given out, and has not ended."""
+        """Return whether a token belongs to a session that has not ended."""
         if not token:
             return False
         ends = self._open.get(_digest(token))
@@ -69,6 +71,15 @@ class Sessions:
         """End a session."""
         if token:
             self._open.pop(_digest(token), None)
+
+    def _check_tries(self, address: str) -> None:
+        now = self._now()
+        while self._failed and self._failed[0][0] <= now - _MINUTE:
+            self._failed.popleft()
+        own = [tried for tried in self._failed if tried[1] == address]
+        for tries, most in ((own, TRIES), (self._failed, TRIES_OF_ALL)):
+            if len(tries) >= most:
+                raise TooManyTries(tries[0][0] + _MINUTE - now)
 
 
 def _digest(text: str) -> bytes:

@@ -1,126 +1,154 @@
-"""Signed links: who somebody is, and what that somebody may see of their own.
+"""Signed links to the page of one user, and signed sessions of browsers.
 
-A token is the claims and a keyed hash of them (HMAC-SHA256), both in base64url. Whoever has the key
-makes links; whoever has a link sees one user, until it ends. It is a secret of that user.
+A token consists of claims and a keyed hash of them (HMAC-SHA256), both in base64url. Everybody with
+the key can make links. A link is a secret of its user.
 
-The hash covers the prefix of the service as well, so that a link to one service opens no other that
-has the same key. A ring has several keys: the first one signs, all of them count. So a key is
-changed by putting a new one before it, and taken away when its links have ended, or at once.
+The hash also covers the prefix of the service and the kind of the token. So a link to one service
+opens no other service with the same key, and a link is no session. A ring has several keys: the
+first one signs, and all of them verify. To replace a key, put a new one before it. Remove the old
+key when its links have ended, or at once if it was stolen.
 
-Where a link leads, the token stands behind the #: browsers send that to nobody, so that no server
-writes it down and no other site is told.
+In a link the token stands behind the #, which browsers send to no server. They do keep it in their
+history, so a link works for its first visit only (``streams.portal.visits``). The browser then
+holds a session with the same claims.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated
 
 import msgspec
 
 from streams.config import ConfigurationError, secrets_of
-from streams.schemas import Fingerprint, IntegerUser, Name, StringUser
+from streams.schemas import Fingerprint, IntegerUser, Name, StringUser, User
 
-MOST_DATASETS = 64
-_PURPOSE = b"dp-turnstile, a link of an owner, 1\0"
-_LONGEST_TOKEN = 16 * 1024
-_HASH_BYTES = 32
+LONGEST_TOKEN = 4000
+"""Characters. Browsers take cookies of up to 4,096 bytes, name included."""
+LinkId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class Kind(Enum):
+    """A kind of token: the text that its hash covers."""
+
+    LINK = b"dp-turnstile, a link of an owner, 2\0"
+    SESSION = b"dp-turnstile, a session of an owner, 1\0"
 
 
 class UnusableLink(Exception):
-    """A token that opens nothing; the text is for whoever has it."""
+    """A token that opens nothing. The text is for its holder."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a token says.
+    """The content of a token.
 
     Attributes:
-        user: whose page it opens: the id, or the pseudonym, as the log has it.
+        user: the owner of the page: the id, or the pseudonym, as the log has it.
         ends: seconds since 1970.
-        datasets: what is shown; none: all in which there is something of the user.
-        pseudonyms: of the key that made the user's name, if it is a pseudonym.
+        datasets: the datasets on the page; none for all that have records of the user.
+        pseudonyms: the fingerprint of the key, if the user is a pseudonym.
+        id: of the link, for revoking it. It is no secret.
     """
 
     user: IntegerUser | StringUser
     ends: int
+    id: LinkId
     datasets: tuple[Name, ...] = ()
     pseudonyms: Fingerprint | None = None
 
+    @classmethod
+    def new(
+        cls,
+        *,
+        user: User,
+        ends: int,
+        datasets: tuple[str, ...] = (),
+        pseudonyms: str | None = None,
+    ) -> Claims:
+        """Return claims with a new id."""
+        name = secrets.token_hex(16)
+        return cls(user=user, ends=ends, id=name, datasets=datasets, pseudonyms=pseudonyms)
+
 
 class LinkKeys:
-    """Signs claims, and reads them again.
+    """Signs and verifies tokens.
 
     Args:
-        keys: the setting ``portal_key``: secrets with white space or commas between them.
+        keys: the setting ``portal_key``: secrets separated by white space or commas.
         prefix: of the service.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no key.
     """
 
     def __init__(self, keys: str, prefix: str) -> None:
         self._keys = [key.encode() for key in secrets_of(keys)]
         if not self._keys:
             raise ConfigurationError(
-                "links are signed with portal_key, which is not set: put what `openssl rand -hex "
-                "32` makes into a file, and its name into TURNSTILE_PORTAL_KEY_FILE, for `portal` "
-                "and for `portal link`"
+                "portal_key is not set, and links are signed with it: put the output of `openssl "
+                "rand -hex 32` into a file, and its name into TURNSTILE_PORTAL_KEY_FILE, for "
+                "`portal` and for `portal link`"
             )
         self._prefix = prefix.encode()
 
-    def sign(self, claims: Claims) -> str:
-        """The token of these claims."""
-        content = msgspec.json.encode(claims)
-        return f"{_text(content)}.{_text(self._hash(self._keys[0], content))}"
-
-    def read(self, token: str, now: float) -> Claims:
-        """The claims of a token that counts at a time, in seconds since 1970.
+    def sign(self, claims: Claims, kind: Kind = Kind.LINK) -> str:
+        """Return a token with these claims.
 
         Raises:
-            UnusableLink: it does not count.
+            ConfigurationError: the token would be too long for a cookie.
+        """
+        content = msgspec.json.encode(claims)
+        token = f"{_text(content)}.{_text(self._hash(self._keys[0], content, kind))}"
+        if len(token) > LONGEST_TOKEN:
+            raise ConfigurationError(
+                f"the link names {len(claims.datasets)} datasets and would have {len(token)} "
+                f"characters, of at most {LONGEST_TOKEN}: name fewer datasets, or none to show all"
+            )
+        return token
+
+    def read(self, token: str, now: float, kind: Kind = Kind.LINK) -> Claims:
+        """Return the claims of a token that is valid now.
+
+        Args:
+            token: as it came.
+            now: seconds since 1970.
+            kind: the kind that is wanted.
+
+        Raises:
+            UnusableLink: the token is not valid.
         """
         unknown = UnusableLink("this link is not whole, or not one of this service")
-        if len(token) > _LONGEST_TOKEN:
+        if len(token) > LONGEST_TOKEN:
             raise unknown
         try:
             content, given = map(_bytes, token.split("."))
         except ValueError:
             raise unknown from None
-        # Each in the same time, whatever is given.
-        if not any(hmac.compare_digest(self._hash(key, content), given) for key in self._keys):
+        # The time of each comparison does not depend on what is given.
+        if not any(
+            hmac.compare_digest(self._hash(key, content, kind), given) for key in self._keys
+        ):
             raise unknown
         try:
             claims = msgspec.json.decode(content, type=Claims)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise unknown from None
         if now >= claims.ends:
-            raise UnusableLink("this link has ended: ask whoever gave it to you for another one")
+            raise UnusableLink("this link has ended: ask for another one where you got it")
         return claims
 
-    def _hash(self, key: bytes, content: bytes) -> bytes:
-        covered = _PURPOSE + len(self._prefix).to_bytes(2, "big") + self._prefix + content
+    def _hash(self, key: bytes, content: bytes, kind: Kind) -> bytes:
+        covered = kind.value + len(self._prefix).to_bytes(2, "big") + self._prefix + content
         return hmac.digest(key, covered, hashlib.sha256)
 
 
 def link_to(page: str, token: str) -> str:
-    """Where a user goes with a token."""
+    """Return the URL for a user with a token."""
     return f"{page.rstrip('/')}/#{token}"
-
-
-def check_datasets(datasets: Sequence[str]) -> tuple[str, ...]:
-    """Refuse more than a token can carry.
-
-    Raises:
-        ConfigurationError: with how many there may be.
-    """
-    if len(datasets) > MOST_DATASETS:
-        raise ConfigurationError(
-            f"{len(datasets)} datasets are named, and a link has at most {MOST_DATASETS}: name "
-            "none, and it shows all in which there is something of the user"
-        )
-    return tuple(dict.fromkeys(datasets))
 
 
 def _text(octets: bytes) -> str:
@@ -128,7 +156,7 @@ def _text(octets: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What ``_text`` made this of, and nothing else."""
+    """Invert ``_text``; refuse every other spelling."""
     octets = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     if _text(octets) != text:
         raise ValueError("written in another way")

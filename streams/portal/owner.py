@@ -35,6 +35,14 @@ class Records(Protocol):
         """Up to when all is known."""
 
     @property
+    def is_away(self) -> bool:
+        """Whether Kafka did not answer the last request."""
+
+    @property
+    def answered(self) -> float | None:
+        """When Kafka last answered."""
+
+    @property
     def halts_since(self) -> float | None:
         """From when on all steps are known that somebody was left out of."""
 
@@ -68,7 +76,8 @@ class Owners:
     def told(self, claims: Claims) -> dict[str, Any]:
         """What the owner of a link is shown.
 
-        ``state`` is "ready", or "reading" with how much was read in ``done``, or "away".
+        ``state`` is "ready", or "reading" with how much was read in ``done``, or "away". If
+        ``is_away``, what is shown may be old: Kafka does not answer, and last did at ``answered``.
         """
         told: dict[str, Any] = {
             "user": str(claims.user) if claims.pseudonyms is None else None,
@@ -76,13 +85,17 @@ class Owners:
             "delta": self._delta,
             "now": self._now(),
             "as_of": self._records.as_of,
+            "is_away": self._records.is_away,
+            "answered": self._records.answered,
         }
         try:
             accounts = self._records.accounts(claims.user, claims.datasets)
         except NotYet as error:
             return {**told, "state": "reading", "done": error.done}
-        except (IndexFull, ServiceUnavailable):
+        except IndexFull:
             return {**told, "state": "away"}
+        except ServiceUnavailable:
+            return {**told, "state": "away", "is_away": True}
         try:
             episodes = self._records.episodes(claims.user)
         except NotYet:

@@ -25,7 +25,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 from msgspec import UnsetType
 
-from streams.config import Config
+from streams.config import Config, failure_of
 from streams.ledger.outputs import Channel
 from streams.operations.errors import Unavailable
 from streams.operations.status import datasets_of, read_glances
@@ -110,22 +110,31 @@ class NotYet(Exception):
 
 
 class _Followed:
-    """A topic that is read from its beginning, and how far."""
+    """A topic that is read from its beginning.
+
+    Attributes:
+        done: the share of the topic that was read, 0 to 1.
+        as_of: up to when all is known, in seconds since 1970; None until all was read.
+        answered: when the brokers last answered; None if they never did.
+    """
 
     def __init__(self) -> None:
         self.done = 0.0
         self.as_of: float | None = None
+        self.answered: float | None = None
         self._problem: str | None = None
 
     @property
     def is_well(self) -> bool:
-        """Whether the brokers answered last."""
+        """Whether the brokers answered the last request."""
         return self._problem is None
 
     def note(self, problem: str | None) -> None:
-        """What is wrong now; whoever runs the portal is told when that changes."""
-        if problem is not None and self._problem is None:
-            logger.warning("what is shown stays as it was: %s", problem)
+        """Keep the outcome of a request to the brokers; log the first of several failures."""
+        if problem is None:
+            self.answered = time.time()
+        elif self._problem is None:
+            logger.warning("the portal shows what it knew before: %s", problem)
         self._problem = problem
 
 
@@ -179,6 +188,17 @@ class Reader:
         times = [side.as_of for side in self._sides.values()]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Kafka did not answer the last request."""
+        return not all(side.is_well for side in self._sides.values())
+
+    @property
+    def answered(self) -> float | None:
+        """When Kafka last answered, in seconds since 1970; None if it never did."""
+        times = [side.answered for side in self._sides.values() if side.answered is not None]
+        return max(times, default=None)
 
     @property
     def halts_since(self) -> float | None:
@@ -290,9 +310,9 @@ class Reader:
                     self._read_on(channel, side, see)
             except (ServiceUnavailable, TopicsUnavailable) as error:
                 side.note(str(error))
-            except Exception as error:  # whoever shows goes on
-                logger.exception("the topic %s", channel.value)
-                side.note(f"{type(error).__name__}: {error}")
+            except Exception as error:  # the portal goes on
+                logger.error("reading %s failed: %s", channel.value, failure_of(error))
+                side.note(f"reading {channel.value} failed: {type(error).__name__}")
             self._closed.wait(_AGAIN_AFTER)
 
     def _find_topics(self) -> TopicsSeen:

@@ -1,15 +1,18 @@
-"""Serves one page, and to whoever comes with a link what is that user's own.
+"""Serves one page, which shows a user with a link what is that user's own.
 
-    GET  /         the page; it has nothing in it
-    POST /enter    {"token": ...}: a cookie, for as long as the link counts
-    POST /leave
-    GET  /events   what is the owner's own, again and again (server-sent events)
-    GET  /own      the same, once, as JSON; also with the token as `Authorization: Bearer ...`
+    GET  /         the page, without any content of a user
+    POST /enter    {"token": ...}: exchanges a link for a cookie, once
+    POST /leave    ends the session and its link
+    GET  /events   the content of the session's user (server-sent events)
+    GET  /own      the same, once, as JSON
 
-The token of a link stands behind its #, which a browser keeps to itself; the page sends it in the
-body of a request and takes it out of the address. So it is in no log, in no history of the browser
-and in no Referer. The cookie is out of reach of scripts, and of other sites. Whom a request is
-about is said by the session or the token alone: there is no other way to ask for a user.
+The token of a link stands behind its #, so no server and no Referer receives it. The page sends it
+in the body of a request and removes it from the address. Browsers keep it in their history, favicon
+database and saved sessions all the same: so a link works for its first visit only. After that the
+browser needs the cookie, which scripts and other sites cannot read, and which lasts until the link
+ends, its user leaves, or the operator revokes it.
+
+The session alone names the user of a request. There is no other way to ask for a user.
 """
 
 from __future__ import annotations
@@ -19,27 +22,30 @@ import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
-from streams.portal.links import Claims, LinkKeys, UnusableLink
-from streams.portal.sessions import Sessions
+from streams.portal.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
+from streams.portal.visits import Visits
 from streams.web.site import Site, Told
 
 EVERY = 5.0  # seconds
-_COOKIE = "turnstile-portal"
-_LARGEST = 32 * 1024
-_MOST_READERS = 512
-_BEARER = "Bearer "
+MOST_READERS = 512
+MOST_OF_A_USER = 8
+"""Pages of one user that receive events at the same time."""
+_KNOWN = (
+    "this link was opened before, or it was revoked. Ask for another one where you got it, and say "
+    "so if it was not you who opened it"
+)
+_LARGEST = LONGEST_TOKEN + 1024
 
 
 class Own(Protocol):
-    """What is shown."""
+    """What the portal shows."""
 
     def told(self, claims: Claims) -> dict[str, Any]:
-        """What is one user's own, and nobody else's."""
+        """Return the content of one user, and of no other one."""
 
 
 class Portal(Site):
@@ -49,35 +55,35 @@ class Portal(Site):
         self,
         own: Own,
         keys: LinkKeys,
+        visits: Visits,
         address: str,
         certificate: ssl.SSLContext | None = None,
         *,
         page: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Describe it; ``start`` listens.
+        """Describe the server; ``start`` listens.
 
         Args:
-            own: what is shown.
-            keys: by which links are known.
-            address: host:port to listen on; port 0 is any that is free.
-            certificate: with which it is encrypted, if it is.
-            page: where browsers find it, if that is at a proxy, which keeps the name of the host
-                and may speak TLS.
+            own: what the page shows.
+            keys: of links.
+            visits: the links that were opened or revoked.
+            address: host:port to listen on; port 0 takes a free port.
+            certificate: for TLS.
+            page: the URL at which browsers reach the page through a proxy.
             now: seconds since 1970.
         """
-        self._own, self._keys, self._now = own, keys, now
-        self._sessions = Sessions(now)
+        self._own, self._keys, self._visits, self._now = own, keys, visits, now
         super().__init__(
             "streams.portal",
             address,
+            cookie="turnstile-portal",
             every=EVERY,
-            most_readers=_MOST_READERS,
+            most_readers=MOST_READERS,
             largest=_LARGEST,
-            name=urlsplit(page or "").hostname,
+            page=page,
             certificate=certificate,
         )
-        self._is_encrypted = certificate is not None or is_encrypted(page)
         self.post("/enter", self._enter)
         self.post("/leave", self._leave)
         self.get("/events", self._events)
@@ -91,54 +97,50 @@ class Portal(Site):
             return web.Response(status=400, text="give a token")
         except UnusableLink as error:
             return web.Response(status=403, text=str(error))
-        secret, lasts = self._sessions.enter(claims)
-        answer = web.Response(status=204)
-        answer.set_cookie(
-            _COOKIE,
-            secret,
-            max_age=lasts,
-            httponly=True,
-            samesite="Strict",
-            secure=self._is_encrypted,
-            path="/",
-        )
-        return answer
+        session = self._session_of(request)
+        if session is not None and session.id == claims.id:
+            return web.Response(status=204)  # this browser opened the link before
+        if not self._visits.begin(claims, self._now()):
+            return web.Response(status=403, text=_KNOWN)
+        lasts = max(0, int(claims.ends - self._now()))
+        secret = self._keys.sign(claims, Kind.SESSION)
+        return self.begin_session(web.Response(status=204), secret, lasts)
 
     async def _leave(self, request: web.Request) -> web.Response:
-        self._sessions.leave(request.cookies.get(_COOKIE))
-        answer = web.Response(status=204)
-        answer.del_cookie(_COOKIE, path="/")
-        return answer
+        session = self._session_of(request)
+        if session is not None:
+            self._visits.end(session.id, session.ends)
+        return self.end_session(web.Response(status=204))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        secret = request.cookies.get(_COOKIE)
+        session = self._session_of(request)
+        if session is None:
+            return self.event(None)
 
         def tell() -> Told:
-            claims = self._sessions.claims_of(secret)
+            claims = self._session_of(request)
             if claims is None:
                 return Told(None, goes_on=False)
             return Told(self._own.told(claims), goes_on=True)
 
-        return await self.events(request, tell)
+        return await self.events(request, session.user, MOST_OF_A_USER, tell)
 
     async def _once(self, request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization")
-        try:
-            if given is None:
-                claims = self._sessions.claims_of(request.cookies.get(_COOKIE))
-            else:
-                claims = self._keys.read(given.removeprefix(_BEARER), self._now())
-        except UnusableLink as error:
-            return web.Response(status=403, text=str(error))
-        if claims is None:
-            return web.Response(status=403, text="come with a link")
-        told = await asyncio.to_thread(self._own.told, claims)
+        session = self._session_of(request)
+        if session is None:
+            return web.Response(status=403, text="open a link first")
+        told = await asyncio.to_thread(self._own.told, session)
         return web.Response(body=msgspec.json.encode(told), content_type="application/json")
 
-
-def is_encrypted(page: str | None) -> bool:
-    """Whether browsers come by TLS to an address."""
-    return page is not None and urlsplit(page).scheme == "https"
+    def _session_of(self, request: web.Request) -> Claims | None:
+        """Return the claims of the session of a request, in any thread; None without a session."""
+        try:
+            claims = self._keys.read(
+                request.cookies.get(self.cookie, ""), self._now(), Kind.SESSION
+            )
+        except UnusableLink:
+            return None
+        return claims if self._visits.is_open(claims.id) else None
 
 
 class _Entry(msgspec.Struct):

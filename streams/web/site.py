@@ -1,182 +1,149 @@
-"""Serves one page with its files and its events, and refuses what no page of its own sends.
+"""Serves one page with its files and its events.
 
-A request under a name that is not this server's is refused on a loopback address: a page of
-somebody else's could have had its own name resolved to here. What is sent by another page is
-refused as well. Nothing foreign runs on a page, nothing of it is kept, and no other site learns
-that it was open.
+Nothing foreign runs on the page, browsers keep nothing of it, and no other site learns that it was
+open. ``streams.http_server`` decides which requests are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from importlib import resources
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+from streams.http_server import HEADERS, Handler, HttpServer
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_AGAIN = b"retry: 2000\n\n"
+"""When a browser asks again after the last event."""
 
 
 class Told(NamedTuple):
-    """What a page is told, and whether it is told more."""
+    """One event for a page, and whether more events follow."""
 
     content: Any
     goes_on: bool
 
 
-class Site:
-    """One server.
-
-    Attributes:
-        is_local: whether nobody but this machine reaches it.
-        is_encrypted: whether it speaks TLS.
-        url: where it is, once it was started.
-    """
+class Site(HttpServer):
+    """A server of one page."""
 
     def __init__(
         self,
         package: str,
         address: str,
         *,
+        cookie: str,
         every: float,
         most_readers: int,
         largest: int,
-        name: str | None = None,
+        page: str | None = None,
         certificate: ssl.SSLContext | None = None,
     ) -> None:
-        """Describe it; ``start`` listens.
+        """Describe the server; ``start`` listens.
 
         Args:
-            package: whose folder ``static`` has the page, index.html, and its files.
-            address: host:port to listen on; port 0 is any that is free.
+            package: its folder ``static`` has the page, index.html, and the files of the page.
+            address: host:port to listen on; port 0 takes a free port.
+            cookie: the name of the cookie of a session.
             every: seconds from one event to the next.
-            most_readers: pages that are told events at once.
-            largest: bytes of a request.
-            name: of the host, as browsers know it that come by a proxy.
-            certificate: with which it is encrypted, if it is.
+            most_readers: pages that receive events at the same time.
+            largest: bytes of the body of a request.
+            page: the URL at which browsers reach the page through a proxy.
+            certificate: for TLS.
         """
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host, int(port)
-        self._certificate = certificate
-        self._name = name
+        super().__init__(address, page=page, certificate=certificate, largest=largest)
+        # Browsers take a cookie with this prefix over TLS only, and from this host only. A plain
+        # cookie goes to all ports of the host, and any of them can set it.
+        self.cookie = f"__Host-{cookie}" if self.is_encrypted else cookie
         self._every, self._most_readers = every, most_readers
-        self.is_local, self.is_encrypted = is_loopback(host), certificate is not None
-        self._readers = 0
+        self._readers: Counter[Hashable] = Counter()
         self._closing = asyncio.Event()
-        self._runner: web.AppRunner | None = None
-        self._app = web.Application(middlewares=[self._guard], client_max_size=largest)
         for file in resources.files(package).joinpath("static").iterdir():
             path = "/" if file.name == "index.html" else f"/{file.name}"
             self.get(path, _file(file.read_bytes(), _KINDS[file.name.rpartition(".")[2]]))
-        self.url = ""
-
-    def get(self, path: str, handler: Handler) -> None:
-        """Answer what is asked for at a path."""
-        self._app.router.add_get(path, handler)
-
-    def post(self, path: str, handler: Handler) -> None:
-        """Answer what is sent to a path."""
-        self._app.router.add_post(path, handler)
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address is taken, or is not of this machine.
-        """
-        # No log of requests: it would say who looks.
-        self._runner = web.AppRunner(
-            self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0
-        )
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._host.strip("[]"), self._port, ssl_context=self._certificate
-        )
-        await site.start()
-        self._port = self._runner.addresses[0][1]
-        self.url = f"http{'s' if self._certificate else ''}://{self._host}:{self._port}/"
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """End all events and stop listening."""
         self._closing.set()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await super().stop()
 
-    async def events(self, request: web.Request, tell: Callable[[], Told]) -> web.StreamResponse:
-        """Tell a page again and again (server-sent events), until it is closed or is told no more.
+    def begin_session(
+        self, answer: web.Response, secret: str, lasts: int | None = None
+    ) -> web.Response:
+        """Give a browser the cookie of a session.
+
+        Args:
+            answer: to the browser.
+            secret: the value.
+            lasts: seconds; None until the browser is closed.
+        """
+        answer.set_cookie(
+            self.cookie,
+            secret,
+            max_age=lasts,
+            httponly=True,
+            samesite="Strict",
+            secure=self.is_encrypted,
+            path="/",
+        )
+        return answer
+
+    def end_session(self, answer: web.Response) -> web.Response:
+        """Take the cookie of a session from a browser."""
+        answer.del_cookie(
+            self.cookie, httponly=True, samesite="Strict", secure=self.is_encrypted, path="/"
+        )
+        return answer
+
+    def event(self, content: Any) -> web.Response:
+        """Return a single event, for a page that may see no more. It takes no place."""
+        return web.Response(body=_event(content) + _AGAIN, content_type="text/event-stream")
+
+    async def events(
+        self, request: web.Request, holder: Hashable, most: int, tell: Callable[[], Told]
+    ) -> web.StreamResponse:
+        """Send events to a page (server-sent events), until it is closed or ``tell`` ends it.
 
         Args:
             request: of the page.
-            tell: asked each time anew, by any thread: a session ends while its page is open.
+            holder: takes the place: a session, a user, or all visitors without a login.
+            most: places that this holder may have at the same time.
+            tell: returns each event, in any thread.
         """
-        if self._readers >= self._most_readers:
+        if self._readers[holder] >= most or self._readers.total() >= self._most_readers:
             raise web.HTTPServiceUnavailable(text="too many pages are open")
         answer = web.StreamResponse(
-            headers={**_HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+            headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         )
-        self._readers += 1
+        self._readers[holder] += 1
         try:
             await answer.prepare(request)
             while not self._closing.is_set():
                 content, goes_on = await asyncio.to_thread(tell)
-                await answer.write(b"data: " + msgspec.json.encode(content, enc_hook=str) + b"\n\n")
-                if not goes_on:  # nobody who may see nothing takes up a place
-                    await answer.write(b"retry: 2000\n\n")
+                await answer.write(_event(content))
+                if not goes_on:
+                    await answer.write(_AGAIN)
                     break
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self._every)
         except ConnectionResetError:
             pass  # the page was closed
         finally:
-            self._readers -= 1
+            self._readers[holder] -= 1
+            if not self._readers[holder]:
+                del self._readers[holder]
         return answer
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not self._is_known_as(_name_of(request.headers.get("Host", ""))):
-            raise web.HTTPForbidden(text="this server is not known by that name", headers=_HEADERS)
-        if request.method == "POST" and not _is_own(request):
-            raise web.HTTPForbidden(text="this was sent by another page", headers=_HEADERS)
-        try:
-            answer = await handler(request)
-        except web.HTTPException as error:
-            error.headers.update(_HEADERS)
-            raise
-        if not answer.prepared:
-            answer.headers.update(_HEADERS)
-        return answer
 
-    def _is_known_as(self, name: str) -> bool:
-        return not self.is_local or is_loopback(name) or name == self._name
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address."""
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return False
+def _event(content: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(content, enc_hook=str) + b"\n\n"
 
 
 def _file(content: bytes, kind: str) -> Handler:
@@ -184,16 +151,3 @@ def _file(content: bytes, kind: str) -> Handler:
         return web.Response(body=content, content_type=kind, charset="utf-8")
 
     return answer
-
-
-def _name_of(host: str) -> str:
-    """The name without the port."""
-    with suppress(ValueError):
-        return urlsplit(f"//{host}").hostname or ""
-    return ""
-
-
-def _is_own(request: web.Request) -> bool:
-    """Whether a page of this server sent it, or nobody's page."""
-    origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("Host")

@@ -115,11 +115,12 @@ function old(id, isOld) {
   at(id).closest("section, #people").classList.toggle("old", isOld);
 }
 
-function partitions(list) {
+// Columns and figures with numbers of users are only there for an operator who has logged in.
+function partitions({ list, users }) {
   if (!list.length) return [nothing("None seen yet.")];
   const columns = [
     ["partition", "word wide named"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
-    ["lag", ""], ["users", ""], ["checkpoint at", ""], ["seen", ""],
+    ["lag", ""], ...(users ? [["users", ""]] : []), ["checkpoint at", ""], ["seen", ""],
   ];
   const rows = list.map((one) => [
     one.partition,
@@ -127,21 +128,22 @@ function partitions(list) {
     one.owner ?? "nobody",
     number(one.rate, 1),
     number(one.lag),
-    number(one.users),
+    ...(users ? [number(users.partitions[one.partition])] : []),
     number(one.checkpoint),
     made("span", { "data-seen": one.partition }),
   ]);
   return [table(columns, rows)];
 }
 
-function datasets(list) {
+function datasets({ list, users }) {
   const columns = [
     ["dataset", "word wide"], ["measure", "word"], ["budget", "word"],
-    ["epsilon", ""], ["at delta", ""], ["users", ""],
+    ["epsilon", ""], ["at delta", ""], ...(users ? [["users", ""]] : []),
   ];
   const rows = list.map((one) => [
     one.dataset, one.measure, one.budget,
-    number(Math.ceil(1e4 * one.epsilon) / 1e4, 4), one.delta.toExponential(), number(one.users),
+    number(Math.ceil(1e4 * one.epsilon) / 1e4, 4), one.delta.toExponential(),
+    ...(users ? [number(users.datasets[one.dataset])] : []),
   ]);
   return [table(columns, rows)];
 }
@@ -185,12 +187,12 @@ function runs(list) {
   if (!list.length) return [nothing("None has decided anything lately.")];
   const columns = [
     ["run", "word wide"], ["dataset", "word"], ["step", ""], ["steps/s", ""],
-    ["active", ""], ["halted", ""], ["exhausted", ""], ["", "word"],
+    ["active", ""], ["halted", ""], ["exhausted", ""], ["state", "word"],
   ];
   const rows = list.map((one) => [
     one.run, one.dataset, number(one.step), number(one.rate, 2),
     number(one.active), number(one.halted), number(one.exhausted),
-    one.closed ? "closed" : one.counted_from ? `since step ${one.counted_from}` : "",
+    one.closed ? "closed" : one.counted_from ? `open, counted from step ${one.counted_from}` : "open",
   ]);
   return [table(columns, rows)];
 }
@@ -250,7 +252,7 @@ function refused(list) {
   });
 }
 
-function showService(service) {
+function showService(service, users = null) {
   at("service").hidden = service === null;
   if (service === null) {
     at("alarms").hidden = true;
@@ -265,23 +267,23 @@ function showService(service) {
   at("alarms").hidden = !all;
   fill("alarms", service.alarms, (alarms) => alarms.map(alarm));
   const decided = service.partitions.filter((one) => one.state === "decides").length;
-  const users = service.datasets.reduce((sum, one) => sum + one.users, 0);
+  const allUsers = users && Object.values(users.datasets).reduce((sum, one) => sum + one, 0);
   fill(
     "figures",
-    [service.rate, service.rates, service.lag, decided, service.partitions.length, users],
+    [service.rate, service.rates, service.lag, decided, service.partitions.length, allUsers],
     () => [
       figure("records decided a second", number(service.rate, 1), line(service.rates)),
       figure("records wait", number(service.lag)),
       figure("partitions decided", `${decided} of ${service.partitions.length}`),
-      figure("users, of all datasets", number(users)),
+      ...(users ? [figure("users, of all datasets", number(allUsers))] : []),
     ],
   );
   const seldom = service.partitions.map((one) => ({ ...one, seen: undefined }));
-  fill("partitions", seldom, partitions);
+  fill("partitions", { list: seldom, users }, partitions);
   noteSeen(service);
   tellSeen();
   at("datasets-section").hidden = !service.datasets.length;
-  fill("datasets", service.datasets, datasets);
+  fill("datasets", { list: service.datasets, users }, datasets);
   at("workers-section").hidden = !service.workers.length;
   fill("workers", service.workers, workers);
   fill("reasons", service.rejects, bars);
@@ -322,7 +324,7 @@ function listen() {
     heard = Date.now();
     const seen = JSON.parse(data);
     document.body.classList.remove("stale");
-    showService(seen.service);
+    showService(seen.service, seen.people && seen.people.users);
     showPeople(seen.people, seen.known);
     at("clock").textContent = new Date().toLocaleTimeString();
   };

@@ -21,7 +21,7 @@ function drawn(tag, what, text) {
   return element;
 }
 
-// Amounts are told rounded up: nobody is shown less than was spent.
+// Amounts are rounded up: no user is shown less than was spent.
 function up(value) {
   const digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 0.1 ? 2 : 3;
   const scale = 10 ** digits;
@@ -53,7 +53,12 @@ function odds(epsilon) {
   );
 }
 
-function sentence({ state, spent, points }) {
+// What was spent has an epsilon of its own, and so has the whole budget. They are two statements:
+// where the first is no smaller, only the second is shown.
+const below = ({ epsilon }, budget) => epsilon !== null && epsilon < budget;
+const shownEpsilon = (spent, budget) => (below(spent, budget) ? spent.epsilon : budget);
+
+function sentence({ state, spent, budget, points }) {
   const little = points.length
     ? ""
     : "So far it is less than the first increment that is counted here, or nothing at all (unless " +
@@ -65,26 +70,31 @@ function sentence({ state, spent, points }) {
         "are, and computes nothing with your data again."
       );
     case "closed":
-      return `${little}${odds(spent.epsilon)} Nothing more is computed here.`;
+      return `${little}${odds(shownEpsilon(spent, budget))} Nothing more is computed here.`;
     case "nearly":
       return (
         "Almost all of your budget may be used up: few steps, or none, can still include you. " +
-        odds(spent.epsilon)
+        odds(shownEpsilon(spent, budget))
       );
     case "spent":
-      return `Your budget is used up: nothing more is computed with your data here. ${odds(spent.epsilon)}`;
+      return (
+        "Your budget is used up: nothing more is computed with your data here. " +
+        odds(shownEpsilon(spent, budget))
+      );
   }
-  return little + odds(spent.epsilon);
+  return little + odds(shownEpsilon(spent, budget));
 }
 
-// What was spent over time: a line that goes up in steps, below the dashed budget.
+// What was spent over time: a line that goes up in steps, and ends at the dashed budget.
 function plot(dataset, now, width) {
-  const points = dataset.points.filter((point) => point.epsilon !== null);
+  const points = dataset.points
+    .filter((point) => point.epsilon !== null)
+    .map((point) => ({ ...point, epsilon: shownEpsilon(point, dataset.budget) }));
   const height = 190;
   const [left, right, top, bottom] = [44, 10, 18, 26];
   const first = points[0].time;
   const span = Math.max(60, now - first);
-  const most = Math.max(dataset.budget, ...points.map((point) => point.epsilon)) * 1.08;
+  const most = dataset.budget * 1.08;
   const x = (time) => left + ((width - left - right) * Math.min(span, time - first)) / span;
   const y = (epsilon) => height - bottom - ((height - top - bottom) * epsilon) / most;
   const svg = drawn("svg", {
@@ -146,11 +156,11 @@ function halt(one) {
   );
 }
 
-// The bar is what the numbers beside it say: so much of this epsilon. The share of the budget, as
-// the measure counts it, is another number.
+// The bar shows the two epsilons beside it. The share of the budget, as the measure counts it, is
+// another number.
 function filled(spent, budget) {
   if (spent.epsilon === null || !(budget > 0)) return spent.share ?? 1;
-  return Math.min(1, spent.epsilon / budget);
+  return shownEpsilon(spent, budget) / budget;
 }
 
 function card(dataset, own, width) {
@@ -178,8 +188,13 @@ function card(dataset, own, width) {
         "div",
         { class: "figure" },
         made("span", { class: "most", text: "ε at most" }),
-        made("span", { class: "value", text: up(spent.epsilon) }),
-        made("span", { class: "of", text: `of ${up(dataset.budget)}` }),
+        made("span", { class: "value", text: up(shownEpsilon(spent, dataset.budget)) }),
+        made("span", {
+          class: "of",
+          text: below(spent, dataset.budget)
+            ? `spent; your whole budget: ${up(dataset.budget)}`
+            : "by your whole budget",
+        }),
       ),
       made("div", { class: "track" }, fill),
     );
@@ -210,24 +225,36 @@ let shown = "";
 function showOwn(own) {
   at("whose").textContent = own.user === null ? "" : `of ${own.user}`;
   at("leave").hidden = false;
-  at("ends").textContent = `This link works until ${moment(own.ends)}. Show it to nobody.`;
+  at("ends").textContent =
+    `This browser shows the page until ${moment(own.ends)}. Leaving ends that at once, and your link ` +
+    "does not work again.";
   at("own").hidden = own.state !== "ready";
   at("as-of").textContent = own.as_of ? `As of ${moment(own.as_of)}.` : "";
-  if (own.state === "reading") {
+  if (own.state === "reading" && !own.is_away) {
     notice("One moment …", "Your numbers are shown as soon as all records have been read.", own.done);
-  } else if (own.state === "away") {
-    notice("Not available now", "Your numbers cannot be read at the moment. This page tries again by itself.");
+  } else if (own.state !== "ready") {
+    notice("Not available now", `Your numbers cannot be read at the moment. ${lastLook(own)}`);
   } else {
     const empty = !own.datasets.length && !own.not_shown;
-    notice(
-      empty ? "Nothing is recorded about you yet" : null,
-      "Either nothing was computed with your data, or so little that no odometer has counted it: " +
-        "less than a first increment in any dataset. If you were forgotten some days ago, nothing is " +
-        "left that would say so.",
-    );
+    if (own.is_away) {
+      notice("Perhaps out of date", `New records cannot be read at the moment. ${lastLook(own)}`);
+    } else {
+      notice(
+        empty ? "Nothing is recorded about you yet" : null,
+        "Either nothing was computed with your data, or so little that no odometer has counted it: " +
+          "less than a first increment in any dataset. If you were forgotten some days ago, nothing is " +
+          "left that would say so.",
+      );
+    }
     at("own").hidden = empty;
     showDatasets(own);
   }
+}
+
+function lastLook(own) {
+  const again = "This page tries again by itself.";
+  if (!own.is_away) return again;
+  return own.answered ? `They were last read on ${moment(own.answered)}. ${again}` : again;
 }
 
 function showDatasets(own) {
@@ -300,7 +327,8 @@ function refuse(title, text) {
   showNobody(title, text);
 }
 
-// The link's token is given away once, for a cookie that no script can read, and not kept.
+// The token of a link is exchanged once for a cookie that no script can read. The browser keeps the
+// link in its history all the same.
 async function enter() {
   const token = location.hash.slice(1);
   if (!token) return listen();
@@ -312,7 +340,6 @@ async function enter() {
       body: JSON.stringify({ token }),
     });
     if (answer.ok) return listen();
-    await fetch("leave", { method: "POST" });
     const said = await answer.text();
     return refuse("This link does not work", `${said.charAt(0).toUpperCase()}${said.slice(1)}.`);
   } catch {
@@ -328,7 +355,7 @@ setInterval(() => {
 
 at("leave").addEventListener("click", async () => {
   await fetch("leave", { method: "POST" }).catch(() => null);
-  refuse("You have left", "Open your link to come back.");
+  refuse("You have left", "To come back, ask for another link where you got this one.");
 });
 addEventListener("hashchange", enter);
 addEventListener("resize", () => last && last.state === "ready" && showDatasets(last));

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ COMMANDS = {
     "dashboard": "--worker --certificate --key --listen",
     "portal": "--certificate --key --listen --url --most",
     "portal link": "--user --dataset --days --url",
+    "portal revoke": "NAME",
     "completion": "NAME",
     "publish": "NAME",
     "dataset create": "NAME",
@@ -53,11 +55,10 @@ up --workers -1          | whole number from 0 to 100
 up --workers 1.5         | whole number
 up --workers ١           | whole number
 up --workers 1000000     | whole number
-up --workers=--          | expected a value
+up --workers=--          | argument --workers
 up --partitions 0        | partitions is 0
 up --partitions many     | partitions is 'many'
 up --data=               | empty
-up --data=--             | expected a value
 up --data /dev/null      | The data directory cannot be used
 up --data a,b            | comma
 up --prefix a/b          | prefix
@@ -122,6 +123,11 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"streams.topics.clients.{client}", unavailable)
     monkeypatch.setattr("streams.sdk.kafka_connection.sleep", lambda _: None)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,12 @@
-"""The command that the portal gives for an example prints a link that opens this portal."""
+"""The commands of the portal: the page, links, and the end of a link."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,10 @@ from streams.cli import portal
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.local.ports import free_ports
+from streams.portal.links import LinkKeys
+from streams.portal.visits import Visits
+
+KEY = "of-this-test-alone-and-of-no-other-one"
 
 
 class Nothing:
@@ -32,7 +39,10 @@ class Nothing:
     ["", "--url https://privacy.example.org/me/", "--prefix shops."],
 )
 def test_the_command_given_for_an_example_links_to_this_page(
-    options: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     async def started_and_stopped(
         served: Any, listen: str, started: Callable[[], None], closed: Callable[[], None]
@@ -41,7 +51,9 @@ def test_the_command_given_for_an_example_links_to_this_page(
         started()
         await served.stop()
 
-    monkeypatch.setenv("TURNSTILE_PORTAL_KEY", "of-this-test-alone-and-of-no-other-one")
+    monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
+    monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(tmp_path / "links.db"))
+    monkeypatch.setattr("sys.stdin", StringIO("ada\n"))
     monkeypatch.setattr(portal, "Reader", Nothing)
     monkeypatch.setattr(portal, "serve_until_stopped", started_and_stopped)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
@@ -55,3 +67,37 @@ def test_the_command_given_for_an_example_links_to_this_page(
     page = options.split()[1] if "--url" in options else f"http://{listen}/"
     assert f"{page}#" in capsys.readouterr().out
     assert ("shops." in command) == ("shops." in options)
+
+
+def test_a_link_is_revoked_by_the_id_that_was_printed_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    state = tmp_path / "links.db"
+    monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
+    monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(state))
+    claims = []
+    for _ in range(2):
+        assert main(["portal", "link", "--user", "ada", "--json"]) == Exit.OK
+        made = json.loads(capsys.readouterr().out)
+        claims.append(LinkKeys(KEY, "turnstile.").read(made["link"].partition("#")[2], 0.0))
+        assert claims[-1].id == made["id"]
+    opened, unopened = claims
+    visits = Visits(state)
+    assert visits.begin(opened, 0.0)
+    for one in claims:
+        assert main(["portal", "revoke", one.id, "--json"]) == Exit.OK
+        said = json.loads(capsys.readouterr().out)
+        assert said == {"id": one.id, "revoked": True, "was_opened": one is opened}
+    assert not visits.is_open(opened.id)
+    assert not visits.begin(unopened, 0.0)
+    visits.close()
+
+
+def test_the_portal_wants_a_file_to_remember_links_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
+    assert main(["portal"]) == Exit.USAGE
+    assert main(["portal", "revoke", "0" * 32]) == Exit.USAGE
+    for odd in ("", "-", "0" * 31, "g" * 32):
+        with pytest.raises(SystemExit) as ended:
+            main(["portal", "revoke", odd])
+        assert ended.value.code == Exit.USAGE

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streams.cli.output import show
-from streams.operations.rejected import decoded, readable
+from streams.operations.rejected import by_request, decoded, readable
 from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
 from tests.keys import signed
 
@@ -27,6 +27,42 @@ def reject(record: bytes) -> Rejected:
     return Rejected(
         partition=1, offset=2, reason=Reason.DUPLICATE_USER, detail="twice", record=record, run="r"
     )
+
+
+TOKEN = Rejected(
+    partition=0,
+    offset=1,
+    reason=Reason.UNKNOWN_DATASET,
+    detail="d",
+    record=b"a",
+    request="token",
+)
+STEP = msgspec.structs.replace(TOKEN, request=None, dataset="d", run="r", attempt=1, step=0)
+NOBODYS = msgspec.structs.replace(TOKEN, request=None)
+
+
+def in_partition(rejected: Rejected, partition: int, **changes: object) -> tuple[float, Rejected]:
+    return 1.0, msgspec.structs.replace(rejected, partition=partition, **changes)
+
+
+@pytest.mark.parametrize(
+    ("refused", "groups"),
+    [
+        ([in_partition(TOKEN, 2), in_partition(TOKEN, 0), in_partition(TOKEN, 2)], [[0, 2, 2]]),
+        ([in_partition(STEP, 0), in_partition(STEP, 1)], [[0, 1]]),
+        ([in_partition(STEP, 0), in_partition(STEP, 1, step=1)], [[0], [1]]),
+        ([in_partition(TOKEN, 0), in_partition(TOKEN, 1, reason=Reason.MALFORMED)], [[0], [1]]),
+        ([in_partition(NOBODYS, 0), in_partition(NOBODYS, 1)], [[0], [1]]),
+        ([in_partition(STEP, 0), in_partition(TOKEN, 0), in_partition(STEP, 1)], [[0, 1], [0]]),
+    ],
+)
+def test_refusals_are_grouped_by_what_identifies_the_request(
+    refused: list[tuple[float, Rejected]], groups: list[list[int]]
+) -> None:
+    found = list(by_request(lambda: iter(refused)))
+    assert [partitions for _, _, partitions in found] == groups
+    firsts = [rejected.partition for _, rejected, _ in found]
+    assert set(firsts) <= {rejected.partition for _, rejected in refused}
 
 
 def test_packed_ids_and_norms_are_shown_as_numbers() -> None:

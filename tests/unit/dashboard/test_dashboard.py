@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -11,9 +12,11 @@ import msgspec
 import pytest
 
 from streams.cli.main import main
-from streams.dashboard.server import Dashboard
-from streams.dashboard.sessions import TRIES, Sessions, TooManyTries
-from streams.web.site import is_loopback
+from streams.cli.output import Exit
+from streams.config import Config, ConfigurationError
+from streams.dashboard.server import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
+from streams.dashboard.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
+from tests.waiting import HANGS_AFTER
 
 PASSWORD = "correct horse"
 SECRET = "eve-was-halted"
@@ -30,13 +33,12 @@ class Fake:
 
 
 def serve(
-    ask: Callable[[aiohttp.ClientSession, str], Awaitable[None]], *, is_open: bool = True
+    ask: Callable[[aiohttp.ClientSession, str], Awaitable[None]], *, page: str | None = None
 ) -> None:
-    """Ask a server on a loopback address; ``is_open``: as one there, else as one elsewhere."""
+    """Ask a server on a loopback address, which browsers may reach at a ``page`` of a proxy."""
 
     async def asked() -> None:
-        dashboard = Dashboard(Fake(), Sessions(PASSWORD), "127.0.0.1:0")
-        dashboard.is_local = is_open
+        dashboard = Dashboard(Fake(), Sessions(PASSWORD), "127.0.0.1:0", page=page)
         await dashboard.start()
         try:
             jar = aiohttp.CookieJar(unsafe=True)  # it is an address, which has no domain
@@ -63,12 +65,12 @@ async def login(session: aiohttp.ClientSession, url: str, password: str, **heade
         return answer.status
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_people_are_behind_the_login(is_open: bool) -> None:
+@pytest.mark.parametrize("page", [None, "http://own.example/"])
+def test_people_are_behind_the_login(page: str | None) -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         before = await first(session, url)
         assert (before["known"], before["people"]) == (False, None)
-        assert (before["service"] is not None) == is_open
+        assert (before["service"] is not None) == (page is None)
         assert await login(session, url, "wrong") == 403
         assert (await first(session, url))["people"] is None
         assert await login(session, url, PASSWORD) == 204
@@ -77,7 +79,7 @@ def test_people_are_behind_the_login(is_open: bool) -> None:
             assert answer.status == 204
         assert (await first(session, url))["people"] is None
 
-    serve(ask, is_open=is_open)
+    serve(ask, page=page)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +103,23 @@ def test_a_token_is_of_no_use_after_its_session() -> None:
     serve(ask)
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites() -> None:
+@pytest.mark.parametrize("page", ["https://own.example/", None])
+def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_other_ports(
+    page: str | None,
+) -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         async with session.post(f"{url}login", json={"password": PASSWORD}) as answer:
-            cookie = answer.cookies["turnstile"]
-            assert cookie["httponly"]
-            assert cookie["samesite"] == "Strict"
+            (cookie,) = answer.cookies.values()
+        assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
+        assert (cookie["path"], cookie["domain"]) == ("/", "")
+        # Without TLS browsers accept no cookie of this prefix.
+        is_encrypted = page is not None
+        assert (cookie.key.startswith("__Host-"), bool(cookie["secure"])) == 2 * (is_encrypted,)
 
-    serve(ask)
+    serve(ask, page=page)
 
 
-def test_whoever_guesses_has_few_tries_whatever_the_answer_would_be() -> None:
+def test_a_client_that_guesses_has_few_tries() -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         for number in range(TRIES):
             assert await login(session, url, f"guess {number}") == 403
@@ -120,15 +128,66 @@ def test_whoever_guesses_has_few_tries_whatever_the_answer_would_be() -> None:
     serve(ask)
 
 
+def test_guesses_from_one_address_lock_out_no_other_one() -> None:
+    sessions = Sessions(PASSWORD)
+    for _ in range(TRIES):
+        assert sessions.enter("wrong", "10.0.0.1") is None
+    with pytest.raises(TooManyTries):
+        sessions.enter(PASSWORD, "10.0.0.1")
+    assert sessions.knows(sessions.enter(PASSWORD, "10.0.0.2"))
+
+
+def test_guesses_from_many_addresses_are_limited_together() -> None:
+    sessions = Sessions(PASSWORD)
+    for number in range(TRIES_OF_ALL):
+        assert sessions.enter("wrong", f"10.0.0.{number}") is None
+    with pytest.raises(TooManyTries):
+        sessions.enter(PASSWORD, "10.1.0.0")
+
+
+def test_pages_without_a_login_leave_places_to_operators() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        async with AsyncExitStack() as opened:
+
+            async def is_told() -> bool:
+                answer = await opened.enter_async_context(session.get(f"{url}events"))
+                return answer.status == 200
+
+            assert all([await is_told() for _ in range(MOST_OF_VISITORS)])
+            assert not await is_told()
+            assert await login(session, url, PASSWORD) == 204
+            assert all([await is_told() for _ in range(MOST_OF_A_SESSION)])
+            assert not await is_told()
+            assert await login(session, url, PASSWORD) == 204  # another session
+            assert await is_told()
+
+    serve(ask)
+
+
+def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.dashboard.server.EVERY", 3600.0)  # no event finds it out
+
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        pages = [await session.get(f"{url}events") for _ in range(MOST_OF_VISITORS)]
+        assert {page.status for page in pages} == {200}
+        for page in pages:
+            page.close()
+        async with asyncio.timeout(HANGS_AFTER):
+            while (page := await session.get(f"{url}events")).status != 200:
+                await page.read()
+
+    serve(ask)
+
+
 def test_tries_come_back_and_sessions_end() -> None:
     now = 0.0
     sessions = Sessions(PASSWORD, lambda: now)
     for _ in range(TRIES):
-        assert sessions.enter("wrong") is None
+        assert sessions.enter("wrong", "a") is None
     with pytest.raises(TooManyTries) as refused:
-        sessions.enter(PASSWORD)
+        sessions.enter(PASSWORD, "a")
     now += refused.value.wait
-    token = sessions.enter(PASSWORD)
+    token = sessions.enter(PASSWORD, "a")
     assert sessions.knows(token)
     now += 12 * 3600
     assert not sessions.knows(token)
@@ -179,7 +238,7 @@ def test_who_may_see_nothing_takes_up_no_place() -> None:
             said = await answer.text()  # it ends
         assert '"service":null' in said
 
-    serve(ask, is_open=False)
+    serve(ask, page="https://own.example/")
 
 
 def test_nothing_but_reading_is_served() -> None:
@@ -192,23 +251,26 @@ def test_nothing_but_reading_is_served() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "local"),
+    "options",
     [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("localhost", True),
-        ("[::1]", True),
-        ("0.0.0.0", False),
-        ("[::]", False),
-        ("10.0.0.1", False),
-        ("localhost.evil.example", False),
-        ("", False),
+        "--listen 0.0.0.0:8480",
+        "--listen 10.0.0.1:8480 --url http://own.example/",
+        "--url http://own.example/",
     ],
 )
-def test_what_is_loopback(host: str, local: bool) -> None:
-    assert is_loopback(host) is local
+def test_no_page_is_sent_to_other_machines_without_tls(
+    options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_DASHBOARD_PASSWORD", PASSWORD)
+    assert main(["dashboard", *options.split()]) == Exit.USAGE
 
 
-def test_elsewhere_a_password_has_to_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dashboard", "--listen", "0.0.0.0:8480"]) == 2
+def test_for_other_machines_a_password_has_to_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboard", "--url", "https://own.example/"]) == Exit.USAGE
     assert "TURNSTILE_DASHBOARD_PASSWORD_FILE" in capsys.readouterr().err
+
+
+def test_a_short_password_is_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        Config(dashboard_password="x" * 11)
+    assert Config(dashboard_password="x" * 12).dashboard_password

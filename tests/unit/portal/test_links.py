@@ -6,20 +6,20 @@ import msgspec
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.portal.links import MOST_DATASETS, Claims, LinkKeys, UnusableLink, check_datasets
+from streams.portal.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
 
 KEY, OTHER = "k" * 32, "o" * 32
 KEYS = LinkKeys(KEY, "turnstile.")
-ADA = Claims(user="ada", ends=1000)
+ADA = Claims.new(user="ada", ends=1000)
 
 
 @pytest.mark.parametrize(
     "claims",
     [
         ADA,
-        Claims(user=42, ends=1000, datasets=("shop", "photos")),
-        Claims(user=-(2**63), ends=1000, pseudonyms="0123456789abcdef"),
-        Claims(user="ÿ 雪 #&", ends=1000),
+        Claims.new(user=42, ends=1000, datasets=("shop", "photos")),
+        Claims.new(user=-(2**63), ends=1000, pseudonyms="0123456789abcdef"),
+        Claims.new(user="ÿ 雪 #&", ends=1000),
     ],
 )
 def test_a_link_says_what_was_signed(claims: Claims) -> None:
@@ -43,7 +43,7 @@ def test_no_altered_byte_is_taken() -> None:
 
 
 def test_the_halves_of_two_links_do_not_fit_each_other() -> None:
-    ada, eve = (KEYS.sign(Claims(user=user, ends=1000)).split(".") for user in ("ada", "eve"))
+    ada, eve = (KEYS.sign(Claims.new(user=user, ends=1000)).split(".") for user in ("ada", "eve"))
     for token in (f"{ada[0]}.{eve[1]}", f"{eve[0]}.{ada[1]}", f"{ada[0]}.", f".{ada[1]}", ".", ""):
         with pytest.raises(UnusableLink):
             KEYS.read(token, 0.0)
@@ -73,14 +73,17 @@ def test_what_is_no_token_is_refused(token: str) -> None:
 
 
 def test_an_integer_and_a_string_are_two_users() -> None:
-    integer, string = (KEYS.read(KEYS.sign(Claims(user=u, ends=1)), 0.0).user for u in (42, "42"))
+    integer, string = (
+        KEYS.read(KEYS.sign(Claims.new(user=u, ends=1)), 0.0).user for u in (42, "42")
+    )
     assert (type(integer), type(string)) == (int, str)
 
 
 def test_signed_words_that_are_no_claims_are_refused() -> None:
-    signed = KEYS.sign(msgspec.structs.replace(ADA, user=True))
-    with pytest.raises(UnusableLink):
-        KEYS.read(signed, 0.0)
+    for field, value in (("user", True), ("id", "short"), ("id", "g" * 32), ("ends", "soon")):
+        signed = KEYS.sign(msgspec.structs.replace(ADA, **{field: value}))
+        with pytest.raises(UnusableLink):
+            KEYS.read(signed, 0.0)
 
 
 def test_keys_are_needed_and_long_enough_and_not_shown() -> None:
@@ -92,7 +95,25 @@ def test_keys_are_needed_and_long_enough_and_not_shown() -> None:
     assert KEY not in repr(Config(portal_key=KEY))
 
 
-def test_a_link_has_so_many_datasets_and_each_once() -> None:
-    assert check_datasets(["b", "a", "b"]) == ("b", "a")
-    with pytest.raises(ConfigurationError, match=f"at most {MOST_DATASETS}"):
-        check_datasets([f"d{number}" for number in range(MOST_DATASETS + 1)])
+def test_a_link_fits_into_a_cookie_or_is_not_made() -> None:
+    longest_id, name = "\U0001f600" * 256, "d" * 128
+    for datasets in ((), (name,) * 10):
+        for kind in Kind:
+            token = KEYS.sign(Claims.new(user=longest_id, ends=1000, datasets=datasets), kind)
+            assert len(f"__Host-turnstile-portal={token}") <= 4096
+            assert KEYS.read(token, 0.0, kind).user == longest_id
+    with pytest.raises(ConfigurationError):
+        KEYS.sign(Claims.new(user="ada", ends=1000, datasets=(name,) * 60))
+    with pytest.raises(UnusableLink):
+        KEYS.read("A" * (LONGEST_TOKEN + 1), 0.0)
+
+
+def test_two_links_of_one_user_are_told_apart() -> None:
+    one, two = (KEYS.sign(Claims.new(user="ada", ends=1000)) for _ in range(2))
+    assert KEYS.read(one, 0.0).id != KEYS.read(two, 0.0).id
+
+
+def test_a_token_of_one_kind_is_none_of_the_other() -> None:
+    for made, wanted in ((Kind.LINK, Kind.SESSION), (Kind.SESSION, Kind.LINK)):
+        with pytest.raises(UnusableLink):
+            KEYS.read(KEYS.sign(ADA, made), 0.0, wanted)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from streams.portal.reading import Account, Point, _account_of, _Found, _found_in
-from streams.schemas import OdometerCheckpoint, encode, odometer_key
+from streams.config import Config
+from streams.local.ports import free_ports
+from streams.portal.links import Claims
+from streams.portal.owner import Owners
+from streams.portal.reading import Account, Point, Reader, _account_of, _Found, _found_in
+from streams.schemas import DELTA, OdometerCheckpoint, encode, odometer_key
+from tests.waiting import eventually
 
 KEY = odometer_key("d", "ada")
 
@@ -60,3 +65,14 @@ def test_records_of_users_with_the_same_hash_are_not_the_own() -> None:
     other = _found_in(record(5, 0.01, odometer_key("d", "eve")), True)
     assert account([other, _found_in(record(2, 0.25), True)]).points == (point(2, 0.25),)
     assert account([other]).is_doubtful
+
+
+def test_a_user_is_told_that_kafka_does_not_answer_while_nothing_was_read_yet() -> None:
+    reader = Reader(Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1), most=1024)
+    reader.start()
+    try:
+        eventually(lambda: reader.is_away)
+        seen = Owners(reader, DELTA).told(Claims.new(user="ada", ends=2**33))
+    finally:
+        reader.close()
+    assert (seen["state"], seen["is_away"], seen["answered"]) == ("reading", True, None)

@@ -1,0 +1,75 @@
+"""`turnstile top` says how old its rows are, and shows no halted user."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from streams.cli.top import frame
+from streams.config import Config
+
+rich = pytest.importorskip("rich.console")
+
+GREEN, GREY = "\x1b[32m", "\x1b[90m"
+PARTITION = {
+    "partition": 0,
+    "owner": "host:1",
+    "rate": 1.0,
+    "lag": 0,
+    "checkpoint": 11382,
+    "seen": 5,
+    "state": "decides",
+}
+RUN = {"run": "night", "dataset": "d", "step": 7, "rate": 0.5, "attempt": 1, "closed": False}
+PEOPLE = {
+    "users": {"partitions": {0: 40}, "datasets": {"d": 40}},
+    "runs": [{**RUN, "active": 3333, "halted": 4444, "exhausted": 5555}],
+}
+
+
+def shown(age: float, away: bool) -> str:
+    """A frame of which Redis was seen some seconds ago."""
+    sides = {name: {"age": age, "away": away} for name in ("Kafka", "Redis")}
+    seen: dict[str, Any] = {
+        "time": 0.0,
+        "rate": 1.0,
+        "rates": [],
+        "lag": 0,
+        "alarms": [],
+        "sides": sides,
+        "partitions": [PARTITION],
+        "workers": [],
+        "rejects": {},
+    }
+    file = StringIO()
+    console = rich.Console(file=file, width=160, force_terminal=True, color_system="standard")
+    console.print(frame(seen, PEOPLE, Config()))
+    return file.getvalue()
+
+
+def row(text: str) -> str:
+    """The line of the partition, with its colours."""
+    (line,) = (line for line in text.splitlines() if "host:1" in line)
+    return line
+
+
+def test_a_row_is_grey_and_as_old_as_the_last_answer_when_nobody_answers() -> None:
+    new, old = row(shown(0.2, away=False)), row(shown(1432.0, away=True))
+    assert re.search(r"\b5 s\b", new)
+    assert "1,437 s" in old
+    assert (GREEN in new, GREEN in old, GREY in old) == (True, False, True)
+
+
+def test_a_row_has_the_last_checkpoint_and_the_users() -> None:
+    line = row(shown(0.0, away=False))
+    assert "11,382" in line
+    assert " 40 " in line
+
+
+def test_no_number_of_halted_users_is_shown() -> None:
+    text = shown(0.0, away=False)
+    assert "night" in text
+    assert not re.search("3,?333|4,?444|5,?555", text)

@@ -1,0 +1,39 @@
+"""An id of a user need not be on a command line, where others can read it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from io import StringIO
+
+import pytest
+
+from streams.cli.main import main
+from streams.cli.output import Exit, UnusableInput
+from streams.cli.users import user_of
+
+
+@pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])
+def test_a_dash_reads_the_id_from_standard_input(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(given))
+    assert user_of(Namespace(user="-")) == given.rstrip("\r\n")
+    assert user_of(Namespace(user="eve")) == "eve"
+
+
+@pytest.mark.parametrize("given", ["", "\n", "ada\neve\n", "ada\n\n"])
+def test_standard_input_that_is_not_one_id_is_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(given))
+    with pytest.raises(UnusableInput):
+        user_of(Namespace(user="-"))
+
+
+@pytest.mark.parametrize("command", ["forget", "explain", "portal link"])
+def test_commands_read_the_id_before_they_ask_anybody(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_PORTAL_KEY", "k" * 32)
+    monkeypatch.setattr("sys.stdin", StringIO(""))
+    assert main([*command.split(), "--user", "-"]) == Exit.USAGE
