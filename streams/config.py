@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,8 +16,7 @@ from streams.redis_address import UnusableAddress, is_encrypted, read_address
 PREFIX = "turnstile."
 
 
-# Up to the last @ before a space: a password may hold an @ or a slash that nobody quoted.
-_IN_ADDRESS = re.compile(r"(?<=://)\S*@|(?<!\S)[^\s:]+:(?!//)\S+@")
+_WORD = re.compile(r"\S+")
 _IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
 
 _BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
@@ -24,6 +24,7 @@ _PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
 _KEY_BYTES = 16, 64  # of a secret in a ring
+_PASSWORD_LENGTH = 12  # of the dashboard, at least
 _LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -56,12 +57,35 @@ def lacking(what: str, extra: str, error: ImportError) -> ConfigurationError:
 
 
 def redact(text: object) -> str:
-    """The text, with ``***`` for the user and the password of every URL in it.
+    """Return the text with ``***`` for the user and the password of every URL in it.
 
-    For whatever people or logs get to see of a setting or of an error. It hides too much rather
-    than too little.
+    Every setting and every error passes through this before it is printed or logged. It hides too
+    much rather than too little, in a time that grows with the length of the text.
     """
-    return _IN_QUERY.sub("***", _IN_ADDRESS.sub("***@", str(text)))
+    return _IN_QUERY.sub("***", _WORD.sub(lambda found: _without_login(found[0]), str(text)))
+
+
+def _without_login(word: str) -> str:
+    """Return a word with ``***`` for what stands before its last @, from ``://`` or a login on.
+
+    A password may contain an @ or a slash that was not quoted, so the last @ counts.
+    """
+    last = word.rfind("@")
+    colon, scheme = word.find(":"), word.find("://")
+    if 0 < colon < last - 1 and colon != scheme:
+        return f"***@{word[last + 1 :]}"
+    if 0 <= scheme <= last - 3:
+        return f"{word[: scheme + 3]}***@{word[last + 1 :]}"
+    return word
+
+
+def failure_of(error: BaseException) -> str:
+    """Return the type of an error and the lines that raised it, for a log.
+
+    The text of an unexpected error may quote a token or the id of a user. Lines of code cannot.
+    """
+    lines = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return f"{type(error).__name__}\n{lines}"
 
 
 @dataclass(frozen=True)
@@ -103,6 +127,7 @@ class Config:
     traces: str = ""  # "otel": spans by the API of OpenTelemetry, where it is installed
     dashboard_password: str = _secret()  # for what the dashboard shows of people
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
+    portal_state: str = _path()  # a file in which the portal remembers opened and revoked links
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
     erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
     signing_key: str = _secret()  # with which a worker or an answerer signs; unsigned without
@@ -145,6 +170,11 @@ class Config:
             raise ConfigurationError(f"{given} is set without {lacking}: give both")
         for name in ("erasure_keys", "portal_key"):
             _check_secrets(name, getattr(self, name))
+        if 0 < len(self.dashboard_password) < _PASSWORD_LENGTH:
+            raise ConfigurationError(
+                f"dashboard_password has {len(self.dashboard_password)} characters; it must have "
+                f"{_PASSWORD_LENGTH} or more, as `openssl rand -hex 12` makes them"
+            )
         if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
                 f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "

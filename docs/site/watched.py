@@ -103,7 +103,13 @@ def train(kafka: str, prefix: str, stop: threading.Event) -> None:
             if stop.is_set():
                 return
             run = turnstile.run("digits", f"night-{night}")
-            model = IndividualDPClassifier(steps=400, noise_stddev=60.0, sampling_rate=0.02)
+            model = IndividualDPClassifier(
+                population=1_400,
+                classes=range(10),
+                steps=400,
+                noise_stddev=60.0,
+                sampling_rate=0.02,
+            )
             model.fit(images.train[:, :-1], images.train_labels, run=run)
 
 

@@ -5,7 +5,8 @@ of one query, and leaves both there. One query a day, "did this customer buy", a
 under one budget for the whole time. A customer pays on the days on which it buys and on no other,
 so the queries can go on for ever. Worst-case accounting charges everyone every day. With the same
 noise it must stop after k0 = floor(norm_budget) days; for as many days it needs
-sqrt(days / norm_budget) times the noise.
+sqrt(days / norm_budget) times the noise. Not compared is contribution bounding, which counts each
+customer on the first ``norm_budget`` days of buying. For a count its answers are the same.
 
 The answers have a bias that the noise does not: who has bought on ``norm_budget`` days counts no
 more. The best customers are the first to go, so few who have gone are many of a later day's buyers.

@@ -170,8 +170,8 @@ _ROWS: Final = (
     ("  individual without a pace", "accuracy_unpaced", ".1%"),
     ("  worst case, same noise", "accuracy_worst_case", ".1%"),
     ("  worst case, same steps", "accuracy_equal_steps", ".1%"),
-    ("gain over the worst case, same noise", "gain_over_worst_case", ".1%"),
-    ("gain over the worst case, same steps", "gain_over_equal_steps", ".1%"),
+    ("individual less worst case, same noise", "gain_over_worst_case", ".1%"),
+    ("individual less worst case, same steps", "gain_over_equal_steps", ".1%"),
     ("error of an accuracy: so few test images", "accuracy_error_of_test_images", ".1%"),
     ("buyers a day, mean", "mean_buyers", ".1f"),
     ("error of an answer, individual, mean", "mean_absolute_error", ".1f"),
@@ -190,7 +190,7 @@ def table_of(summaries: list[Summary]) -> Table:
         from rich.table import Table
     seeds = max((summary["seeds"] for summary in summaries), default=1)
     of_seeds = f"; means over {seeds} seeds of the noise ± standard errors" if seeds > 1 else ""
-    title = f"dp-turnstile: what individual accounting bought{of_seeds}"
+    title = f"dp-turnstile: individual accounting and the worst case{of_seeds}"
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for summary in summaries:

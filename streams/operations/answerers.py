@@ -41,9 +41,10 @@ def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
         yield _finding(
             Level.WRONG,
             f"there is no {config.topic(ANSWERS_STATE)}, which says what was answered",
-            "If there was one, no run that it was about can go on; nothing is answered twice",
-            "The next answerer creates it, or `turnstile topics create`. Runs that have answered "
-            "go on under other names, in the file of queries; the budgets go on",
+            "If it was deleted, no run that has answered can go on, and nothing stops a new run "
+            "from charging the answered windows again",
+            "The next answerer creates it, or `turnstile topics create`. Give each file of queries "
+            "another run name, and a start after its last answer: `turnstile answers` shows it",
         )
     if ANSWERS not in there and (there or facts.answerers):
         yield _finding(
@@ -85,8 +86,8 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
                 _finding(
                     Level.WARNING,
                     f"{title} has one copy of every record",
-                    "With the disk of one broker the runs of answerers are over; others can be "
-                    "begun, and the budgets go on",
+                    "If one broker loses its disk, no run that has answered can go on, and nothing "
+                    "stops a new run from charging the answered windows again",
                     "Have three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for "
                     "topics that are created) and min.insync.replicas=2",
                 )

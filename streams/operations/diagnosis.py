@@ -73,6 +73,15 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
             "If Redis is lost, all of the log is applied again, and none of it can be trimmed",
             "Nothing, if workers began within TURNSTILE_CHECKPOINT_SECONDS; else see their log",
         )
+    if facts.overview.erased_without_key:
+        yield Finding(
+            "partitions",
+            Level.WARNING,
+            f"users were erased without a key in partitions {facts.overview.erased_without_key}",
+            "Whoever reads the state or the log can test guesses of their ids",
+            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/erasure.md): it counts for "
+            "users who are erased from then on",
+        )
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
-"""What budgets and bounds are in the words of people, and how much of a budget a bound is.
+"""Budgets and bounds as people read them: in the measure's unit, as an epsilon, as a share.
 
-A policy says itself what it guarantees in epsilon (``Policy.epsilon``), and which epsilon a bound
-implies. Whoever is told an epsilon is told the delta beside it.
+An epsilon is always shown with its delta. The budget's epsilon and the epsilon of what a user has
+spent are two statements. Each holds by itself at that delta, and neither replaces the other.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ def budget_of(policy: Policy) -> str:
 
 
 def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
-    """The epsilon that the budget guarantees to one user, who may be bound to one of the orders."""
+    """Return the epsilon that the budget guarantees to one user.
+
+    Args:
+        policy: of the dataset.
+        order: the user's own Rényi order, if the user has one.
+        delta: of the guarantee, strictly between 0 and 1.
+    """
     if order is None or order not in policy.orders:
         return policy.epsilon(delta)
-    at = policy.orders.index(order)
-    stated = measure_of(policy).stated(np.array(policy.budget, dtype=np.int64)).tolist()
-    return policy.spent_epsilon([stated[at]], order, delta)
+    at, row = policy.orders.index(order), measure_of(policy)
+    return row.epsilon(row.stated(np.array(policy.budget[at : at + 1])), delta, [order])
 
 
 def spent_epsilon(
     policy: Policy, bound: Sequence[float], order: float | None, delta: float
 ) -> float | None:
-    """The epsilon that an odometer's bound implies at delta; None if it is of another policy.
+    """Return the any-time epsilon of an odometer's bound; None if it is of another policy.
 
     Args:
         policy: of the dataset.
-        bound: as a checkpoint of the odometer has it.
-        order: that the user is bound to, if to one alone.
-        delta: above 0 and below 1.
+        bound: of an odometer record.
+        order: the user's own Rényi order, if the user has one.
+        delta: of the guarantee, strictly between 0 and 1.
     """
     try:
         return policy.spent_epsilon(bound, order, delta)

@@ -1,10 +1,11 @@
-"""Rejects, as people read them: why, when, from which run, and the record itself."""
+"""Refused requests for people: why, when, by which partitions, from which run, and the record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,8 +23,42 @@ _PACKED: Mapping[str, Callable[[bytes], Any]] = {
 }
 
 
+Refusals: TypeAlias = Iterator[tuple[float, Rejected]]
+"""When something was refused, in seconds since 1970, and what and why."""
+
+
+def by_request(read: Callable[[], Refusals]) -> Iterator[tuple[float, Rejected, list[int]]]:
+    """Yield the first refusal of each request, and the partitions that refused it for that reason.
+
+    A client sends most requests to all partitions, and each of them refuses. A partition appears
+    more than once if the request was sent again.
+
+    Args:
+        read: returns the refusals from the first; called twice, because they may be many and large.
+    """
+    partitions: dict[Hashable, list[int]] = defaultdict(list)
+    for _, rejected in read():
+        if (request := _request_of(rejected)) is not None:
+            partitions[request].append(rejected.partition)
+    told: set[Hashable] = set()
+    for written, rejected in read():
+        request = _request_of(rejected)
+        if request is None or request not in told:
+            told.add(request)
+            yield written, rejected, sorted(partitions.get(request) or [rejected.partition])
+
+
+def _request_of(rejected: Rejected) -> Hashable | None:
+    """Return what a request and its refusal have in common in all partitions; None if unknown."""
+    if rejected.request is not None:
+        return rejected.reason, rejected.request
+    if rejected.dataset is None or rejected.run is None or rejected.step is None:
+        return None
+    return rejected.reason, rejected.dataset, rejected.run, rejected.attempt, rejected.step
+
+
 def readable(written: float, rejected: Rejected) -> dict[str, Any]:
-    """A reject with the record as far as it can be read, and as bytes as far as it cannot."""
+    """Return a reject with the record as far as it can be read, and as bytes if it cannot."""
     record = decoded(rejected.record)
     return {
         "time": utc(written),

@@ -95,7 +95,7 @@ def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> I
                 Level.WARNING if is_wish else Level.WRONG,
                 f"{title} has {setting}={actual}, and {wanted} is "
                 f"{'advised' if is_wish else 'needed'}",
-                "Requests may be refused, or answers be gone early"
+                WISHES[name, setting]
                 if is_wish
                 else "Records could be lost without a trace: workers decide nothing",
                 f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {title} "

@@ -70,10 +70,17 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
 
 @dataclass(frozen=True)
 class Overview:
-    """What there is to be seen of a service, as of now."""
+    """What there is to be seen of a service, as of now.
+
+    Attributes:
+        partitions: in their order.
+        datasets: by name.
+        erased_without_key: partitions with erased users whose ids can be guessed.
+    """
 
     partitions: list[PartitionStatus]
     datasets: dict[str, DatasetStatus]
+    erased_without_key: Sequence[int] = ()
 
 
 def read_overview(config: Config) -> Overview:
@@ -114,7 +121,9 @@ def overview_of(
         _status(partition, extent, glance, topics)
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
     ]
-    return Overview(partitions, datasets_of(glances))
+    pulses = (decode_pulse(glance.pulse) for glance in glances)
+    without_key = [p for p, pulse in enumerate(pulses) if pulse and pulse.erased_without_key]
+    return Overview(partitions, datasets_of(glances), without_key)
 
 
 def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
@@ -177,15 +186,6 @@ def read_owners(config: Config, partitions: int) -> list[str]:
         Unavailable: Redis does not answer.
     """
     return [glance.meta.get("owner", "") for glance in read_glances(config, partitions)]
-
-
-def read_stops(config: Config, partitions: int) -> list[str | None]:
-    """Why nothing is decided, of every partition.
-
-    Raises:
-        Unavailable: Redis does not answer.
-    """
-    return [_stopped(glance) for glance in read_glances(config, partitions)]
 
 
 def topics_of(config: Config) -> TopicsSeen:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UnsetType
 
-from streams.config import Config
+from streams.config import Config, failure_of
 from streams.ledger.outputs import Channel
 from streams.operations.activity import Activity
 from streams.operations.alarms import ESSENTIAL, NOT_YET, Side, alarms_of
@@ -57,6 +57,8 @@ HISTORY = 120
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
 _BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
+_SHOWN = ("partition", "owner", "next", "lag", "seen", "checkpoint", "remedy")
+"""Of a partition, to everybody. The others depend on what users were charged."""
 _SHOWN_REJECTS = 50
 _ROOM = 600  # characters of a record that was refused
 
@@ -142,14 +144,17 @@ class Watch:
         return not waiting and has_rates and (bool(self._seen.workers) or not self._addresses)
 
     def service(self) -> dict[str, Any]:
-        """How the service is: nothing of it is about people."""
+        """Return the state of the service, without numbers of users or sizes of what they changed.
+
+        On a loopback address the dashboard shows this to everybody.
+        """
         now = time.monotonic()
         with self._lock:
             overview, rates = self._overview(), self._rates_of_partitions()
             rejects = dict(self._reasons.most_common())
         partitions = [
             {
-                **asdict(one),
+                **{name: getattr(one, name) for name in _SHOWN},
                 "problem": None if one.problem is None else _apart(one.problem, one.remedy),
                 "rate": rates.get(one.partition, 0.0),
                 "state": _state(one.problem, one.remedy),
@@ -176,7 +181,6 @@ class Watch:
                     "budget": budget_of(found.policy),
                     "epsilon": found.policy.epsilon(self._delta),
                     "delta": self._delta,
-                    "users": found.users,
                 }
                 for name, found in sorted(overview.datasets.items())
             ],
@@ -185,12 +189,17 @@ class Watch:
         }
 
     def people(self) -> dict[str, Any]:
-        """Runs, what users have spent, and what was refused: data about people."""
+        """Return data about users: their numbers, runs, spending and rejected records."""
         with self._lock:
-            datasets = self._overview().datasets
+            overview = self._overview()
+            users = {name: found.users for name, found in overview.datasets.items()}
             return {
+                "users": {
+                    "partitions": {one.partition: one.users for one in overview.partitions},
+                    "datasets": users,
+                },
                 "runs": self._activity.runs(time.time()),
-                "spending": self._spending.told({n: d.users for n, d in datasets.items()}),
+                "spending": self._spending.told(users),
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
 
@@ -276,9 +285,9 @@ class Watch:
                 side.problem, side.seen = None, time.monotonic()
             except Unavailable as error:
                 side.problem = str(error)
-            except Exception as error:  # whoever watches goes on watching
-                logger.exception("%s", name)
-                side.problem = f"{type(error).__name__}: {error}"
+            except Exception as error:  # the other sides go on
+                logger.error("%s: %s", name, failure_of(error))
+                side.problem = f"it failed: {type(error).__name__}"
             self._closed.wait(every)
 
     def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
@@ -296,9 +305,9 @@ class Watch:
                 follow(self._noted(side, records))
             except ServiceUnavailable as error:
                 side.problem = str(error)
-            except Exception as error:  # whoever watches goes on watching
-                logger.exception("the topic %s", channel.value)
-                side.problem = f"{type(error).__name__}: {error}"
+            except Exception as error:  # the other sides go on
+                logger.error("reading %s: %s", channel.value, failure_of(error))
+                side.problem = f"it failed: {type(error).__name__}"
             self._closed.wait(_AGAIN_AFTER)
 
     def _noted(self, side: Side, records: Iterator[Followed | None]) -> Iterator[Followed]:

@@ -255,14 +255,14 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
     order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
 
     def epsilon(self, policy: Policy, delta: float = DELTA) -> float:
-        """What the bound implies, rounded up: the user has spent at most this, up to this charge.
+        """Return `Policy.spent_epsilon` of the bound: what the user has spent up to this charge.
 
         Args:
             policy: of the dataset: ``run.policy``, or what ``create_dataset`` returns.
-            delta: at which epsilon is told, above 0 and below 1.
+            delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: another delta, or the policy of another dataset.
+            InvalidInput: for another delta, or the policy of another dataset.
         """
         if policy.dataset != self.dataset:
             from accounting import InvalidInput

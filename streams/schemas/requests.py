@@ -87,56 +87,71 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     own_exhaustion: Literal[True] | UnsetType = UNSET
 
     def epsilon(self, delta: float = DELTA) -> float:
-        """What the budget guarantees to each user, rounded up; of an own order the worst.
+        """Return the epsilon that the budget guarantees to every user, rounded up.
+
+        If each user has an order of its own, it is that of the worst order.
 
         Args:
-            delta: at which epsilon is told, above 0 and below 1.
+            delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: another delta.
+            InvalidInput: for another delta.
         """
-        return self._epsilon_of_units(self.budget, delta)
+        from accounting import MEASURES
+
+        row, own = MEASURES[self.measure], self.own_order is True
+        return row.epsilon(row.stated(self.budget), delta, self.orders or None, any_order=own)
 
     def first_epsilon(self, delta: float = DELTA) -> float:
-        """What a user of whom there is no odometer checkpoint has spent at most: an odometer
-        begins with a bound of its first increment, and writes a checkpoint when that rises.
+        """Return `spent_epsilon` of a user without an odometer record.
+
+        An odometer begins with a bound of one increment, and the first record is written when the
+        bound rises.
 
         Args:
-            delta: at which epsilon is told, above 0 and below 1.
+            delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: another delta.
+            InvalidInput: for another delta.
         """
-        return self._epsilon_of_units(self.first_increment, delta)
+        from accounting import MEASURES
+
+        bound = MEASURES[self.measure].stated(self.first_increment).tolist()
+        if self.own_order is not True:
+            return self.spent_epsilon(bound, None, delta)
+        pairs = zip(self.orders, bound, strict=True)
+        return max(self.spent_epsilon([one], order, delta) for order, one in pairs)
 
     @property
     def first_increment(self) -> list[int]:
-        """With which an odometer begins, in units."""
+        """The bound with which an odometer begins, in units."""
         return [min(pair) for pair in zip(self.odometer_step, self.budget, strict=True)]
 
     def spent_epsilon(
         self, bound: Sequence[float], order: float | None = None, delta: float = DELTA
     ) -> float:
-        """What a bound on a spend implies, rounded up.
+        """Return the epsilon of a bound on what one user has spent, rounded up.
+
+        It holds at every stopping time of the released outputs, as
+        `accounting.Measure.any_time_epsilon` says. It may exceed `epsilon`, which holds as well.
+        It does not hold if norm levels followed the user's own sampling coins: then only the
+        budget is a guarantee.
 
         Args:
-            bound: as an odometer checkpoint has it, in the unit of the measure.
-            order: the one that the user is bound to, if to one alone.
-            delta: at which epsilon is told, above 0 and below 1.
+            bound: of an odometer record, in the unit of the measure.
+            order: the user's own Rényi order, if the user has one.
+            delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: another delta, or a bound under another policy than this one.
+            InvalidInput: for another delta, or a bound that is not of this policy.
         """
         from accounting import MEASURES
 
-        orders = self.orders if order is None else [order]
-        return MEASURES[self.measure].epsilon(bound, delta, orders or None)
-
-    def _epsilon_of_units(self, units: list[int], delta: float) -> float:
-        from accounting import MEASURES
-
-        row, own = MEASURES[self.measure], self.own_order is True
-        return row.epsilon(row.stated(units), delta, self.orders or None, any_order=own)
+        orders, budget = self.orders or None, self.budget
+        if order is not None:
+            orders, budget = [order], self.budget[:1]
+        row = MEASURES[self.measure]
+        return float(row.any_time_epsilon([bound], budget, delta, orders)[0])
 
 
 class CreateDataset(Record, frozen=True, tag="create-dataset"):

@@ -241,6 +241,7 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
             noise_multiplier=ours,
             max_grad_norm=task.clip_norm,
             sampling_rate=rate,
+            population=len(data),  # this data set is public
             own_coins=task.own_coins,
             pace=Pace(task.epsilon, _DELTA, task.steps) if task.own_coins else None,
             grad_sample_mode=mode,

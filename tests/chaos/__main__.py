@@ -36,7 +36,6 @@ each with TLS, take some: less would have them give up before they can hear anyt
 _LONGEST_GAP = 4.0
 """Seconds between two faults; a third of them come at once after the one before."""
 _RECOVERS_WITHIN = 180.0
-_LOOKS_EVERY = 10.0
 """Seconds after which an operator looks at what has stopped, while all wait for something."""
 _CALM_EVERY = 12
 """After so many faults everything has to get on again."""
@@ -126,7 +125,6 @@ def _calm(stage: Scene, lanes: list[Lane[object]]) -> None:
     goals = [lane.decided + 3 for lane in lanes]
     released = sum(1 for _ in trainer.released(stage.trainer.released)) + 3
     deadline = time.monotonic() + _RECOVERS_WITHIN
-    next_look = time.monotonic() + _LOOKS_EVERY
     while True:
         for lane in lanes:
             if lane.error is not None:
@@ -142,9 +140,6 @@ def _calm(stage: Scene, lanes: list[Lane[object]]) -> None:
             return
         if time.monotonic() > deadline:
             raise Stuck(f"not decided within {_RECOVERS_WITHIN:g} s: {', '.join(behind)}")
-        if time.monotonic() > next_look:
-            stage.operate()
-            next_look = time.monotonic() + _LOOKS_EVERY
         time.sleep(0.2)
 
 
@@ -175,7 +170,6 @@ def _audited(service: Service, stage: Scene, lanes: list[Lane[object]]) -> Count
             "charges repeated": sum(lane.retried for lane in lanes),
             "runs opened again": sum(lane.reopened for lane in lanes),
             "steps decided that nobody was told": sum(lane.unheard for lane in lanes),
-            "partitions that an operator mended": stage.remedies,
             "workers started again": sum(worker.restarts for worker in stage.stack.workers),
         }
     )

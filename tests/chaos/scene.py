@@ -13,12 +13,10 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from streams.config import Config
 from streams.local import KafkaBroker, LocalStack, RedisCluster, RedisServer
@@ -27,9 +25,6 @@ from streams.local.cluster import KafkaCluster
 from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
 from streams.local.secure_stack import SecureStack
-from streams.operations.errors import Unavailable
-from streams.operations.status import read_stops
-from streams.store.layout import KEYS, key_of
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
 from tests.integration.redis_failover import ClusterFailover
@@ -54,7 +49,7 @@ class Shape:
 
 @dataclass
 class Scene:
-    """What faults happen to, and what an operator does about them.
+    """What faults happen to.
 
     Attributes:
         directory: of data and logs.
@@ -68,8 +63,6 @@ class Scene:
         trainer: the one that is killed.
         trains: the settings of trainers.
         looks: those of who may read everything.
-        mends: those of who may change Redis.
-        remedies: partitions that an operator mended.
     """
 
     directory: Path
@@ -83,39 +76,6 @@ class Scene:
     trainer: Trainer
     trains: Config
     looks: Config
-    mends: Config
-    remedies: int = 0
-
-    def operate(self) -> None:
-        """Do as the advice says where a partition stopped because its state is not whole.
-
-        No worker runs while its keys are deleted; then all of its log is applied again.
-        """
-        try:
-            stops = read_stops(self.mends, self.stack.partitions)
-        except Unavailable:
-            return
-        damaged = [p for p, stop in enumerate(stops) if stop and "is not whole" in stop]
-        if not damaged:
-            return
-        for worker in self.stack.workers:
-            worker.stop()
-        with closing(self._redis()) as client:
-            for partition in damaged:
-                client.delete(*(key_of(PREFIX, partition, name) for name in KEYS))
-        for worker in self.stack.workers:
-            worker.start()
-        self.remedies += len(damaged)
-
-    def _redis(self) -> redis.Redis | redis.RedisCluster:
-        if self.shape.has_cluster:
-            return redis.RedisCluster(host=LOOPBACK, port=self.redises[0].port)
-        login: dict[str, Any] = {}
-        if self.shape.is_secure:
-            login = {"username": self.mends.redis_username, "password": self.mends.redis_password}
-            login |= {"ssl_ca_certs": self.mends.redis_ca} if self.mends.redis_ca else {}
-        scheme = self.mends.redis.partition(":")[0]
-        return redis.Redis.from_url(f"{scheme}://{self.redises[0].address}/0", **login)
 
 
 class Trainer:
@@ -189,7 +149,6 @@ def _secure(
         "stack": stack,
         "trains": replace(stack.config_of("trainer"), partitions=partitions),
         "looks": replace(stack.config_of("auditor"), partitions=partitions),
-        "mends": replace(stack.config_of("worker"), partitions=partitions),
     }
 
 
@@ -230,7 +189,7 @@ def _open_to_all(
         "failover": failover,
         "proxies": proxies,
         "stack": stack,
-        **dict.fromkeys(("trains", "looks", "mends"), config),
+        **dict.fromkeys(("trains", "looks"), config),
     }
 
 

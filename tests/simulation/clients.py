@@ -94,6 +94,8 @@ class Trainer:
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
+        self.sleeps = 0.0  # how often it sleeps with a decision in hand, while a successor goes on
+        self.sleep = Random()
         self.moves_to: tuple[World, Told] | None = None  # when its dataset does
         self.creates_all = False  # also elsewhere: nobody had used the dataset that was to move
         self.is_elsewhere = False
@@ -148,12 +150,12 @@ class Trainer:
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
         rng = self.world.rng
-        released = self.released if self.keeps_track else None
+        released = self.released
         try:
             run = turnstile.run(
                 self.plan.dataset,
                 self.run,
-                released=released,
+                released=released if self.keeps_track else None,
                 min_separation=self.min_separation,
                 charges_ahead=self.charges_ahead,
             )
@@ -172,6 +174,9 @@ class Trainer:
             self._create(turnstile)
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
+        self.told.opened(self.plan.dataset, self.run, run.attempt)
+        if self.released != released:
+            return  # its predecessor woke up and released a step while the run was opened
         self._check_handed(run)
         charging: Charging = ByNorms(run)
         if self.enrols:
@@ -212,6 +217,9 @@ class Trainer:
             if self.keeps_track and rng.random() < 0.2:
                 self.contents[step] = content  # for whoever asks again what was not released
                 raise Died
+            if self.sleep.random() < self.sleeps:
+                self._sleep(run, fibre)
+                return
             if not self.charges_ahead:
                 self._release()
             if self._chance.random() < self.forgets:
@@ -225,6 +233,36 @@ class Trainer:
         if self._chance.random() < self.ends:
             self._note(f"closes {turnstile.close_dataset(self.plan.dataset)}")
             self.is_closed = True
+
+    def _sleep(self, run: Run, fibre: Fibre) -> None:
+        """Sleep with a decision in hand while a successor goes on; release it if that is allowed.
+
+        A check of the attempt cannot exclude a successor that comes between question and answer, so
+        nothing is released then.
+        """
+        held, told = self._held, self.told
+        self._note(f"falls asleep with step {run.step - 1} in hand")
+        successor = self.world.start(Fibre(self.work).run())
+        try:
+            fibre.wait(asyncio.sleep(self.sleep.uniform(0.0, 10.0)))
+            self._wake(run, held, told)
+            fibre.wait(successor)
+        finally:
+            if not successor.done():
+                successor.cancel()
+                fibre.wait(asyncio.wait([successor]))
+
+    def _wake(self, run: Run, held: Held | None, told: Told) -> None:
+        newest = told.attempt(run.dataset, run.name)
+        try:
+            run.check_attempt()
+        except (Died, DecisionTimeout, RequestRejected) as error:
+            self._note(f"wakes up, and releases nothing after {error!r:.120}")
+        else:
+            if told is self.told and told.attempt(run.dataset, run.name) == newest:
+                self._note("wakes up, and its attempt holds")
+                self._held = held
+                self._release()
 
     def _check_handed(self, run: Run) -> None:
         """Whether a new attempt goes on where the one before it has left off."""

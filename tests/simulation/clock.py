@@ -72,7 +72,8 @@ class Fibre:
 
     async def run(self) -> None:
         """Run the code to its end; what it raises is raised here."""
-        self._loop = getcurrent()
+        # Code that was made by other code returns here all the same when it ends.
+        self._loop = self._code.parent = getcurrent()
         wanted = self._code.switch()
         while not self._code.dead:
             try:

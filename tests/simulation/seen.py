@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streams.offline.archive import Archive, Extent, States, Stored
+from streams.offline.archive import Archive, Holder, MissingRecord, States, Stored, StoredHead
 from streams.store.image import Image
 from streams.store.snapshot import Snapshot
 from streams.worker.memory_broker import last_image
+from streams.worker.ports import Extent
 from tests.simulation.world import World
 
 
@@ -23,10 +24,22 @@ class Seen(Archive, States):
         return Extent(found.start, found.end)
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
-        records = self._world.broker.of(topic, partition).records
-        for offset in sorted(records):
-            if extent.start <= offset < extent.end:
-                yield Stored(offset, *records[offset], 0.0)
+        found = self._world.broker.of(topic, partition)
+        for offset in range(*extent):
+            if offset in found.records:
+                yield Stored(offset, *found.records[offset], 0.0)
+            elif topic == "norms" and offset not in found.markers:
+                raise MissingRecord(partition, offset)
+
+    def heads(self, partition: int) -> list[StoredHead]:
+        kept, image = self.load(partition), self.image(partition)
+        found = []
+        if kept is not None:
+            found.append(StoredHead(Holder.REDIS, kept.next, kept.meta.chain.head))
+        if image is not None:
+            manifest = image.manifest
+            found.append(StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head))
+        return found
 
     def image(self, partition: int) -> Image | None:
         return last_image(self._world.broker, partition)

@@ -55,6 +55,8 @@ class Simulation:
         self._apart = Random(f"separations of {seed}")
         self._ahead = Random(f"charged ahead in {seed}")
         self._clips_within = Random(f"clips within others in {seed}").random() < 0.5
+        self._sleep = Random(f"sleeps in {seed}")
+        self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.signing: Signing | None = None
@@ -104,6 +106,8 @@ class Simulation:
                     trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.forgets = self._forgets
                     trainer.ends = self._forgets
+                    trainer.sleeps = 0.0 if trainer.shares_run else self._sleeps
+                    trainer.sleep = self._sleep
                     trainers.append(trainer)
         return trainers
 

@@ -62,6 +62,7 @@ def test_every_guarantee_can_be_taken_out(name: str) -> None:
         ("every-operator-is-followed", 32),
         ("principals-not-compacted", 1),
         ("older-step-handed-back", 4),
+        ("attempts-not-checked", 3),
         ("levels-not-deferred", 2),
         ("steps-under-way-not-respected", 4),
         ("arrivals-not-awaited", 9),

@@ -51,6 +51,7 @@ class Told:
     def __init__(self) -> None:
         self.steps: dict[tuple[str, str, int], Heard] = {}
         self._released: dict[tuple[str, str], int] = {}
+        self._attempts: dict[tuple[str, str], int] = {}
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
@@ -107,21 +108,29 @@ class Told:
                 self._check(who, policy, user)
 
     def release(self, who: str, dataset: str, run: str, step: int) -> None:
-        """Take note of a step that has gone out; only one that was decided may, and once.
+        """Note that a step was released; it must be decided, and released once and in order.
 
         Args:
-            who: releases it, and nobody else steps of this run.
-            dataset: that was charged.
-            run: of it.
-            step: of the run.
+            who: the trainer that releases it, or its successor or predecessor.
+            dataset: the dataset that was charged.
+            run: the run.
+            step: the step of the run.
 
         Raises:
-            Wrong: nobody was told of it, or it went out before, or a later one did.
+            Wrong: no client was told of the step, or it or a later one was released before.
         """
         last = self._released.get((dataset, run), -1)
         if step <= last or (dataset, run, step) not in self.steps:
             raise Wrong(f"{who} releases step {step} of {run} of {dataset}, after step {last}")
         self._released[dataset, run] = step
+
+    def opened(self, dataset: str, run: str, attempt: int) -> None:
+        """Note that a client was given an attempt of a run."""
+        self._attempts[dataset, run] = max(attempt, self.attempt(dataset, run))
+
+    def attempt(self, dataset: str, run: str) -> int:
+        """Return the highest attempt of a run that a client was given, 0 if none was."""
+        return self._attempts.get((dataset, run), 0)
 
     def check_apart(self, dataset: str, run: str, step: int, separation: int) -> None:
         """Whether nobody was admitted to a step who took part in one that is too near.

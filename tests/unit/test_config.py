@@ -1,6 +1,10 @@
 """Settings: file, environment, arguments, in rising order of weight."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streams.config import Config, ConfigurationError, redact
 
@@ -132,6 +136,20 @@ REDACTED = [
 @pytest.mark.parametrize(("text", "shown"), REDACTED)
 def test_a_password_in_a_url_is_never_shown(text, shown):
     assert redact(text) == shown
+
+
+@given(st.text(alphabet="ab:/@ '", max_size=24))
+def test_everything_up_to_the_last_at_sign_of_an_address_is_hidden(text):
+    """The definition, as a pattern; searching for it takes quadratic time."""
+    definition = re.compile(r"(?<=://)\S*@|(?<!\S)[^\s:]+:(?!//)\S+@")
+    assert redact(text) == definition.sub("***@", text)
+
+
+@pytest.mark.parametrize("part", ["://", "a:", "@", "password=", "a"])
+def test_a_long_text_is_redacted_in_a_time_that_grows_with_its_length(part):
+    """A quadratic search of 3 MB would not end within this run."""
+    text = part * 1_000_000
+    assert redact(text + " u:secret@h").endswith(" ***@h")
 
 
 def test_secrets_can_be_in_files_of_their_own_beside_the_settings(tmp_path):

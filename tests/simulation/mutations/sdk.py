@@ -86,6 +86,12 @@ def older_step_handed_back() -> Patches:
 
 
 @mutation
+def attempts_not_checked() -> Patches:
+    """A trainer releases a step without asking whether its attempt still holds."""
+    yield replaced(run.Run, "check_attempt", lambda self, timeout=None: None)
+
+
+@mutation
 def levels_not_deferred() -> Patches:
     """Levels that are set while a step of a roster is under way go into its decision."""
     real = rosters.Roster.put_together

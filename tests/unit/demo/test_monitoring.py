@@ -162,7 +162,9 @@ def test_the_simulated_shop_is_like_the_one_that_its_model_was_fitted_to() -> No
 def test_plots_and_table_of_both_demos_are_made(
     monitored: MonitoringResult, tmp_path: Path
 ) -> None:
-    settings = TrainingSettings(3.0, 1e-5, worst_case_steps=4, steps=16, learning_rate=10.0)
+    settings = TrainingSettings(
+        3.0, 1e-5, population=1_438, worst_case_steps=4, steps=16, learning_rate=10.0
+    )
     trainings = [
         train_privately(
             in_memory_run(settings.rho, on_exhaustion="clip")[1],

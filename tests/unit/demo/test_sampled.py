@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from accounting import epsilon_of
 from streams import Turnstile
+from streams.demo import sampled
 from streams.demo.images import Images, load_digits
 from streams.demo.plots import plot_sampled
 from streams.demo.sampled import (
@@ -25,6 +27,7 @@ from streams.demo.sampled import (
 )
 from streams.demo.table import over_seeds, summary_of_sampled
 from streams.sdk.rosters import Roster
+from streams.trainers import PrivateSteps
 
 SMALL = replace(SAMPLED_DIGITS[0], steps=40, filter_steps=8)
 ALL = [*SAMPLED_DIGITS, *SAMPLED_MNIST]
@@ -77,6 +80,26 @@ def test_the_worst_case_makes_more_steps_than_the_filter_grants_it(
 ) -> None:
     assert settings.filter_steps < settings.worst_case_steps < settings.steps
     assert settings.noise_stddev < settings.noise_stddev_equal_steps
+
+
+def test_the_denominator_is_not_counted_in_the_data(
+    service: Turnstile, digits: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    class Watched(PrivateSteps):
+        def __init__(self, *given: Any, expected_batch: float, **options: Any) -> None:
+            seen.append(expected_batch)
+            super().__init__(*given, expected_batch=expected_batch, **options)
+
+    monkeypatch.setattr(sampled, "PrivateSteps", Watched)
+    short = replace(SMALL, steps=1)
+    for dataset, users in (("a", 500), ("b", 501)):
+        fewer = replace(
+            digits, train=digits.train[:users], train_labels=digits.train_labels[:users]
+        )
+        train_sampled(service.run(dataset, "t"), fewer, short, seed=3)
+    assert seen == [SMALL.sampling_rate * SMALL.population] * 2
 
 
 @pytest.fixture(scope="module")

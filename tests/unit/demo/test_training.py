@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 
 from accounting import Gaussian, zcdp_cost
 from accounting.release.clipping import clip_factors, norm_products, row_norms
@@ -21,9 +22,10 @@ from streams.demo.training import (
     worst_case_steps,
 )
 from streams.sdk.run import Run
+from streams.trainers.products import rounded_rows
 from tests.unit.sdk.partitions import in_memory_run
 
-SMALL = Settings(3.0, 1e-5, worst_case_steps=6, steps=20, learning_rate=10.0)
+SMALL = Settings(3.0, 1e-5, population=1_438, worst_case_steps=6, steps=20, learning_rate=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,15 @@ def _residuals(images: Images, seed: int) -> np.ndarray:
 def test_probabilities_sum_to_one_and_do_not_overflow() -> None:
     rows = probabilities(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[800.0, 0.0], [1.0, 1.0]]))
     np.testing.assert_allclose(rows, [[1.0, 0.0], [0.5, 0.5]])
+
+
+def test_a_user_is_the_same_with_and_without_another_user_in_the_batch(digits: Images) -> None:
+    weights = np.random.default_rng(4).normal(0, 3, (digits.train.shape[1], CLASSES))
+    rows = rounded_rows(digits.train)
+    alone = np.concatenate([probabilities(rows[[i]], weights) for i in range(65)])
+    for size in range(1, 65):
+        assert np.array_equal(probabilities(rows[1 : size + 1], weights), alone[1 : size + 1])
+        assert np.array_equal(probabilities(rows[: size + 1], weights), alone[: size + 1])
 
 
 def _norms(images: Images, residuals: np.ndarray) -> np.ndarray:
@@ -65,7 +76,7 @@ def test_explicit_gradient_is_the_derivative_of_the_loss(digits: Images) -> None
     for sign in (1, -1):
         moved = weights.copy()
         moved[at] += sign * step
-        losses.append(-np.log(probabilities(row, moved)[0, label]))
+        losses.append(special.logsumexp(row @ moved) - (row @ moved)[0, label])
     assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(gradient[at], rel=1e-5)
 
 

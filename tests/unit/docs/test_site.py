@@ -68,6 +68,6 @@ def _no_line_ends_within_an_option_or_a_number(site: Path) -> None:
     commands = (site / "commands.html").read_text(encoding="utf-8")
     assert re.search(r'<table class="[^"]*\bcommands\b', commands)
     assert '<span class="pre">[--brokers\N{NO-BREAK SPACE}N]</span>' in commands
-    results = (site / "results.html").read_text(encoding="utf-8")
-    assert re.search(r"\d\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}[\d.]+\N{NO-BREAK SPACE}%", results)
-    assert not re.search(r"\d ± \d|\d %", results)
+    figures = (site / "performance.html").read_text(encoding="utf-8")
+    assert re.search(r"\d\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}[\d.]+\N{NO-BREAK SPACE}%", figures)
+    assert not re.search(r"\d ± \d|\d %", figures)

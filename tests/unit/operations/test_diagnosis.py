@@ -133,6 +133,13 @@ CASES = [
     ("WRONG", "topics", "no leader of partitions [1]", topics("norms", without_leader=[1])),
     ("WRONG", "topics", "numbers of partitions differ", topics("halts", partitions=3)),
     ("WARNING", "topics", "retention.ms=1000", settings("halts", retention_ms="1000")),
+    (
+        "WARNING",
+        "topics",
+        "max.compaction.lag.ms",
+        settings("odometer", max_compaction_lag_ms=str(2**63 - 1)),
+    ),
+    ("WARNING", "topics", "segment.ms", settings("checkpoints", segment_ms="604800000")),
     ("WARNING", "topics", "one copy", topics("norms", replicas=1, in_sync=1)),
     ("WARNING", "topics", "2 are in step", topics("norms", in_sync=2)),
     ("WARNING", "topics", "replicas=1", settings("norms", min_insync_replicas="1")),
@@ -188,6 +195,12 @@ CASES = [
     ("WRONG", "answerers", "is compacted", reads(cleanup_policy="compact,delete")),
     ("WRONG", "answerers", "need them for 7200 s", reads(retention_ms="7199999")),
     ("WARNING", "answerers", "retention.bytes=5", reads(retention_bytes="5")),
+    (
+        "WARNING",
+        "partitions",
+        "[1]",
+        replace(WELL, overview=replace(WELL.overview, erased_without_key=[1])),
+    ),
     ("WARNING", "settings", "TURNSTILE_KAFAK", replace(WELL, unknown=["TURNSTILE_KAFAK"])),
 ]
 

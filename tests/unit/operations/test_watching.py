@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streams.config import Config
+from streams.ledger.outputs import Channel
+from streams.ledger.summaries import DatasetSummary, Summary
 from streams.operations import status, watching
 from streams.operations.activity import MOST_RUNS, Activity
 from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
@@ -26,9 +29,10 @@ from streams.schemas import (
 )
 from streams.sdk.followers import Followed
 from streams.store.port import Glance
-from streams.store.vital_signs import Pulse
+from streams.store.vital_signs import Inventory, Pulse
 from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
+from tests.unit.portal.test_owner import policy
 
 WELL = {"partition": 0, "problem": None, "remedy": None, "state": "decides"}
 STOPPED = {"partition": 3, "problem": "stopped: a hole", "remedy": "Mend it", "state": "stopped"}
@@ -243,7 +247,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[int], list[int]]
     def glances(*_: object) -> list[Glance]:
         meta = {"next": str(decided[0]), "owner": "me", "layout": "2", "partitions": "1"}
         meta["topic"] = (b"t" * 16).hex()
-        return [Glance(0, meta, 0, encode(Pulse(decided[0], ends[0], 0.0, 0, 0)), b"", {})]
+        return [Glance(0, meta, 0, encode(Pulse(decided[0], ends[0], 0.0)), b"", {})]
 
     def once(watch: Watch, name: str, look: Callable[[], None], _: float) -> None:
         look()
@@ -280,3 +284,49 @@ def test_a_log_that_ends_too_early_is_told_of(looks: tuple[Watch, list[int], lis
     watch._look_at_kafka()
     (partition,) = watch.service()["partitions"]
     assert "beyond the end of the log, 3" in partition["problem"]
+
+
+@pytest.mark.usefixtures("looks")
+@pytest.mark.parametrize("counts", [(5, 3), (6, 0)])
+def test_the_state_of_the_service_tells_nothing_of_users(
+    counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched(users: int, exhausted: int) -> Watch:
+        meta = {"next": "7", "owner": "me", "layout": "2", "partitions": "1"}
+        meta |= {"topic": (b"t" * 16).hex(), "head": f"{users}{exhausted}"}
+        meta |= {"changes": str(users), "outbox": str(exhausted)}
+        summary = Summary({"d": DatasetSummary(policy("d"), users, exhausted)}, 0, 0)
+        pulse, inventory = encode(Pulse(7, 7, 0.0)), encode(Inventory(6, summary))
+        glances = [Glance(0, meta, 0, pulse, inventory, {})]
+        monkeypatch.setattr(watching, "read_glances", lambda *_: glances)
+        watch = Watch(Config(), [], delta=1e-5, channels=())
+        watch._look_at_kafka()
+        watch._look_at_redis()
+        return watch
+
+    def told(watch: Watch) -> dict[str, Any]:
+        service = watch.service()
+        return {name: service[name] for name in service if name not in ("time", "sides", "rates")}
+
+    usual, other = watched(5, 0), watched(*counts)
+    assert told(usual)["datasets"][0]["dataset"] == "d"
+    assert told(other) == told(usual)
+    assert usual.people()["users"] == {"partitions": {0: 5}, "datasets": {"d": 5}}
+    assert other.people()["users"]["datasets"] == {"d": counts[0]}
+
+
+def test_a_failure_while_a_topic_is_read_names_no_user(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        watch.close()
+        raise KeyError(user)
+
+    user = "ada-lovelace"
+    watch = Watch(Config(), [], delta=1e-5, channels=(Channel.HALTS,))
+    watch._seen.kafka, watch._seen.glances = (TopicsSeen(b"t" * 16, 1, None), [(0, 0)]), []
+    monkeypatch.setattr(watching, "tail", fail)
+    watch._follow(Channel.HALTS, watch._follow_halts)
+    told = f"{watch.service()['alarms']}{caplog.text}"
+    assert "KeyError" in told
+    assert user not in told
