@@ -302,14 +302,17 @@ def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_fo
 
 
 def samples_of(health: str) -> dict[tuple[str, str], float]:
-    """The metrics of an answerer, by name and label; none before it serves them."""
+    """Return an answerer's metrics by name and first own label; none before it serves them."""
     try:
         with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
             told = answer.read().decode()
     except OSError:
         return {}
     return {
-        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        (
+            sample.name,
+            next((sample.labels[x] for x in sample.labels if x != "log"), ""),
+        ): sample.value
         for family in text_string_to_metric_families(told)
         for sample in family.samples
     }

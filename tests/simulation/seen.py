@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from streams.offline.archive import Archive, Holder, MissingRecord, States, Stored, StoredHead
 from streams.store.image import Image
+from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot
 from streams.worker.memory_broker import last_image
 from streams.worker.ports import Extent
@@ -32,8 +33,12 @@ class Seen(Archive, States):
                 raise MissingRecord(partition, offset)
 
     def heads(self, partition: int) -> list[StoredHead]:
-        kept, image = self.load(partition), self.image(partition)
-        found = []
+        image, found = self.image(partition), []
+        try:
+            kept = self.load(partition)
+        except Damaged as damaged:
+            kept = None
+            found.append(StoredHead(Holder.REDIS, lacking=str(damaged)))
         if kept is not None:
             found.append(StoredHead(Holder.REDIS, kept.next, kept.meta.chain.head))
         if image is not None:
