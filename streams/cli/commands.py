@@ -14,7 +14,6 @@ from msgspec import UnsetType, to_builtins
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
-from streams.cli.moved import state_of, where_it_moved
 from streams.cli.output import Exit, note, say, show, show_table
 from streams.cli.presence import no_dataset, nothing_of, warn_of_absent
 from streams.cli.users import ids, user_of
@@ -24,7 +23,6 @@ from streams.operations.guarantees import budget_epsilon, budget_of, spent_epsil
 from streams.operations.status import (
     DatasetStatus,
     datasets_of,
-    prefixes_of,
     read_datasets,
     read_glances,
 )
@@ -195,23 +193,18 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     datasets = read_datasets(config)
     if options.name not in datasets:
         return no_dataset(options.name)
-    dataset = datasets[options.name]
-    prefixes = prefixes_of(config, [dataset])
-    show(_dataset(dataset, options.delta, prefixes), options.json)
-    if dataset.moved_to:
-        note(f"turnstile: {where_it_moved(dataset, prefixes)}")
+    show(_dataset(datasets[options.name], options.delta), options.json)
     return Exit.OK
 
 
 def dataset_list(options: argparse.Namespace, config: Config) -> int:
     """All datasets."""
     found = [dataset for _, dataset in sorted(read_datasets(config).items())]
-    prefixes = prefixes_of(config, found)
     if options.json:
         for dataset in found:
-            show(_dataset(dataset, options.delta, prefixes), True)
+            show(_dataset(dataset, options.delta), True)
     elif found:
-        rows = [_row(dataset, options.delta, prefixes) for dataset in found]
+        rows = [_row(dataset, options.delta) for dataset in found]
         show_table(_LISTED, rows, _LISTED_WORDS)
     else:
         note("turnstile: there are no datasets: `turnstile dataset create` makes one")
@@ -225,7 +218,7 @@ _LISTED = (
 _LISTED_WORDS = ("dataset", "measure", "budget", "state", "within")
 
 
-def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> list[object]:
+def _row(dataset: DatasetStatus, delta: float) -> list[object]:
     policy = dataset.policy
     return [
         policy.dataset,
@@ -235,7 +228,7 @@ def _row(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> l
         delta,
         dataset.users,
         dataset.exhausted,
-        state_of(dataset, prefixes),
+        dataset.state,
         policy.within or None,
     ]
 
@@ -283,7 +276,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK if found else nothing_of(options.dataset, what, config)
 
 
-def _dataset(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> dict[str, Any]:
+def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
     return {
         **_policy(dataset.policy),
         "epsilon": dataset.policy.epsilon(delta),
@@ -291,8 +284,6 @@ def _dataset(dataset: DatasetStatus, delta: float, prefixes: Mapping[str, str]) 
         "users": dataset.users,
         "exhausted": dataset.exhausted,
         "closed": dataset.closed,
-        "moved_to": dataset.moved_to or None,
-        "moved_to_prefix": prefixes.get(dataset.moved_to),
     }
 
 

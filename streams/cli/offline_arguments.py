@@ -1,4 +1,4 @@
-"""The arguments of the commands that read the log again: verify, explain, report, trim, move."""
+"""The arguments of the commands that read the log again: verify, explain, report, trim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from streams.cli.options import (
 )
 
 explain = Later("streams.cli.explain")
-moving = Later("streams.cli.move")
 report = Later("streams.cli.report")
 trimming = Later("streams.cli.trim")
 verify = Later("streams.cli.verify")
@@ -133,7 +132,6 @@ def add_offline(verbs: Any) -> None:
         help="which of them (default 0.1 0.5 0.9)",
     )
     _add_trim(verbs)
-    _add_move(verbs)
 
 
 def _add_trim(verbs: Any) -> None:
@@ -147,38 +145,6 @@ def _add_trim(verbs: Any) -> None:
         "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
     )
     trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")
-
-
-def _add_move(verbs: Any) -> None:
-    moved = verb(
-        verbs,
-        "move",
-        moving.move,
-        "move a dataset, with all that was spent, to another number of partitions",
-        CLIENT,
-        "It goes from the topics of --prefix to those of --to, whose workers have to be running, "
-        "with all datasets that are within it. In the old ones it is closed for good. Where a move "
-        "broke off, the same command goes on. Exit code 1 if it cannot move.",
-    )
-    moved.add_argument("dataset", type=name_of, help="one that is within no other")
-    moved.add_argument("--to", required=True, metavar="PREFIX", help="of the topics that take it")
-    only = moved.add_mutually_exclusive_group()
-    only.add_argument("--dry-run", action="store_true", help="say what would move, only")
-    only.add_argument(
-        "--check", action="store_true", help="compare both logs again after it has moved, only"
-    )
-    moved.add_argument(
-        "--receipt",
-        type=path_of,
-        metavar="FILE",
-        help="write a receipt of the old log, as it was when the dataset was closed",
-    )
-    moved.add_argument(
-        "--key",
-        type=path_of,
-        metavar="FILE",
-        help="a key of `turnstile keys new` to sign it with",
-    )
 
 
 def _add_levels_public(parser: ArgumentParser, otherwise: str) -> None:

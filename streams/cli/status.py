@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import asdict
 
-from streams.cli.moved import state_of
 from streams.cli.output import Exit, plain, say, show, show_table
 from streams.config import Config
 from streams.operations.guarantees import budget_of
 from streams.operations.status import (
     DatasetStatus,
     PartitionStatus,
-    prefixes_of,
     read_overview,
 )
 
@@ -35,9 +32,8 @@ def status(options: argparse.Namespace, config: Config) -> int:
             say(f"\npartition {partition.partition}: {plain(partition.problem)}")
         if seen.datasets:
             say("")
-            prefixes = prefixes_of(config, seen.datasets.values())
             found = [dataset for _, dataset in sorted(seen.datasets.items())]
-            rows = [_dataset(each, options.delta, prefixes) for each in found]
+            rows = [_dataset(each, options.delta) for each in found]
             show_table(_DATASETS, rows, _WORDS)
     return Exit.UNAVAILABLE if wrong else Exit.OK
 
@@ -55,7 +51,7 @@ def _row(partition: PartitionStatus) -> list[object]:
     ]
 
 
-def _dataset(found: DatasetStatus, delta: float, prefixes: Mapping[str, str]) -> list[object]:
+def _dataset(found: DatasetStatus, delta: float) -> list[object]:
     policy = found.policy
     guaranteed = [budget_of(policy), policy.epsilon(delta), delta]
-    return [policy.dataset, policy.measure, *guaranteed, found.users, state_of(found, prefixes)]
+    return [policy.dataset, policy.measure, *guaranteed, found.users, found.state]

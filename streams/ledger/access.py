@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from streams.ledger.arrears import wake
 from streams.ledger.budgets import Budgets
-from streams.ledger.moving import check_arrived
 from streams.ledger.state import State
 from streams.schemas import VERSION, Reason, Rejection
 
@@ -31,7 +30,6 @@ def open_budgets_of(state: State, dataset: str, version: int = VERSION) -> Budge
     """The same, of a dataset that is not closed."""
     budgets = budgets_of(state, dataset, version)
     check_open(state, dataset)
-    check_arrived(state, dataset)
     return budgets
 
 
@@ -46,6 +44,4 @@ def check_open(state: State, dataset: str) -> None:
             f"dataset {dataset!r} was closed, which is for good: what was charged to it stays, "
             "and so does its name"
         )
-        if (dataset,) in state.moved:
-            detail = f"dataset {dataset!r} moved to the log {state.moved[dataset,]}: go on there"
         raise Rejection(Reason.DATASET_CLOSED, detail)

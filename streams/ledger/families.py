@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import UNSET
 
 from streams.ledger.accounts import Accounts
@@ -18,14 +16,12 @@ class Policies(Tracked[Policy]):
     Attributes:
         accounts: name of the dataset -> accounts.
         known_as: by which names users are kept who were forgotten.
-        moved: those that another log may take, where users are forgotten now.
     """
 
     def __init__(self, partition: int) -> None:
         super().__init__("policy", Policy)
         self.accounts: dict[str, Accounts] = {}
         self.known_as: KnownAs
-        self.moved: Mapping[Address, str]
         self._partition = partition
         self._within: dict[str, set[str]] = {}  # of each, which are within it and no other between
 
@@ -71,7 +67,6 @@ class Policies(Tracked[Policy]):
             name
             for (name,), policy in sorted(self.items())
             if policy.within is UNSET and policy.pseudonyms == request.pseudonyms
-            if (name,) not in self.moved
         ]
 
     def family(self, outermost: str) -> list[Accounts]:

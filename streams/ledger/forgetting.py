@@ -13,7 +13,6 @@ from streams.ledger.arrears import note_taken, wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.charges import check_homes
 from streams.ledger.forgotten import alone, check_key
-from streams.ledger.moving import check_arrived, check_stays
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
 from streams.schemas import Forget, Forgotten, User, encode
@@ -27,12 +26,8 @@ def forget(state: State, place: Place, request: Forget) -> list[Output]:
     """
     if request.dataset is not UNSET:
         *_, policy = budgets_of(state, request.dataset).policies
-        check_stays(state, policy.dataset)
-        check_arrived(state, policy.dataset)
         check_key(policy, request)
     outermost = state.policies.outermost_of(request)
-    for name in outermost:
-        check_arrived(state, name)
     check_homes(alone(request.user), place.partition, state.partitions)
     forgotten: list[str] = []
     tombstones: list[Output] = []

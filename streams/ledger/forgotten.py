@@ -78,11 +78,6 @@ class ErasureKeys:
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self._secrets
 
-    def learn(self, topic: str) -> None:
-        """Know the key that everybody knows of another log, of which this is the id of norms."""
-        secret = _public(bytes.fromhex(topic))
-        self._secrets.setdefault(_fingerprint(secret), secret)
-
     def name(self, user: User, fingerprint: str, number: int) -> User:
         """The name of that number for an id: of the same kind as the id."""
         size = 16 if isinstance(user, str) else 8
@@ -96,11 +91,7 @@ class ErasureKeys:
 
 
 class KeysInUse(Tracked[int]):
-    """(fingerprint,) -> the highest number of a name by this key. It refuses keys not known.
-
-    A key that everybody knows of another log, from which datasets came, is at (fingerprint, the id
-    of its norms).
-    """
+    """(fingerprint,) -> the highest number of a name by this key. It refuses keys not known."""
 
     def __init__(self, ring: ErasureKeys) -> None:
         super().__init__("erasure", int)
@@ -108,23 +99,13 @@ class KeysInUse(Tracked[int]):
 
     def names(self, user: User) -> Iterator[User]:
         """All names that an id may have, in the order in which they are looked at."""
-        for (fingerprint, *_), highest in self.items():
+        for (fingerprint,), highest in self.items():
             for number in range(highest + 1):
                 yield self.ring.name(user, fingerprint, number)
 
-    def check(self, address: Address) -> None:
-        """Check that a key is known.
-
-        Raises:
-            LostErasureKey: it is not.
-        """
-        for topic in address[1:]:
-            self.ring.learn(topic)
+    def _moves(self, address: Address, before: int | None, after: int | None) -> None:
         if address[0] not in self.ring:
             raise LostErasureKey(address[0])
-
-    def _moves(self, address: Address, before: int | None, after: int | None) -> None:
-        self.check(address)
 
 
 class Forgotten(Tracked[User]):
@@ -221,11 +202,6 @@ def check_key(policy: Policy, request: Forget) -> None:
             f"and this id is one of {request.pseudonyms or 'none'}: it would be somebody else"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
-
-
-def public_fingerprint(topic: str) -> str:
-    """Of the key that everybody knows of a log, of which this is the id of norms."""
-    return _fingerprint(_public(bytes.fromhex(topic)))
 
 
 def _public(topic: bytes) -> bytes:

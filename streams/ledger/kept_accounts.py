@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import NamedTuple, cast
 
@@ -140,25 +140,6 @@ class KeptAccounts:
         first = len(self._index)
         self._enrol(new_users)
         return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [], self._charged)
-
-    def receive(
-        self,
-        new_users: NDArray[np.int64] | list[User],
-        numbers: Mapping[str, NDArray[np.integer]],
-    ) -> tuple[AccountsChanges, Iterator[Raised]]:
-        """Give users their slots, with numbers that they have from elsewhere.
-
-        Returns:
-            What says so, and whose bound is above the one that everybody begins with.
-        """
-        first = len(self._index)
-        self._enrol(new_users)
-        slots = np.arange(first, len(self._index))
-        rows = self._rows.write(slots, numbers)
-        self._exhausted = None
-        packed = pack_users(new_users)
-        changes = AccountsChanges(self.policy.dataset, packed, first, [rows], self._charged)
-        return changes, self.bounds_raised(slots, np.ones_like(slots))
 
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None

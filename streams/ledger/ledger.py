@@ -1,6 +1,6 @@
 """One partition of the log, applied: (state, record) -> (state, answers). No I/O, no clock.
 
-What moves a dataset is said in ``streams.ledger.lifecycle``, and a run in ``streams.ledger.runs``.
+``streams.ledger.lifecycle`` has the states of a dataset, ``streams.ledger.runs`` those of a run.
 Applying the same records to the same state gives the same bytes, on any machine.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.access import budgets_of
 from streams.ledger.arrears import wake
 from streams.ledger.charging import charge, charge_roster, enrol
 from streams.ledger.columns import UnknownState
@@ -21,18 +20,15 @@ from streams.ledger.lifecycle import (
     close_run,
     create_dataset,
     open_run,
-    receive_dataset,
     register_principal,
     withdraw_dataset,
 )
-from streams.ledger.moving import take_balances
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
 from streams.ledger.principals import Operators, UnknownOperator
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
 from streams.ledger.summaries import DatasetSummary, Summary, summary_of
 from streams.schemas import (
     Answer,
-    Balances,
     BindOperator,
     Charge,
     ChargeRoster,
@@ -42,7 +38,6 @@ from streams.schemas import (
     Enrol,
     Forget,
     OpenRun,
-    ReceiveDataset,
     RegisterPrincipal,
     Rejection,
     Request,
@@ -168,10 +163,6 @@ class Ledger(State):
                 return charge_roster(self, place, request)
             case Forget():
                 return forget(self, place, request)
-            case Balances():
-                return take_balances(self, place, request, budgets_of(self, request.dataset))
-            case ReceiveDataset():
-                answer = receive_dataset(self, place, request, sender)
             case Enrol():
                 answer = enrol(self, place, request)
             case CreateDataset():

@@ -1,7 +1,7 @@
 """What makes datasets and runs, and what ends them; and who is bound or registered.
 
-What moves a run is said in ``streams.ledger.runs``, and who may do what in
-``streams.ledger.principals``. A dataset, as one partition sees it:
+``streams.ledger.runs`` has the states of a run, ``streams.ledger.principals`` who may do what. The
+states of a dataset in one partition:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -9,12 +9,8 @@ What moves a run is said in ``streams.ledger.runs``, and who may do what in
     policy --create-dataset within it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
     policy, in use or not --close-dataset--> closed, as are those within it and all their runs
-    closed --close-dataset--> unchanged                     nothing leads from there, and where
-                                                            it moves it arrives closed
+    closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
-    policy, closed or not --close-dataset, moves_to a log--> closed, and nothing changes any more
-    (unknown) --receive-dataset--> arriving: see ``streams.ledger.arrivals``
-    arriving --withdraw-dataset--> (unknown)                if nothing has come but its name
 
 Whatever is refused raises ``Rejection``, and nothing has changed.
 """
@@ -27,16 +23,6 @@ from streams.ledger.access import budgets_of, check_open, open_budgets_of
 from streams.ledger.apart import separation_of
 from streams.ledger.arrears import drop_roster, rosters_beside
 from streams.ledger.budgets import Budgets
-from streams.ledger.moving import (
-    add_policy,
-    check_around,
-    check_arrived,
-    check_movable,
-    check_partitions,
-    check_receivable,
-    is_only_announced,
-    receive,
-)
 from streams.ledger.outputs import Place
 from streams.ledger.owed import check_closing
 from streams.ledger.policies import (
@@ -48,7 +34,7 @@ from streams.ledger.policies import (
     quoted,
 )
 from streams.ledger.runs import RunState, closed, opened, under_current_attempt
-from streams.ledger.state import State
+from streams.ledger.state import LayoutMismatch, State
 from streams.ledger.tracked import Address
 from streams.schemas import (
     BindOperator,
@@ -57,14 +43,12 @@ from streams.schemas import (
     CreateDataset,
     DatasetClosed,
     DatasetCreated,
-    DatasetReceived,
     DatasetWithdrawn,
     OpenRun,
     OperatorBound,
     Policy,
     PrincipalRegistered,
     Reason,
-    ReceiveDataset,
     RegisterPrincipal,
     Rejection,
     RunClosed,
@@ -82,16 +66,24 @@ def create_dataset(
     check_policy(policy)
     outer = _policies_around(state, policy)
     check_within(policy, outer)
-    check_partitions(state, policy, lambda: state.gate.check_creation(policy, outer, sender))
+    if policy.partitions != state.partitions:
+        if not state.layout:  # only a sender who may create the dataset can stop the partition
+            state.gate.check_creation(policy, outer, sender)
+            raise LayoutMismatch(policy.partitions, state.partitions)
+        detail = f"the topic has {state.partitions} partitions, not {policy.partitions}"
+        raise Rejection(Reason.INVALID_POLICY, detail)
     stored = state.policies.get(request.address)
     if stored is None:
-        check_around(policy, outer)
+        if policy.within is not UNSET and not outer:
+            detail = f"dataset {policy.within!r} does not exist: create the outer one first"
+            raise Rejection(Reason.UNKNOWN_DATASET, detail)
         state.gate.check_creation(policy, outer, sender)
         if outer:
             check_open(state, outer[0].dataset)
-            check_arrived(state, outer[0].dataset)
         stored = policy_to_store(policy, request.v, outer)
-        add_policy(state, stored)
+        if not state.layout:  # the first dataset binds P of the log
+            state.layout[()] = stored.partitions
+        state.policies[request.address] = stored
     elif not is_same_policy(stored, policy, request.v):
         detail = (
             f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
@@ -110,39 +102,18 @@ def create_dataset(
     )
 
 
-def receive_dataset(
-    state: State, place: Place, request: ReceiveDataset, sender: Sender | None
-) -> DatasetReceived:
-    """Have a dataset come from another log, or say how far it is."""
-    outer = _policies_around(state, request.policy)
-
-    def check_sender() -> None:
-        state.gate.check_arrival(request.policy, outer, sender)
-
-    check_receivable(state, request.policy, outer, check_sender)
-    check_sender()
-    return receive(state, place, request, outer)
-
-
 def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> DatasetWithdrawn:
-    """Take back a dataset that nobody has used, if it is there, or of which nothing has come."""
+    """Withdraw a dataset that has never been used, or confirm that it does not exist."""
     name = request.dataset
     accounts = state.datasets.get(name)
     if accounts is not None:
-        is_announced = is_only_announced(state, name)
-        if not is_announced:
-            check_open(state, name)
-        if request.address in state.arrivals and not is_announced:
-            detail = f"dataset {name!r} cannot be withdrawn: it came from another log"
-            raise Rejection(Reason.DATASET_IN_USE, detail)
+        check_open(state, name)
         if name in state.runs.datasets or len(accounts):
             detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
             raise Rejection(Reason.DATASET_IN_USE, detail)
         if state.policies.has_within(name):
             detail = f"dataset {name!r} cannot be withdrawn: another dataset is within it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
-        state.arrivals.pop(request.address, None)
-        state.closed.pop(request.address, None)
         del state.policies[request.address]
     return DatasetWithdrawn(
         v=request.v,
@@ -154,11 +125,8 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
 
 
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
-    """Close a dataset and those within it for good, or have it go to another log."""
+    """Close a dataset, the datasets within it and all their runs permanently."""
     budgets = budgets_of(state, request.dataset)
-    if request.moves_to is not UNSET:
-        check_movable(state, budgets, state.topic.hex(), request.moves_to)
-    check_arrived(state, request.dataset)
     datasets = state.policies.within(request.dataset)
     closing = set(datasets)
     _check_closing(state, budgets, closing)
@@ -168,9 +136,6 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
     for name in datasets:
         if (name,) not in state.closed:
             state.closed[name,] = place.offset
-        if request.moves_to is not UNSET and (name,) not in state.moved:
-            state.moved[name,] = request.moves_to
-            state.departed[name,] = place.offset
     return DatasetClosed(
         v=request.v,
         dataset=request.dataset,
@@ -178,7 +143,6 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
         partition=place.partition,
         offset=place.offset,
         datasets=datasets,
-        moves_to=state.moved.get(request.address, UNSET),
     )
 
 

@@ -32,7 +32,6 @@ from streams.schemas import (
     MAX_REQUEST_BYTES,
     MAX_ROSTER_WRITE_BYTES,
     MAX_WRITE_BYTES,
-    Balances,
     Charge,
     Enrol,
     Reason,
@@ -126,26 +125,6 @@ def check_decision(users: NDArray[np.int64] | list[User], *, clips: bool) -> Non
         detail = (
             f"the decision about {len(users)} users may take {said} bytes, more than "
             f"{MAX_REQUEST_BYTES}: charge fewer users a step, or use more partitions"
-        )
-        raise Rejection(Reason.TOO_LARGE, detail)
-
-
-def check_balances(balances: Balances, orders: int) -> None:
-    """Refuse balances of too many users, or that might write more than ``MAX_WRITE_BYTES``.
-
-    Args:
-        balances: of users who are new, and each of whom may have a checkpoint.
-        orders: of the policy.
-
-    Raises:
-        Rejection: TOO_LARGE.
-    """
-    users = count_of(balances.users)
-    written = most_written(users, id_bytes(balances.users), balances.dataset, orders)
-    if users > MAX_CHARGE_USERS or written > MAX_WRITE_BYTES:
-        detail = (
-            f"{users} users at {orders} orders may write {written} bytes; balances are of "
-            f"{MAX_CHARGE_USERS} users and {MAX_WRITE_BYTES} bytes at most: send them in more parts"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

@@ -24,7 +24,6 @@ from streams.ledger.members import Members, Terms
 from streams.ledger.runs import RunState
 from streams.schemas import (
     MAX_REQUEST_BYTES,
-    Balances,
     Charge,
     ChargeRoster,
     Decision,
@@ -220,7 +219,7 @@ def halted_of(
 
 
 def checkpoint_of(
-    charge: Charge | ChargeRoster | Balances, dataset: str, risen: Raised, place: Place
+    charge: Charge | ChargeRoster, dataset: str, risen: Raised, place: Place
 ) -> Output:
     """What is said of a user whose bound rose in a dataset."""
     checkpoint = OdometerCheckpoint(

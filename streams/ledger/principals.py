@@ -13,8 +13,7 @@ A request is allowed by the nearest policy that names anybody: that of the datas
 it is within. Whoever creates a dataset within such a one has to be allowed to manage that one, and
 may name others; a dataset that names somebody is within none where everybody may do everything.
 
-A dataset that comes from another log brings its policy with it, and whom that names: here they are
-principals of this operator. What is signed for one log counts in no other.
+A signature made for one log counts in no other.
 
 State is a function of the log alone, so this worker's settings do not say who the operator is: they
 say whose word this worker would follow, and it stops where the log says another one.
@@ -33,7 +32,6 @@ from streams.ledger.impasse import Impasse
 from streams.ledger.tracked import Tracked
 from streams.schemas import (
     Allow,
-    Balances,
     BindOperator,
     CloseDataset,
     Forget,
@@ -178,7 +176,7 @@ class Gate:
         """
         for name in self._about(request):
             right: Right = "charge"
-            if isinstance(request, WithdrawDataset | CloseDataset | Balances | Forget):
+            if isinstance(request, WithdrawDataset | CloseDataset | Forget):
                 right = "manage"
             self._check_right(self._datasets.policies_of(name), right, sender)
 
@@ -194,25 +192,6 @@ class Gate:
             self._check_right(outer, "manage", sender)
         elif self._operator:
             self._known(sender, f"dataset {policy.dataset!r} is created", may_create=True)
-
-    def check_arrival(self, policy: Policy, outer: Sequence[Policy], sender: Sender | None) -> None:
-        """Check who has a dataset come from another log, or asks how far it is.
-
-        Raises:
-            Rejection: NOT_ALLOWED.
-        """
-        if there := self._datasets.policies_of(policy.dataset):
-            self.check_manager(there, sender)
-        else:
-            self.check_creation(policy, outer, sender)
-
-    def check_manager(self, policies: Sequence[Policy], sender: Sender | None) -> None:
-        """Check who manages a dataset that has these policies, the nearest first.
-
-        Raises:
-            Rejection: NOT_ALLOWED.
-        """
-        self._check_right(policies, "manage", sender)
 
     def bind(self, request: BindOperator, sender: Sender | None) -> None:
         """Know the operator by a key.

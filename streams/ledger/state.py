@@ -23,7 +23,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from streams.ledger.apart import Participants, Separations
-from streams.ledger.arrivals import Arrival
 from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.families import Policies
@@ -102,10 +101,6 @@ class State:
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
-        moved: (dataset,) -> the id of the log that may take it, if one may.
-        departed: (dataset,) -> the offset from which on one may: what was closed before stays so
-            there. What earlier releases kept of a move does not say it.
-        arrivals: (dataset,) -> how much of it is here, if it came from another log.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
         operator: () -> the operator whose word counts, once there is one.
@@ -133,12 +128,9 @@ class State:
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
-        self.moved: Tracked[str] = self._keep(Tracked("moved", str))
-        self.departed: Tracked[int] = self._keep(Tracked("departed", int))
-        self.arrivals: Tracked[Arrival] = self._keep(Tracked("arrival", Arrival))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
-        self.policies.known_as, self.policies.moved = self.forgotten.known_as, self.moved
+        self.policies.known_as = self.forgotten.known_as
         self.operator = self._keep(BoundOperator(operators))
         self.principals: Principals = self._keep(Tracked("principal", Principal))
         self.gate = Gate((topic, partition), self.operator, self.principals, self.policies)

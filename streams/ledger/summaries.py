@@ -21,7 +21,6 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     users: int
     exhausted: int  # users with nothing left
     closed: bool = False
-    moved_to: str = ""  # the id of the log that may take it, if one may
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -57,7 +56,6 @@ def summary_of(state: State) -> Summary:
                 len(accounts),
                 accounts.exhausted_users,
                 (name,) in state.closed,
-                state.moved.get((name,), ""),
             )
             for name, accounts in state.datasets.items()
         },

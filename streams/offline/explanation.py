@@ -26,7 +26,6 @@ from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Applied, Compared, Fold
 from streams.operations.guarantees import budget_epsilon
 from streams.schemas import (
-    Balances,
     Charge,
     ChargeRoster,
     Decision,
@@ -240,9 +239,6 @@ class _Told:
                     return self._charged_by_level(applied, charge)
             case Forget() as forget if forget.user == self._user:
                 return self._forgotten(applied, forget)
-            case Balances(dataset=name) if name not in self._known and self._slot(name) is not None:
-                record = applied.record
-                return self._earlier(applied.partition, record.offset, name, record.written)
             case Enrol() as enrol if enrol.address not in self._positions:
                 return self._enrolled(applied, enrol)
         return None

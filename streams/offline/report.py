@@ -105,8 +105,8 @@ def report(
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        ReportRefused: levels may have followed coins, a log without its beginning, a dataset that
-            came from another log, or steps of more kinds than can be told apart.
+        ReportRefused: levels may have followed coins, a log without its beginning, or steps of
+            more kinds than can be told apart.
         Unreadable: Kafka does not answer.
     """
     accountants = _Accountants(delta, method)
@@ -132,13 +132,6 @@ def report(
         found = histories.end()
         for name, accounts in fold.ledger.datasets.items():
             if dataset in (None, name):
-                if (name,) in fold.ledger.arrivals:
-                    origin = fold.ledger.arrivals[name,].origin.topic
-                    raise ReportRefused(
-                        f"dataset {name!r} came from the log {origin}: what users took part in "
-                        "there is not in this log, and a report would tell too little. Make one of "
-                        "that log, and of this one for other datasets with --dataset"
-                    )
                 history = found.get(name, DatasetHistory())
                 if history.doubt is not None and not levels_public:
                     raise ReportRefused(_in_words(name, history.doubt))

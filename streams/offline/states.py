@@ -18,11 +18,9 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "moved", "departed", "arrivals", "erasure", "forgotten", "operator", "principals"),
+    *("closed", "erasure", "forgotten", "operator", "principals"),
 )
 """What a state keeps by name."""
-_SINCE = ("departed",)
-"""Of these, what earlier releases did not keep: it is compared where both states have it."""
 _NAMES = {"forgotten": ("dataset", "slot"), "principals": ("principal",)}
 """What the parts of an address are, where they are not a dataset and a run."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
@@ -68,8 +66,7 @@ def _entries(
     what: str, expected: Mapping[Any, Any], found: Mapping[Any, Any]
 ) -> Iterator[Difference]:
     names = _NAMES.get(what, ("dataset", "run", "place"))
-    both = expected.keys() & found.keys() if what in _SINCE else expected.keys() | found.keys()
-    for address in sorted(both):
+    for address in sorted(expected.keys() | found.keys()):
         ours, theirs = expected.get(address), found.get(address)
         if ours != theirs:
             about = dict(zip(names, address, strict=False))

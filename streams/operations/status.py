@@ -56,7 +56,11 @@ class DatasetStatus:
     users: int = 0
     exhausted: int = 0
     closed: bool = False
-    moved_to: str = ""  # the id of another log, if it went there
+
+    @property
+    def state(self) -> str:
+        """The word for a table: open or closed."""
+        return "closed" if self.closed else "open"
 
 
 def read_partitions(config: Config) -> list[PartitionStatus]:
@@ -158,25 +162,7 @@ def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
             dataset.users += found.users
             dataset.exhausted += found.exhausted
             dataset.closed |= found.closed
-            dataset.moved_to = dataset.moved_to or found.moved_to
     return datasets
-
-
-def prefixes_of(config: Config, datasets: Iterable[DatasetStatus]) -> dict[str, str]:
-    """The id of each log that datasets moved to -> its prefix, where these brokers have that log.
-
-    Raises:
-        Unavailable: Kafka does not answer.
-    """
-    logs = {dataset.moved_to for dataset in datasets if dataset.moved_to}
-    if not logs:
-        return {}
-    try:
-        with Topics(config) as topics:
-            found = {log: topics.prefix_of(bytes.fromhex(log)) for log in sorted(logs)}
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
-    return {log: prefix for log, prefix in found.items() if prefix is not None}
 
 
 def read_owners(config: Config, partitions: int) -> list[str]:

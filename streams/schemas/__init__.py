@@ -31,8 +31,6 @@ request.
     in version 3 only, by which who asks is told who came too soon.
     A user can be forgotten (``forget``). Who is charged by then is halted; answers of version 3 say
     so, those of earlier ones that nothing is left. A dataset can be closed (``close-dataset``).
-    It can move to another log: it is closed with the id of that one (``moves_to``), which takes it
-    (``receive-dataset``) and what its users have spent (``balances``).
     A request can be signed: ``signed`` has the bytes of a request of any version, as they are
     without a signature, and who signed them. An operator says whose keys count (``bind-operator``,
     ``register-principal``), and a policy who may charge and manage a dataset (``allow``).
@@ -53,7 +51,6 @@ from streams.schemas.answers import (
     Answer,
     DatasetClosed,
     DatasetCreated,
-    DatasetReceived,
     DatasetWithdrawn,
     Decision,
     Enrolled,
@@ -112,7 +109,6 @@ from streams.schemas.refusals import (
 )
 from streams.schemas.requests import (
     Allow,
-    Balances,
     BindOperator,
     Charge,
     ChargeRoster,
@@ -120,12 +116,9 @@ from streams.schemas.requests import (
     CloseRun,
     CreateDataset,
     Enrol,
-    ErasureKey,
     Forget,
     OpenRun,
-    Origin,
     Policy,
-    ReceiveDataset,
     RegisterPrincipal,
     Request,
     Sender,
@@ -145,7 +138,6 @@ __all__ = [
     "VERSION",
     "Allow",
     "Answer",
-    "Balances",
     "BindOperator",
     "BudgetUnits",
     "Charge",
@@ -156,12 +148,10 @@ __all__ = [
     "CreateDataset",
     "DatasetClosed",
     "DatasetCreated",
-    "DatasetReceived",
     "DatasetWithdrawn",
     "Decision",
     "Enrol",
     "Enrolled",
-    "ErasureKey",
     "Fingerprint",
     "Forget",
     "ForgettingDecision",
@@ -178,11 +168,9 @@ __all__ = [
     "OnExhaustion",
     "OpenRun",
     "OperatorBound",
-    "Origin",
     "Policy",
     "PrincipalRegistered",
     "Reason",
-    "ReceiveDataset",
     "RegisterPrincipal",
     "Rejected",
     "Rejection",

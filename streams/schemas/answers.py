@@ -16,7 +16,6 @@ from streams.schemas.fields import (
     Record,
     StringUser,
     Token,
-    TopicId,
     User,
     Users,
 )
@@ -71,18 +70,6 @@ class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
     partition: int
     offset: int
     datasets: list[Name]  # all of these, sorted
-    moves_to: TopicId | UnsetType = UNSET  # the log that may take it, if one may
-
-
-class DatasetReceived(OfDataset, frozen=True, tag="dataset-received"):
-    """This partition has so many of the balances of a dataset that comes from another log."""
-
-    request: Token
-    partition: int
-    offset: int
-    received: int  # parts
-    parts: int  # of so many
-    digest: bytes  # of those that are in
 
 
 class Decision(OfRun, frozen=True, tag="decision"):
@@ -228,7 +215,6 @@ Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
     | DatasetClosed
-    | DatasetReceived
     | RunOpened
     | RunClosed
     | Decision

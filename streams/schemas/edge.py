@@ -10,7 +10,6 @@ from streams.schemas.answers import Answer
 from streams.schemas.fields import OLDEST, VERSION
 from streams.schemas.refusals import Reason, Rejection
 from streams.schemas.requests import (
-    Balances,
     BindOperator,
     Charge,
     ChargeRoster,
@@ -20,7 +19,6 @@ from streams.schemas.requests import (
     Enrol,
     Forget,
     OpenRun,
-    ReceiveDataset,
     RegisterPrincipal,
     Request,
     Sender,
@@ -134,7 +132,7 @@ def _check_later_features(request: Request) -> None:
     """Refuse in a request of an earlier version what only version 3 has."""
     match request:
         case (Enrol() | ChargeRoster() | Forget() | CloseDataset()) | (
-            ReceiveDataset() | Balances() | BindOperator() | RegisterPrincipal()
+            BindOperator() | RegisterPrincipal()
         ):
             feature = "this type of record"
         case CreateDataset(policy=policy) if policy.own_order is not UNSET:
@@ -162,8 +160,7 @@ def _check_content(request: Request) -> None:
         packed = getattr(request, name)
         if isinstance(packed, bytes) and len(packed) % width:
             raise Rejection(Reason.MALFORMED, uneven(name, packed, width), request)
-    # Balances bring ids as they are, also those of a dataset of version 1.
-    users = b"" if isinstance(request, Balances) else getattr(request, "users", b"")
+    users = getattr(request, "users", b"")
     user = None if isinstance(users, bytes) else first_irregular(users)
     if user is not None:
         detail = (
@@ -177,7 +174,6 @@ _PACKED: dict[type[Request], dict[str, int]] = {
     Charge: {"users": 8, "norms": 8},
     Enrol: {"users": 8},
     ChargeRoster: {"units": 8, "positions": 4},
-    Balances: {"users": 8, "spent": 8, "base": 8, "rungs": 8},
 }
 """The packed arrays of a request, and how many bytes an entry of each has."""
 

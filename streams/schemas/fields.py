@@ -60,10 +60,6 @@ LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 DELTA = 1e-5
 """At which an epsilon is told if nobody says at which: a policy has none of its own."""
 Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
-TopicId: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
-"""The id by which Kafka knows the topic `norms` of a log, which no other topic ever has."""
-Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-"""A SHA-256."""
 
 
 class Record(

@@ -26,7 +26,6 @@ class Reason(StrEnum):
     NOT_ALLOWED = "not-allowed"  # not signed by somebody who may do this
     SUPERSEDED = "superseded"  # the operator has said something later
     DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
-    DATASET_MOVING = "dataset-moving"  # not all of it is here yet, or it goes elsewhere
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
@@ -41,7 +40,6 @@ class Reason(StrEnum):
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
     INVALID_TARIFF = "invalid-tariff"  # not what steps of this roster can cost, or not known here
-    INVALID_BALANCES = "invalid-balances"  # not what users can have spent, or what was announced
     INVALID_LEVELS = "invalid-levels"  # beyond the grid, or positions that are not in the roster
     MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative

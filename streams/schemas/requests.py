@@ -14,7 +14,6 @@ from streams.schemas.fields import (
     Attempt,
     BudgetUnits,
     Counter,
-    Digest,
     Fingerprint,
     IntegerUser,
     LogId,
@@ -35,7 +34,6 @@ from streams.schemas.fields import (
     Signature,
     StringUser,
     Token,
-    TopicId,
     UserIds,
     Users,
 )
@@ -45,7 +43,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which principals may do what with a dataset."""
 
     charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw, close and move it, forget users, create datasets within it
+    manage: Principals = []  # withdraw and close it, forget users, create datasets within it
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,64 +192,6 @@ class CloseDataset(OfDataset, frozen=True, tag="close-dataset"):
     """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
 
     request: Token
-    # The log that may take it, and no other ever; from then on nothing of the dataset changes here.
-    # Only one that is within no other moves, and those within it go with it.
-    moves_to: TopicId | UnsetType = UNSET
-
-
-class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The log that a dataset comes from, as it was when it was closed there."""
-
-    topic: TopicId
-    partitions: Annotated[int, Meta(ge=1, le=100_000)]
-    heads: Digest  # of the heads of its chains: see streams.offline.moves
-
-
-class ErasureKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key by which users have names who were forgotten in the log that a dataset comes from."""
-
-    fingerprint: Fingerprint
-    highest: Annotated[int, Meta(ge=0, le=2**31)]  # number of a name
-    topic: TopicId | UnsetType = UNSET  # of which the key is made, if nobody has set one
-
-
-class ReceiveDataset(Record, frozen=True, tag="receive-dataset"):
-    """Creates a dataset that comes from another log; sent to every partition.
-
-    It can be charged when all balances are in, of all datasets that come together.
-    """
-
-    request: Token
-    policy: Policy  # the one that it has there, but for the number of partitions
-    origin: Origin
-    parts: Counter  # records of balances that this partition gets
-    digest: Digest  # of all of them: see streams.ledger.arrivals
-    brings: Counter = 0  # datasets that come within it; all of them are here, or none is charged
-    closed: bool = False  # it had been closed before it moved, and stays so
-    erasure: Annotated[list[ErasureKey], Meta(max_length=256)] = msgspec.field(default_factory=list)
-
-    @property
-    def address(self) -> tuple[str, ...]:
-        """The dataset."""
-        return (self.policy.dataset,)
-
-
-class Balances(OfDataset, frozen=True, tag="balances"):
-    """What some users have spent by the time a dataset came here: users who are new to it.
-
-    Numbers are int64, little-endian, in the order of users; of `spent` and `base` one for each
-    order, if all orders of the policy have to hold.
-    """
-
-    request: Token
-    part: Counter  # of those that were announced, from 0
-    users: Users
-    spent: bytes  # units
-    base: bytes  # units that were spent when the odometer last restarted
-    rungs: bytes  # how many odometer steps the bound has climbed
-    order: bytes = b""  # own_order: a byte each, the place of the order that the user is bound to
-    bound: bytes = b""  # own_order: a byte each, 1 if so
-    forgotten: bool = False  # users who were forgotten, by their names: they may live here or not
 
 
 class Charge(OfRun, frozen=True, tag="charge"):
@@ -357,8 +297,6 @@ Request: TypeAlias = (
     CreateDataset
     | WithdrawDataset
     | CloseDataset
-    | ReceiveDataset
-    | Balances
     | OpenRun
     | CloseRun
     | Charge

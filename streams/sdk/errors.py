@@ -173,11 +173,7 @@ ADVICE: dict[Reason, str] = {
     ),
     Reason.SUPERSEDED: "say it again, unless the later word is the one that holds",
     Reason.DATASET_CLOSED: (
-        "if it moved, charge it there, by the prefix that `turnstile dataset show` names; else use "
-        "another dataset of these users, within one whose budget goes on"
-    ),
-    Reason.DATASET_MOVING: (
-        "wait until `turnstile move` is done, or run it again; it goes on where it broke off"
+        "use another dataset of these users, within one whose budget is still charged"
     ),
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
@@ -201,7 +197,6 @@ ADVICE: dict[Reason, str] = {
     Reason.LENGTH_MISMATCH: _OTHER_VERSION,
     Reason.INVALID_MECHANISM: _OTHER_CONTENT,
     Reason.INVALID_TARIFF: _OTHER_VERSION,
-    Reason.INVALID_BALANCES: _OTHER_VERSION,
     Reason.INVALID_LEVELS: _OTHER_VERSION,
     Reason.MIXED_USERS: _OTHER_CONTENT,
     Reason.INVALID_NORM: _OTHER_VERSION,

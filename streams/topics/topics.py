@@ -20,8 +20,6 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Of
 from kafka.errors import (
     KafkaError,
     TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 
@@ -177,24 +175,6 @@ class Topics:
                 for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
             ]
             return [(found[0][place].offset, found[1][place].offset) for place in places]
-
-        with self._lock:
-            return self._ask(ask)
-
-    def prefix_of(self, log: bytes) -> str | None:
-        """The prefix of the topics of another log, by its id; None if it cannot be seen here.
-
-        Raises:
-            TopicsUnavailable: Kafka does not answer.
-        """
-
-        def ask(admin: KafkaAdminClient) -> str | None:
-            try:
-                (found,) = admin.describe_topics([UUID(bytes=log)])
-            except (UnknownTopicIdError, TopicAuthorizationFailedError):
-                return None
-            name = str(found["name"] or "")
-            return name.removesuffix(NORMS) if name.endswith(NORMS) else None
 
         with self._lock:
             return self._ask(ask)

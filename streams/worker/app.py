@@ -197,8 +197,7 @@ def unheeded_partitions(config: Config, there: int) -> str:
         return ""
     return (
         f"partitions is {config.partitions}, and {config.topic(NORMS)} has {there}, which counts: "
-        "the setting is for topics that do not exist yet. `turnstile move` brings a dataset to "
-        "another number"
+        "the setting is for topics that do not exist yet"
     )
 
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_arrivals import Arrivals, Stopped
 from tests.audit.auditor_forgotten import outermost_of, renamed, spend_the_rest
+from tests.audit.auditor_policies import Policies, Stopped
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, policy_in, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
 from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
 
 
-class Auditor(Arrivals):
+class Auditor(Policies):
     """Applies all requests."""
 
     def apply_all(self, log: Log) -> None:
@@ -62,10 +62,6 @@ class Auditor(Arrivals):
                     answer = self._forget(place, request)
                 case "bind-operator" | "register-principal":
                     answer = self._hear_operator(place, request)
-                case "receive-dataset":
-                    answer = self._receive(place, request)
-                case "balances":
-                    answer = self._take(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -96,7 +92,6 @@ class Auditor(Arrivals):
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
             about = [name for name in about if keys[name] == request["pseudonyms"]]
-            about = [name for name in about if name not in self.moves[partition]]
         for each in about:
             if each in datasets:
                 policies = [dataset.policy for dataset in self._chain(partition, each)]
@@ -130,8 +125,6 @@ class Auditor(Arrivals):
             self._check_creation(partition, chain, request)
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
-        if known is None and chain:
-            self._check_arrived(partition, chain[0].policy["dataset"])
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -157,19 +150,14 @@ class Auditor(Arrivals):
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         name = request["dataset"]
-        dataset, arrivals = self.datasets[partition].get(name), self.arrivals[partition]
-        announced = name in arrivals and not self._has_arrived(partition, name)
-        announced = announced and dataset is not None and not dataset.accounts
-        if dataset is not None and dataset.is_closed and not announced:
+        dataset = self.datasets[partition].get(name)
+        if dataset is not None and dataset.is_closed:
             raise Rejection("dataset-closed")
-        if name in arrivals and not announced:
-            raise Rejection("dataset-in-use")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
             raise Rejection("dataset-in-use")
         self.datasets[partition].pop(name, None)
-        arrivals.pop(name, None)
         return {
             "type": "dataset-withdrawn",
             "v": request["v"],
@@ -225,17 +213,7 @@ class Auditor(Arrivals):
             for inner in datasets
             if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
         )
-        to, moves = request["moves_to"], self.moves[partition]
-        if to is not NOT_GIVEN and (
-            len(self._chain(partition, name)) > 1 or to == self.topic or moves.get(name, to) != to
-        ):
-            raise Rejection("dataset-moving")
-        self._check_arrived(partition, name)
         self._check_closing(partition, name, closed)
-        if to is not NOT_GIVEN:
-            before = {n for n in closed if datasets[n].is_closed and n not in moves}
-            self.closed_before[partition] |= before
-            moves |= dict.fromkeys(closed, to)
         for inner in closed:
             datasets[inner].is_closed = True
         for (dataset, _), run in self.runs[partition].items():
@@ -249,7 +227,6 @@ class Auditor(Arrivals):
             "partition": partition,
             "offset": offset,
             "datasets": closed,
-            **({"moves_to": self.moves[partition][name]} if name in self.moves[partition] else {}),
         }
 
     def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -259,17 +236,12 @@ class Auditor(Arrivals):
         if request["dataset"] is not NOT_GIVEN:
             self._dataset(partition, request["dataset"])
             outer = outermost_of(datasets, request["dataset"])
-            if outer in self.moves[partition]:
-                raise Rejection("dataset-moving")
-            self._check_arrived(partition, outer)
             if keys[request["dataset"]] != request["pseudonyms"]:
                 raise Rejection("mixed-users")
             outermost = [outer]
         else:
-            names = {outermost_of(datasets, name) for name in datasets} - {*self.moves[partition]}
+            names = {outermost_of(datasets, name) for name in datasets}
             outermost = [name for name in names if keys[name] == request["pseudonyms"]]
-        for outer in outermost:
-            self._check_arrived(partition, outer)
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
         forgotten = []

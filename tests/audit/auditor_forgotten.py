@@ -22,8 +22,6 @@ class Names:
 
     def __init__(self, topic: bytes) -> None:
         self._key = public_key(topic)
-        self.other_keys: list[bytes] = []  # of the logs that datasets came from
-        self.highest: dict[tuple[str, str], int] = {}  # number of a name, by key and its log
         self.ids: dict[User, User] = {}
         self._of: dict[str, set[User]] = {}  # by the outermost dataset
 
@@ -37,29 +35,24 @@ class Names:
 
     def _known(self, user: User, outermost: Dataset) -> User:
         if user not in outermost.accounts and self.of(outermost):
-            for key in [self._key, *self.other_keys]:
-                for number in range(_HIGHEST):
-                    if (name := self.name(user, number, key)) in self.of(outermost):
-                        return name
+            for number in range(_HIGHEST):
+                if (name := self.name(user, number)) in self.of(outermost):
+                    return name
         return user
 
     def new(self, user: User, family: list[Dataset]) -> User:
         """The first name that nobody has."""
-        number, name = next(
-            (number, name)
+        return next(
+            name
             for number in range(_HIGHEST)
             for name in [self.name(user, number)]
             if all(name not in dataset.accounts for dataset in family)
         )
-        own = fingerprint_of(self._key), ""
-        self.highest[own] = max(number, self.highest.get(own, 0))
-        return name
 
-    def name(self, user: User, number: int, key: bytes | None = None) -> User:
+    def name(self, user: User, number: int) -> User:
         kind, size = (b"s", 16) if isinstance(user, str) else (b"i", 8)
         text = number.to_bytes(4, "big") + kind + str(user).encode()
-        secret = self._key if key is None else key
-        hashed = hashlib.blake2b(text, key=secret, digest_size=size, person=b"turnstile forget")
+        hashed = hashlib.blake2b(text, key=self._key, digest_size=size, person=b"turnstile forget")
         if isinstance(user, str):
             return f"forgotten:{hashed.hexdigest()}"
         return int.from_bytes(hashed.digest(), "big", signed=True)
@@ -68,12 +61,6 @@ class Names:
 def public_key(topic: bytes) -> bytes:
     """Of a log that has none of its own: everybody knows it."""
     return hashlib.blake2b(topic, digest_size=32, person=b"turnstile public").digest()
-
-
-def fingerprint_of(key: bytes) -> str:
-    """By what a key is named."""
-    hashed = hashlib.blake2b(key=key, digest_size=8, person=b"turnstile erase")
-    return hashed.hexdigest()
 
 
 def spend_the_rest(dataset: Dataset, account: Account) -> None:

@@ -83,40 +83,8 @@ def _is_float(value: Any) -> bool:
 NOT_GIVEN = msgspec.UNSET  # it remains itself where it is copied
 
 
-def _is_origin(value: Any) -> bool:
-    return (
-        type(value) is dict
-        and value.keys() == {"topic", "partitions", "heads"}
-        and _is_topic(value["topic"])
-        and type(value["partitions"]) is int
-        and 1 <= value["partitions"] <= 100_000
-        and _is_digest(value["heads"])
-    )
-
-
 def _is_topic(value: Any) -> bool:
     return type(value) is str and len(value) == 32 and set(value) <= set("0123456789abcdef")
-
-
-def _is_digest(value: Any) -> bool:
-    return type(value) is bytes and len(value) == 32
-
-
-def _is_erasure(value: Any) -> bool:
-    return (
-        type(value) is dict
-        and {"fingerprint", "highest"} <= value.keys() <= {"fingerprint", "highest", "topic"}
-        and type(value["fingerprint"]) is str
-        and len(value["fingerprint"]) == 16
-        and set(value["fingerprint"]) <= set("0123456789abcdef")
-        and type(value["highest"]) is int
-        and 0 <= value["highest"] <= 2**31
-        and _is_topic(value.get("topic", "0" * 32))
-    )
-
-
-def _may_move_to(value: Any) -> bool:
-    return value is NOT_GIVEN or _is_topic(value)
 
 
 _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
@@ -226,27 +194,6 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             **shared,
             "dataset": _is_name,
             "request": _is_token,
-            "moves_to": _may_move_to,
-        },
-        "receive-dataset": {
-            **shared,
-            "request": _is_token,
-            "policy": lambda value: type(value) is dict and fits(value, policy),
-            "origin": _is_origin,
-            "parts": counter,
-            "digest": _is_digest,
-            "brings": counter,
-            "closed": lambda value: type(value) is bool,
-            "erasure": _is_list(_is_erasure, 0, 256),
-        },
-        "balances": {
-            **shared,
-            "dataset": _is_name,
-            "request": _is_token,
-            "part": counter,
-            "users": _is_packed_or(_is_list(_is_user)),
-            **dict.fromkeys(("spent", "base", "rungs", "order", "bound"), _is_bytes),
-            "forgotten": lambda value: type(value) is bool,
         },
         "forget": {
             **shared,
@@ -288,8 +235,6 @@ _PACKED = {
     "bind-operator": {"log": 1, "operator": 1},
     "register-principal": {"key": 1},
     "signed": {"request": 1, "signature": 1},
-    "receive-dataset": {"digest": 1},
-    "balances": {"users": 8, "spent": 8, "base": 8, "rungs": 8, "order": 1, "bound": 1},
 }
 """What may be packed, in JSON as base64, and how many bytes an entry has."""
 _DEFAULTS = {
@@ -309,9 +254,6 @@ _DEFAULTS = {
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
     "forget": {"dataset": NOT_GIVEN},
-    "close-dataset": {"moves_to": NOT_GIVEN},
-    "receive-dataset": {"brings": 0, "closed": False, "erasure": []},
-    "balances": {"order": b"", "bound": b"", "forgotten": False},
     "bind-operator": {"also": []},
     "register-principal": {"key": NOT_GIVEN, "creates": False},
     "signed": {"principal": NOT_GIVEN},
@@ -387,7 +329,7 @@ def _read(value: bytes | None) -> dict[str, Any]:
     request["type"] = kind
     if version >= 2:
         names = request.get("users", b"")
-        names = [] if type(names) is bytes or kind == "balances" else names
+        names = [] if type(names) is bytes else names
         if is_uneven(request) or not all(map(is_normal, names)):
             raise Rejection("malformed", request)
     return request

@@ -11,8 +11,7 @@ from typing import Any
 from kafka.partitioner.default import murmur2
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_forgotten import Names, outermost_of, renamed
-from tests.audit.auditor_moved import Arrival
+from tests.audit.auditor_forgotten import Names, renamed
 from tests.audit.auditor_principals import Members
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
 from tests.audit.auditor_rosters import Roster
@@ -81,10 +80,6 @@ class Held:
         self.names = [Names(topic) for _ in range(partitions)]
         self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
-        self.arrivals: list[dict[str, Arrival]] = [{} for _ in range(partitions)]
-        self.moves: list[dict[str, str]] = [{} for _ in range(partitions)]  # dataset -> log
-        self.closed_before: list[set[str]] = [set() for _ in range(partitions)]  # it moved
-        self.topic = topic.hex()
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 
@@ -106,22 +101,7 @@ class Held:
         chain = self._chain(partition, name, version)
         if chain[0].is_closed:
             raise Rejection("dataset-closed")
-        self._check_arrived(partition, chain[0].policy["dataset"])
         return chain
-
-    def _check_arrived(self, partition: int, name: str) -> None:
-        if not self._has_arrived(partition, name):
-            raise Rejection("dataset-moving")
-
-    def _has_arrived(self, partition: int, name: str) -> bool:
-        """Whether everything is there that comes with a dataset and all around and within it."""
-        datasets, arrivals = self.datasets[partition], self.arrivals[partition]
-        outermost = outermost_of(datasets, name)
-        if outermost not in arrivals:
-            return True
-        coming = [arrivals[n] for n in arrivals if outermost_of(datasets, n) == outermost]
-        brings = arrivals[outermost].said["brings"]
-        return len(coming) == brings + 1 and all(one.is_complete for one in coming)
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
         run = self.runs[partition].get((request["dataset"], request["run"]))

@@ -43,17 +43,6 @@ def compare_chain(auditor: Auditor, partition: int, chain: tuple[bytes, bytes, i
     assert tuple(chain) == auditor.chains[partition], f"another log in partition {partition}"
 
 
-def compare_moved(old: Auditor, new: Auditor) -> None:
-    """Assert that what came from another log is closed if it was before it moved, and only then."""
-    before = set().union(*old.closed_before)
-    for partition, arrivals in enumerate(new.arrivals):
-        came = [
-            n for n, arrival in arrivals.items() if arrival.said["origin"]["topic"] == old.topic
-        ]
-        closed = [name for name in came if arrivals[name].said["closed"]]
-        _same(f"closed datasets that came to partition {partition}", before & {*came}, closed)
-
-
 def _compare_answers(auditor: Auditor, log: Log) -> None:
     answers = []
     contents: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
@@ -191,10 +180,6 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         assert counts.closed == dataset.is_closed
-        assert counts.moved_to == auditor.moves[partition].get(name, "")
-        if counts.moved_to:
-            was_closed = ledger.closed[name,] < ledger.departed[name,]
-            assert was_closed == (name in auditor.closed_before[partition])
         state = state_of(ledger, name)
         for user, (spent, *_) in state.items():
             budget = dataset.at_orders(dataset.accounts[user], dataset.budget)

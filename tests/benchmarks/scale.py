@@ -24,12 +24,12 @@ import numpy as np
 import redis
 from rich.console import Console
 from rich.table import Table
+from streams.offline.moves import Landing, departure
 
 from streams import Turnstile
 from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.offline.moves import Landing, departure
 from streams.offline.receipts import Head
 from streams.operations.status import read_owners
 from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode

@@ -33,8 +33,6 @@ KINDS = {
     "charge-roster": 14,
     "forget": 0.5,
     "close-dataset": 0.02,
-    "receive-dataset": 0.2,
-    "balances": 0.4,
     "bind-operator": 0.2,
     "register-principal": 0.4,
 }
@@ -89,10 +87,8 @@ class Records:
                 record |= {"principal": name, "key": public_key(name), "creates": name == "cora"}
         elif kind == "forget" and rng.random() < 0.3:
             del record["dataset"]
-        elif kind != "receive-dataset":
+        else:
             record["dataset"] = dataset
-        if kind in ("receive-dataset", "balances"):
-            record |= self._move(kind)
         if kind == "forget":
             record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
         if "run" in record:
@@ -115,11 +111,10 @@ class Records:
 
     def _signed(self, record: dict[str, Any], value: bytes) -> bytes:
         """As somebody sends it who may, mostly, where not everybody may."""
-        rng, managing = self._rng, dict.fromkeys(("forget", "close-dataset", "balances"), "mary")
-        creator = "mary" if ("moved",) in self._ledger.arrivals else "cora"
-        creating = {"create-dataset": "cora", "receive-dataset": creator}
-        by = (managing | creating).get(str(record["type"]), "alice")
-        guarded = record.get("dataset") in ("guarded", "moved") or str(record["type"]) in creating
+        rng = self._rng
+        signers = {"forget": "mary", "close-dataset": "mary", "create-dataset": "cora"}
+        by = signers.get(str(record["type"]), "alice")
+        guarded = record.get("dataset") == "guarded" or record["type"] == "create-dataset"
         if record["type"] in ("bind-operator", "register-principal"):
             by = None
         elif not guarded and rng.random() < 0.9:
@@ -143,26 +138,6 @@ class Records:
             "mechanism": rng.choice(["gaussian", "gaussian", "laplace", "pure-dp"]),
             "scale": rng.choice([4.0, 10.0, 1e-3, 1e12]),
             "clip_norm": rng.choice([None, None, 2.0, 1e308]),
-        }
-
-    def _move(self, kind: str) -> dict[str, Any]:
-        """Something of the dataset that comes from another log, mostly what is next of it."""
-        rng, name = self._rng, "moved"
-        if kind == "receive-dataset":
-            policy = {**POLICY, "dataset": name, "measure": "zcdp", "orders": []}
-            policy |= {"budget": [2**44], "odometer_step": [2**41], "allow": ALLOW}
-            return {"policy": policy, "parts": 9, "brings": 0}
-        arrival = self._ledger.arrivals.get((name,))
-        users = rng.sample(range(10**6), rng.choice([0, 1, 3]))
-        spent = [rng.choice([0, 1, 2**40, 2**44, 2**44 + 1]) for _ in users]
-        base = [rng.randint(0, units) for units in spent]
-        rungs = [rng.choice([0, 1, 8, 8, 8, 8, 9]) for _ in users]
-        packed = {"spent": spent, "base": base, "rungs": rungs}
-        return {
-            "dataset": name,
-            "part": (arrival.received if arrival else 0) + rng.choice([0, 0, 0, 0, 1]),
-            "users": users,
-            **{name: struct.pack(f"<{len(n)}q", *n) for name, n in packed.items()},
         }
 
     def _enrolment(self, dataset: str, run: str) -> dict[str, Any]:

@@ -18,8 +18,6 @@ release that recorded a log kept of it in Redis: pages up to half of it, and cha
     closed    version 3: datasets that are closed, one after the other, and asked for all the same
     signed    version 3: requests that are signed, of those who may and of those who may not, while
               keys of principals and of the operator change
-    moved     version 3: datasets that come from another log with what was spent there, charged, and
-              closed to move on to a third one
 """
 
 import sys
@@ -31,20 +29,13 @@ import numpy as np
 from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.exact.units import budget_units
 from accounting.measures import tariff
-from streams.ledger.arrivals import digest_of_none, digest_with
 from streams.ledger.ledger import Output
 from streams.schemas import (
     Allow,
-    Balances,
     CloseDataset,
     Decision,
-    ErasureKey,
     Forget,
-    Origin,
-    Policy,
-    ReceiveDataset,
 )
 from streams.wire.partitioner import partitions_of
 from tests.keys import OPERATOR, binding, registration
@@ -572,94 +563,6 @@ def make_signed(seed: int) -> Log:
     return log
 
 
-MOVED: dict[str, dict[str, Any]] = {
-    "d": {"measure": "zcdp", "budget": 1.0},
-    "inner": {"measure": "renyi", "orders": [2.0, 6.0], "own_order": True, "within": "d"},
-}
-MOVED["inner"]["budget"] = [0.5, 1.5]
-
-
-def make_moved(seed: int) -> Log:
-    """Datasets come, one part after the other and with interruptions, are charged, and go on."""
-    rng = np.random.default_rng(700 + seed)
-    log = RosterLog(partitions=3, partition=1)
-    users = [u for u, p in enumerate(partitions_of(np.arange(90), 3)) if p == 1]
-    origin = Origin(topic="5a" * 16, partitions=2, heads=rng.bytes(32))
-    key = ErasureKey(fingerprint="66fb0cf4e6d56cce", highest=0, topic=origin.topic)
-    keys = [] if seed else [key]
-    coming: dict[str, tuple[ReceiveDataset, list[Balances]]] = {}
-    for name, fields in MOVED.items():
-        units = [budget_units(number) for number in np.atleast_1d(fields["budget"]).tolist()]
-        steps = [unit // 8 for unit in units]
-        policy = Policy(
-            **{**fields, "dataset": name, "partitions": 3, "budget": units, "odometer_step": steps},
-            user_ids="integer",
-        )
-        some = users if name == "d" else users[: len(users) // 2]
-        parts = [_part(rng, policy, number, some[number::3]) for number in range(3)]
-        digests = [digest_of_none(name, 1, origin)]
-        for part in parts:
-            digests.append(digest_with(digests[-1], part))
-        announced = ReceiveDataset(
-            v=3,
-            request=f"a{name}",
-            policy=policy,
-            origin=origin,
-            parts=3,
-            digest=digests[-1],
-            brings=int(name == "d"),
-            erasure=keys,
-        )
-        coming[name] = announced, parts
-    log.send(coming["inner"][0])  # before what it is within
-    for name in MOVED:
-        log.send(coming[name][0])
-    for name, (announced, parts) in coming.items():
-        for part in parts:
-            log.send(part)
-            log.send(parts[int(rng.integers(3))])
-            log.send(announced)
-            log.open(dataset="d", attempt=0, request=f"early{part.part}")
-            log.send(Forget(v=3, request="f", user=users[0]))
-        log.withdraw(name)
-    for number in range(30):
-        name = str(rng.choice([*MOVED]))
-        if number < 2:
-            log.open(dataset=[*MOVED][number])
-            continue
-        state = log.ledger.runs[name, "r"]
-        log.charge(state.step + 1, users, rng.uniform(0, 2.0, len(users)), 5.0, dataset=name)
-        if number in (10, 20):
-            log.send(Forget(v=3, request="f", user=users[number]))
-    for dataset, log_id in (("inner", "6b" * 16), ("d", "6b" * 16), ("d", "7c" * 16)):
-        log.send(CloseDataset(v=3, dataset=dataset, request="c", moves_to=log_id))
-    log.send(Forget(v=3, request="f", user=users[3], dataset="d"))
-    log.send(Forget(v=3, request="f", user=users[3]))
-    log.audit()
-    return log
-
-
-def _part(rng: np.random.Generator, policy: Policy, number: int, users: list[int]) -> Balances:
-    binds, budget = policy.own_order is True, np.array(policy.budget)
-    order = rng.integers(len(budget), size=len(users)) if binds else np.zeros(len(users), int)
-    spent = (budget[order] * rng.choice([0.0, 0.1, 0.6, 1.0], len(users))).astype(np.int64)
-    bound = (spent > 0).astype(np.uint8)
-    order = np.where(bound, order, 0)
-    step = np.array(policy.odometer_step)[order]
-    rungs = np.maximum(1, -(-spent // step) + rng.integers(2, size=len(users)))
-    packed = {"spent": spent, "base": spent - np.minimum(spent, step // 2), "rungs": rungs}
-    return Balances(
-        v=3,
-        dataset=policy.dataset,
-        request=f"p{number}",
-        part=number,
-        users=np.array(users, dtype="<i8").tobytes(),
-        **{name: numbers.astype("<i8").tobytes() for name, numbers in packed.items()},
-        order=order.astype("u1").tobytes() if binds else b"",
-        bound=bound.tobytes() if binds else b"",
-    )
-
-
 MAKERS = {
     "first": make_first,
     "second": make_second,
@@ -670,7 +573,6 @@ MAKERS = {
     "forgotten": make_forgotten,
     "closed": make_closed,
     "signed": make_signed,
-    "moved": make_moved,
 }
 
 

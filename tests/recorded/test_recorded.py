@@ -124,15 +124,6 @@ def test_the_signed_recordings_hold_those_who_may_and_those_who_may_not():
     assert reasons >= {Reason.NOT_ALLOWED, Reason.SUPERSEDED}
 
 
-def test_the_moved_recordings_hold_datasets_that_come_from_another_log():
-    types, reasons = kinds_in("moved")
-    assert types >= {(kind, 3) for kind in ("dataset-received", "odometer", "forgetting-decision")}
-    assert reasons >= {
-        *(Reason.DATASET_MOVING, Reason.STEP_OUT_OF_ORDER, Reason.UNKNOWN_DATASET),
-        Reason.DATASET_IN_USE,
-    }
-
-
 class StoredState(msgspec.Struct):
     """What a release kept of a recorded log."""
 

@@ -96,9 +96,6 @@ class Trainer:
         self.ends = 0.0  # how often, after its last step, it closes the dataset
         self.sleeps = 0.0  # how often it sleeps with a decision in hand, while a successor goes on
         self.sleep = Random()
-        self.moves_to: tuple[World, Told] | None = None  # when its dataset does
-        self.creates_all = False  # also elsewhere: nobody had used the dataset that was to move
-        self.is_elsewhere = False
         self.signing: Signing | None = None  # it signs what it asks
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
@@ -120,33 +117,17 @@ class Trainer:
                     self._live(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
                 self._note(f"begins anew after {error!r:.120}")
-            except DatasetIsClosed as error:
-                if not self._follows(error):
-                    self.is_closed = True
+            except DatasetIsClosed:
+                self.is_closed = True
             except RunIsClosed:
                 if not self.shares_run and not self.closes:
                     raise
                 self.is_closed = True
             except RequestRejected as error:
-                if error.reason == "dataset-moving":
-                    self._note(f"{error!r:.120}")
-                    fibre.wait(asyncio.sleep(1.0))
-                    continue
                 if self.signing is None or error.reason != "not-allowed":
                     raise
                 self._note("is not known, or by another key")
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
-
-    def _follows(self, error: DatasetIsClosed) -> bool:
-        """Whether the dataset has moved, and the trainer goes on there, in a run that is new."""
-        if self.moves_to is None or self.moves_to[0].broker.topic.hex() not in str(error):
-            return False
-        self._note("goes where its dataset has gone")
-        self.world, self.told = self.moves_to
-        self.moves_to, self.is_elsewhere = None, True
-        self.released = -1
-        self.contents.clear()
-        return True
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
         rng = self.world.rng
@@ -332,14 +313,8 @@ class Trainer:
             datasets = turnstile.forget(user, dataset)
             self._note(f"has {user!r} forgotten in {datasets}")
 
-    @property
-    def _creatable(self) -> list[Plan]:
-        """Which datasets the trainer creates: the outermost one of a family that moves comes."""
-        comes = self.is_elsewhere and not self.creates_all
-        return self.plan.chain[1:] if comes else self.plan.chain
-
     def _create(self, turnstile: Turnstile) -> None:
-        for plan in self._creatable:
+        for plan in self.plan.chain:
             try:
                 turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
             except PartitionsDisagree:
@@ -366,7 +341,7 @@ class Trainer:
         if self._disagreements > _DISAGREEMENTS:
             self.is_closed = True  # a run was asked for, so that nothing can be withdrawn
         if rng.random() < 0.5:
-            for plan in self._creatable:
+            for plan in self.plan.chain:
                 self.policies[plan.dataset] = rng.choice(plan.policies)
                 try:
                     turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
@@ -377,7 +352,7 @@ class Trainer:
                         raise
                     self._note(f"{error!r:.120}")
             return
-        for plan in reversed(self._creatable):
+        for plan in reversed(self.plan.chain):
             try:
                 turnstile.withdraw_dataset(plan.dataset)
             except RequestRejected as error:

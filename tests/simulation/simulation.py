@@ -17,11 +17,9 @@ from typing import Any
 
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
-from tests.simulation.clients_moved import Mover
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
-from tests.simulation.moving import Moving
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.told import Told
 from tests.simulation.world import World, Wrong
@@ -49,7 +47,6 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
         self.service = Service(world)
-        self.services = [self.service]
         self.told = Told()
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._apart = Random(f"separations of {seed}")
@@ -62,19 +59,6 @@ class Simulation:
         self.signing: Signing | None = None
         if Random(f"signs of {seed}").random() < 0.3:
             self._have_all_sign(seed)
-        self.mover: Mover | None = None
-        if Random(f"moves of {seed}").random() < 0.25:
-            self.mover = Mover(seed, world, self.signing, self.trainers[0].name)
-        self.moving: Moving | None = None
-        if Random(f"moves in {seed}").random() < 0.6 and self._may_move():
-            self.moving = Moving(seed, self.service, self.told, self.trainers)
-
-    def _may_move(self) -> bool:
-        """Whether somebody could move a dataset, who has no key and cannot know what was lost."""
-        temper = self.world.temper
-        is_whole = temper.trims_covered or not (temper.trim_every or temper.trimmed_reads)
-        others = self.catastrophe or self.signing or temper.disputes
-        return is_whole and not others
 
     def _have_all_sign(self, seed: int) -> None:
         """An operator says whose keys count, and datasets name those who charge them."""
@@ -189,49 +173,35 @@ class Simulation:
         for episode in range(episodes):
             vars(world.temper).update(chaos)
             is_last = episode == episodes - 1
-            if is_last and self.moving is not None:
-                self.services.append(self.moving.new)
-                self.moving.new.start()
             await self._chaos(self.catastrophe if is_last else None)
             if world.catastrophe:
                 service.check_stopped()
                 service.audit.after_catastrophe(self.told)
             else:
-                await self._check(service, self.told)
-                if is_last and self.moving is not None:
-                    await self._check(self.moving.new, self.moving.told)
-                    self.moving.check()
+                await self._check()
 
-    async def _check(self, service: Service, told: Told) -> None:
-        """Whether all is calm, and everything is what comes of the log."""
-        world, rng = service.world, self.world.rng
+    async def _check(self) -> None:
+        """Check that all is calm, and that the state is what the log says."""
+        world, rng, service = self.world, self.world.rng, self.service
         if world.temper.overlooks:
             overlook(world)
         await service.settle()
         if rng.random() < 0.3:  # who has nothing to do finds out too
             rng.choice((rewind, damage))(world, service)
             await service.settle()
-        await service.audit.when_settled(told)
+        await service.audit.when_settled(self.told)
         self._check_failures()
 
     async def _chaos(self, catastrophe: Any) -> None:
         world = self.world
         for trainer in self.trainers:
             trainer.quota = world.rng.randint(1, 6)
-        faults = [
-            service.world.start(work)
-            for service in self.services
-            for work in inject(service.world, service)
-        ]
+        faults = [world.start(work) for work in inject(world, self.service)]
         clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
-        if self.mover is not None:
-            clients.append(world.start(Fibre(self.mover.work).run()))
         if self.signing is not None:
             self.signing.begin()
             clients.append(world.start(Fibre(self.signing.operate).run()))
             faults.append(world.start(self.signing.steal()))
-        if self.moving is not None and self.moving.new in self.services:
-            clients += [world.start(fibre.run()) for fibre in self.moving.operators()]
         over = world.loop.time() + _CHAOS_SECONDS
         if catastrophe is None:
             await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
@@ -253,24 +223,22 @@ class Simulation:
         world.temper.calm()
         world.note("world", "calm")
         if world.rng.random() < 0.5:
-            for service in self.services:
-                for process in service.slots:
-                    process.wake()
-        operating = [service.world.start(service.operate()) for service in self.services]
+            for process in self.service.slots:
+                process.wake()
+        operating = world.start(self.service.operate())
         if world.catastrophe:
             for partition in sorted(world.lost):
                 world.append(partition, b"who decides this looks at the log")
             await asyncio.sleep(_NOTICED_WITHIN)
         within = _SILENT_SECONDS if world.catastrophe else SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
-        for one in operating:
-            stop(one)
+        stop(operating)
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._take(error)
         if running and world.catastrophe is None:
             waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
-            how = [service.condition() for service in self.services]
+            how = self.service.condition()
             raise Wrong(f"all is calm, and trainers do not get on: {waiting}; {how}")
         for task in running:
             task.cancel()

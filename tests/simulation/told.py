@@ -55,12 +55,6 @@ class Told:
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
-    def elsewhere(self) -> Told:
-        """What is told of another log, to which datasets move with what was spent."""
-        there = Told()
-        there._spent = self._spent
-        return there
-
     def content(self, rng: Random, users: list[Any]) -> Content:
         """Something to charge, of which a user can pay a few."""
         some = rng.sample(users, rng.randint(0 if rng.random() < 0.1 else 1, len(users)))

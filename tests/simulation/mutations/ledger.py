@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from streams.ledger import (
     forgotten,
     ledger,
     lifecycle,
-    moving,
     rule,
     runs,
     tracked,
@@ -161,46 +159,6 @@ def older_attempts_charge() -> Patches:
 
     for module in (charging, lifecycle):
         yield replaced(module, "under_current_attempt", under)
-
-
-@mutation
-def arrivals_not_awaited() -> Patches:
-    """A dataset is charged in a new log before all is there of what was spent in the old one."""
-    for module in (access, forgetting, lifecycle):
-        yield replaced(module, "check_arrived", lambda *_: None)
-
-
-@mutation
-def balances_not_added() -> Patches:
-    """Who comes from another log has spent nothing."""
-    real = moving.numbers_of
-
-    def numbers_of(*arguments: Any) -> dict[str, Any]:
-        numbers = real(*arguments)
-        return {name: np.full_like(values, name == "rungs") for name, values in numbers.items()}
-
-    yield replaced(moving, "numbers_of", numbers_of)
-
-
-@mutation
-def moved_datasets_charged() -> Patches:
-    """The old log goes on with a dataset, and its runs, that a new one has taken."""
-    real = lifecycle.close_dataset
-
-    def close_dataset(held: Any, place: Any, request: Any) -> Any:
-        moves = request.moves_to is not msgspec.UNSET
-        with replaced(lifecycle, "_end_run", lambda *_: None) if moves else ExitStack():
-            return real(held, place, request)
-
-    check = access.check_open
-
-    def check_open(held: Any, dataset: str) -> None:
-        if (dataset,) not in held.moved:
-            check(held, dataset)
-
-    yield replaced(ledger, "close_dataset", close_dataset)
-    for module in (access, lifecycle):
-        yield replaced(module, "check_open", check_open)
 
 
 @mutation

@@ -1,15 +1,13 @@
-"""What trainers, and who moves a dataset, rely on."""
+"""What trainers rely on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from streams.offline import mover, moves
 from streams.schemas import RunOpened
 from streams.sdk import datasets, opening, rosters, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -115,22 +113,3 @@ def steps_under_way_not_respected() -> Patches:
         return real(self, to_close=to_close, ahead=self._ahead)
 
     yield replaced(run.Run, "_in_use", in_use)
-
-
-@mutation
-def keys_of_now_moved() -> Patches:
-    """What moves is said with the erasure keys that are in use now, whoever was forgotten since."""
-    real = mover.departure
-    yield replaced(mover, "departure", lambda *arguments: real(*arguments[:4]))
-
-
-@mutation
-def closed_datasets_reopened_by_a_move() -> Patches:
-    """What was closed for good is open in the log that takes it."""
-    yield replaced(moves, "_was_closed", lambda *_: False)
-
-
-@mutation
-def slower_movers_give_up() -> Patches:
-    """Who moves a dataset that somebody else moves, too, is refused, and ends."""
-    yield replaced(mover, "Reason", SimpleNamespace(STEP_OUT_OF_ORDER=None))

@@ -4,7 +4,6 @@ Nothing but a good request changes anything, and a good one is still applied aft
 """
 
 import pickle
-import struct
 from functools import cache
 from itertools import product
 from typing import Any
@@ -28,11 +27,6 @@ POLICY = {
     "on_exhaustion": "halt",
     "user_ids": "one-kind",
 }
-ORIGIN = {"topic": "cd" * 16, "partitions": 3, "heads": bytes(range(32))}
-
-
-def pack_numbers(*numbers: int) -> bytes:
-    return struct.pack(f"<{len(numbers)}q", *numbers)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -76,29 +70,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "sampling_rate": 1.0,
     },
     "forget": {"request": "t", "user": 1, "dataset": "d"},
-    "close-dataset": {"dataset": "idle", "request": "t", "moves_to": "ab" * 16},
-    "receive-dataset": {
-        "request": "t",
-        "policy": {**POLICY, "dataset": "here"},
-        "origin": ORIGIN,
-        "parts": 2,
-        "digest": bytes(32),
-        "brings": 1,
-        "closed": False,
-        "erasure": [],
-    },
-    "balances": {
-        "dataset": "coming",
-        "request": "t",
-        "part": 0,
-        "users": [2, 3],
-        "spent": pack_numbers(0, 7),
-        "base": pack_numbers(0, 5),
-        "rungs": pack_numbers(1, 2),
-        "order": b"",
-        "bound": b"",
-        "forgotten": False,
-    },
+    "close-dataset": {"dataset": "idle", "request": "t"},
     "bind-operator": {
         "request": "t",
         "number": 100,
@@ -123,14 +95,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 SIGNERS = {
     "create-dataset": "cora",
-    "receive-dataset": "cora",
     "bind-operator": None,
     "register-principal": None,
 }
 """Who signs requests that are allowed to nobody else; None: the operator."""
 SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
     (
-        *("enrol", "charge-roster", "forget", "close-dataset", "receive-dataset", "balances"),
+        *("enrol", "charge-roster", "forget", "close-dataset"),
         *("bind-operator", "register-principal", "signed"),
     ),
     3,
@@ -167,9 +138,7 @@ VERSIONS = pytest.mark.parametrize("v", range(1, VERSION + 1), ids="version {}".
 
 
 def new_log() -> RosterLog:
-    """Two runs at step 0 under attempt 2, a dataset that nobody uses, and one that is coming; cora
-    may create others.
-    """
+    """Two runs at step 0 under attempt 2 and an unused dataset; cora may create others."""
     log = RosterLog()
     log.create()
     for run in ("r", "ended"):
@@ -177,10 +146,6 @@ def new_log() -> RosterLog:
         log.charge(0, [1], [0.5], run=run, attempt=2, v=2)
     log.enrol([1, 2], attempt=2)
     log.create("idle")
-    policy = {**POLICY, "dataset": "coming", "measure": "zcdp", "orders": []}
-    policy |= {"budget": [2**44], "odometer_step": [2**41]}
-    coming = {**REQUESTS["receive-dataset"], "policy": policy}
-    log.send(as_msgpack({"type": "receive-dataset", "v": 3, **coming}))
     log.send(signed(binding(), None))
     log.send(signed(registration("cora", 2, creates=True), None))
     return log
@@ -326,8 +291,6 @@ FEATURES = [
     ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
     ("enrol", {}, 3),
     ("charge-roster", {}, 3),
-    ("receive-dataset", {}, 3),
-    ("balances", {}, 3),
     ("bind-operator", {}, 3),
     ("register-principal", {}, 3),
     ("create-dataset", {"policy": {**POLICY, "allow": {}}}, 3),

@@ -177,8 +177,6 @@ def test_a_dataset_that_leaves_too_much_behind_is_closed_once_its_runs_are(monke
     rejected = answer_of(log.send(closing))
     assert rejected.reason is Reason.TOO_LARGE
     assert "run 'r0' of dataset 'i' with its 40 users" in rejected.detail
-    moving = CloseDataset(v=3, dataset="o", request="c", moves_to="ee" * 16)
-    assert answer_of(log.send(moving)).reason is Reason.TOO_LARGE
     inner = CloseDataset(v=3, dataset="i", request="c")
     limit(monkeypatch, rosters=most - 512 - 2048 - 512 * 7 - 1)
     assert answer_of(log.send(inner)).reason is Reason.TOO_LARGE

@@ -45,8 +45,6 @@ def log(request):
         log.create("idle", v=2)
         log.create("ended", v=2)
         log.send(CloseDataset(v=3, dataset="ended", request="t"))
-        for kind, part in (("receive-dataset", announced("coming")), ("balances", FIRST)):
-            log.send(msgspec.msgpack.encode({"type": kind, "v": 3, "request": "t", **part}))
         log.open(run="apart", attempt=2, v=3, min_separation=3)
         log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2, v=3)
         for name in ("guarded", "guarded-ended"):
@@ -121,7 +119,7 @@ def by_the_first(pairs: Iterable[tuple[str, ...]]) -> list[Any]:
     return [pytest.param(*first, found[first], id="-".join(first)) for first in found]
 
 
-SIGNERS = {"register-principal": "operator", "receive-dataset": "mary"}
+SIGNERS = {"register-principal": "operator"}
 """By whose key requests are signed that others may not send."""
 
 
@@ -130,8 +128,7 @@ def reasons(log: AuditedLog, record: dict[str, Any]) -> tuple[str, str]:
     fields = dict(record)
     key = fields.pop("signed by", SIGNERS.get(record["type"]))
     value = msgspec.msgpack.encode(fields)
-    by = "mary" if record["type"] in MOVES else None
-    log.send(value if key is None else signed(value, by, key=key))
+    log.send(value if key is None else signed(value, None, key=key))
     rejected = msgspec.msgpack.decode(log.outputs[-1][0].value)
     assert "np." not in rejected.get("detail", "")
     return rejected.get("reason", "nothing"), log.reason() or "nothing"
@@ -233,7 +230,6 @@ def test_a_record_beyond_the_largest_size_is_not_looked_at(log):
 
 
 POLICY = {"dataset": "d", "partitions": 2, "measure": "zcdp", "budget": [1], "odometer_step": [1]}
-WITHIN = {"dataset": "fresh", "within": "nobody-created-this"}
 OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
     "create-dataset": (
         {"policy": POLICY},
@@ -287,98 +283,6 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
         },
     ),
 }
-MOVING = {"budget": [2**44], "odometer_step": [2**41], "user_ids": "integer"}
-ORIGIN = {"topic": "cd" * 16, "partitions": 3, "heads": bytes(32)}
-
-
-def announced(name: str, **fields: Any) -> dict[str, Any]:
-    """A dataset that comes from another log, in three parts."""
-    record = {"policy": {**POLICY, **MOVING, "dataset": name}, "origin": ORIGIN}
-    return {**record, "parts": 3, "digest": bytes(32), **fields}
-
-
-def numbers(*units: int) -> bytes:
-    return np.array(units, dtype="<i8").tobytes()
-
-
-FIRST = {
-    "dataset": "coming",
-    "part": 0,
-    "users": HERE[:2],
-    "spent": numbers(3, 4),
-    "base": numbers(0, 4),
-    "rungs": numbers(1, 9),
-}
-MOVES: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
-    "receive-dataset": (
-        announced("fresh"),
-        {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
-            Reason.INVALID_POLICY: announced("d", policy={**POLICY, "partitions": 3}),
-            Reason.UNKNOWN_DATASET: announced("fresh", policy={**POLICY, **MOVING} | WITHIN),
-            Reason.NOT_ALLOWED: {"signed by": "somebody else"},
-            Reason.DATASET_MOVING: announced("guarded"),
-            Reason.INVALID_BALANCES: {"parts": 0},
-        },
-    ),
-    "balances": (
-        {
-            "dataset": "coming",
-            "part": 1,
-            "users": HERE[3:5],
-            "spent": numbers(7, 8),
-            "base": numbers(0, 8),
-            "rungs": numbers(1, 2),
-        },
-        {
-            Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
-            Reason.MALFORMED: {"discount": 1},
-            Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
-            Reason.NOT_ALLOWED: {"dataset": "guarded"},
-            Reason.DATASET_MOVING: {"dataset": "d"},
-            Reason.STEP_OUT_OF_ORDER: {"part": 0},
-            Reason.TOO_LARGE: {"users": HERE[10:75]},
-            Reason.LENGTH_MISMATCH: {"base": numbers(0)},
-            Reason.INVALID_BALANCES: {"spent": numbers(7, 2**45)},
-            Reason.DUPLICATE_USER: {"users": [HERE[3], HERE[0]]},
-            Reason.WRONG_PARTITION: {"users": [HERE[3], THERE[0]]},
-        },
-    ),
-}
-MOVE_REASONS = [(kind, reason) for kind, (_, changes) in MOVES.items() for reason in changes]
-MOVE_PAIRS = [
-    (kind, *pair)
-    for kind, (_, changes) in MOVES.items()
-    for pair in combinations(changes, 2)
-    if not any(
-        MOVES[kind][1][pair[0]].keys() & {"dataset", "policy", "users"} & MOVES[kind][1][r].keys()
-        for r in pair[1:]
-    )
-]
-
-
-@pytest.mark.parametrize("kind", MOVES)
-def test_the_tables_of_moves_are_in_the_order_of_the_reasons(kind):
-    assert list(MOVES[kind][1]) == [reason for reason in Reason if reason in MOVES[kind][1]]
-
-
-@pytest.mark.parametrize(("kind", "reason"), MOVE_REASONS)
-def test_each_reason_is_given_by_itself_for_moves(log, kind, reason):
-    fields, changes = MOVES[kind]
-    record = {"type": kind, "v": log.v, "request": "t", **fields, **changes[reason]}
-    expected = before_version_3(log, reason)
-    assert reasons(log, record) == (expected, expected)
-
-
-@pytest.mark.parametrize(("kind", "first", "others"), by_the_first(MOVE_PAIRS))
-def test_of_two_reasons_the_first_is_given_for_moves(log, kind, first, others):
-    fields, changes = MOVES[kind]
-    expected = before_version_3(log, first)
-    for second in others:
-        record = {"type": kind, "v": log.v, "request": "t", **fields}
-        record |= {**changes[second], **changes[first]}
-        assert reasons(log, record) == (expected, expected), second
 
 
 OTHER_PAIRS = [
@@ -538,5 +442,5 @@ def test_packed_arrays_and_names_of_rosters_are_looked_at_first(log, kind, cut, 
 
 
 def test_every_reason_is_in_a_table():
-    tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_ROSTERS | MOVES).values())]
+    tables = [CHARGE, *(changes for _, changes in (OTHERS | OF_ROSTERS).values())]
     assert {reason for table in tables for reason in table} == {*Reason}

@@ -429,7 +429,7 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
     order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
-    order += ["receive-dataset", "balances", "bind-operator", "signed"]
+    order += ["bind-operator", "signed"]
     shown = [example for example in examples("norms") if example[1]["type"] in order]
     requests = sorted(shown, key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.

@@ -1,0 +1,70 @@
+"""Which policies a dataset can have, and who may create it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tests.audit.auditor_accounts import Dataset
+from tests.audit.auditor_charges import Charges
+from tests.audit.auditor_requests import NOT_GIVEN, Rejection
+
+
+class Stopped(Exception):
+    """The log is of another number of partitions: nothing more is applied."""
+
+
+class Policies(Charges):
+    """Checks the policies of new datasets."""
+
+    def _check_policy(self, partition: int, request: dict[str, Any]) -> list[Dataset]:
+        """Check a policy by itself, and what those allow that it is within: these."""
+        policy = request["policy"]
+        orders, count = policy["orders"], 1
+        clips, says_so = policy["on_exhaustion"] == "clip", policy["own_exhaustion"] is True
+        if policy["measure"] == "renyi":
+            count = len(orders)
+        wrong = (
+            bool(orders) != (policy["measure"] == "renyi")
+            or (policy["own_order"] is True and policy["measure"] != "renyi")
+            or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
+            or (policy["within"] is not NOT_GIVEN and clips and not says_so)
+            or (policy["within"] is NOT_GIVEN and says_so)
+            or policy["within"] == policy["dataset"]
+            or not all(1 < order <= 2**40 for order in orders)
+            or any(low >= high for low, high in pairwise(orders))
+            or len(policy["budget"]) != count
+            or len(policy["odometer_step"]) != count
+        )
+        if wrong:
+            raise Rejection("invalid-policy")
+        chain = []
+        if policy["within"] in self.datasets[partition]:
+            chain = self._chain(partition, policy["within"])
+            kinds = chain[0].policy["user_ids"]
+            if (
+                len(chain) >= 8
+                or (any(outer.policy["on_exhaustion"] == "clip" for outer in chain) and not says_so)
+                or (clips and any(outer.measure == "pure-dp" for outer in chain))
+                or kinds is NOT_GIVEN
+                or policy["user_ids"] not in (NOT_GIVEN, kinds)
+                or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
+                or (
+                    policy["allow"] is not NOT_GIVEN
+                    and all(outer.policy["allow"] is NOT_GIVEN for outer in chain)
+                )
+            ):
+                raise Rejection("invalid-policy")
+        if policy["partitions"] != self.partitions:
+            if not self._has_had_datasets[partition]:
+                self._check_creation(partition, chain, request)
+                raise Stopped
+            raise Rejection("invalid-policy")
+        return chain
+
+    def _check_creation(
+        self, partition: int, chain: list[Dataset], request: dict[str, Any]
+    ) -> None:
+        """Whether who asks may create a dataset within these."""
+        outer = [dataset.policy for dataset in chain]
+        self.known[partition].check_creation(outer, request["sender"])
