@@ -45,6 +45,26 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
+from accounting.filters.accounts import Account
+from accounting.filters.approx_zcdp import ApproxZcdpFilter
+from accounting.filters.budget_filter import BudgetFilter
+from accounting.filters.lecuyer import LecuyerOdometer
+from accounting.filters.local_filter import LocalFilter
+from accounting.filters.measure_filters import (
+    ApproxDPFilter,
+    GdpFilter,
+    PureDPFilter,
+    RenyiFilter,
+    ZcdpFilter,
+)
+from accounting.filters.min_separation import SeparationFilter, SeparationState
+from accounting.filters.odometers import GdpOdometer, RenyiTracker, advance_units
+from accounting.filters.outcomes import Raised, StepOutcome
+from accounting.filters.per_user_order import OwnOrderFilter, own_order
+from accounting.filters.rogers import RogersFilter
+from accounting.filters.roster import RosterColumns
+from accounting.filters.standing import Standing
+from accounting.filters.terms import Balances, Terms
 from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
 from accounting.release import (
     ContinualCounter,
@@ -57,26 +77,6 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from accounting.rules.accounts import Account
-from accounting.rules.approx_zcdp import ApproxZcdpFilter
-from accounting.rules.budget_filter import BudgetFilter
-from accounting.rules.filters import (
-    ApproxDPFilter,
-    GdpFilter,
-    PureDPFilter,
-    RenyiFilter,
-    ZcdpFilter,
-)
-from accounting.rules.lecuyer import LecuyerOdometer
-from accounting.rules.local_filter import LocalFilter
-from accounting.rules.odometers import GdpOdometer, RenyiTracker, advance_units
-from accounting.rules.outcomes import Raised, StepOutcome
-from accounting.rules.own_order import OwnOrderFilter, own_order
-from accounting.rules.rogers import RogersFilter
-from accounting.rules.roster import RosterColumns
-from accounting.rules.separation import SeparationFilter, SeparationState
-from accounting.rules.standing import Standing
-from accounting.rules.terms import Balances, Terms
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant

@@ -64,8 +64,8 @@ from accounting.exact.validation import (
     probability,
     whole_number,
 )
-from accounting.rules.budget_filter import BudgetFilter
-from accounting.rules.filters import (
+from accounting.filters.budget_filter import BudgetFilter
+from accounting.filters.measure_filters import (
     ApproxDPFilter,
     GdpFilter,
     PureDPFilter,

@@ -37,7 +37,7 @@ def ladder_for(epsilon: float, delta: float) -> Ladder:
     real orders does, if that is 50 steps or more.
 
     One filter of one of these orders implies (epsilon, delta) for its user
-    (`accounting.rules.own_order`).
+    (`accounting.filters.per_user_order`).
 
     Args:
         epsilon: nats, > 0.

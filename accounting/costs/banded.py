@@ -17,8 +17,8 @@ users who were not admitted lately (`THEOREMS.md`, condition A1).
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.
-`accounting.rules.separation` keeps participations apart, and so does the service, in a run that is
-opened with `min_separation`.
+`accounting.filters.min_separation` keeps participations apart, and so does the service, in a run
+that is opened with `min_separation`.
 """
 
 from __future__ import annotations

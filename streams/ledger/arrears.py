@@ -1,7 +1,7 @@
 """What rosters do together that share a budget: whoever touches an account brings it up to date.
 
 That is noted of those alone who were in arrears: of the others nothing has changed. As a user is in
-arrears on one roster at most (``accounting.rules.standing``), what a record writes of them grows
+arrears on one roster at most (``accounting.filters.standing``), what a record writes of them grows
 with its users, and not with the rosters that they are on.
 """
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.rules import terms
-from accounting.rules.accounts import Account
-from accounting.rules.seats import Tables
+from accounting.filters import terms
+from accounting.filters.accounts import Account
+from accounting.filters.seats import Tables
 from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, slots_of

@@ -1,8 +1,8 @@
 """The members of one roster in one partition: at which level each of them is charged, and how far.
 
 A step does work for those to whom something happens, and says nothing of the others
-(``accounting.rules.standing``). Members are charged in arrears: what is stored of them and of their
-accounts goes together, and whatever brings the one up to date notes the other.
+(``accounting.filters.standing``). Members are charged in arrears: what is stored of them and of
+their accounts goes together, and whatever brings the one up to date notes the other.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.rules.outcomes import StepOutcome
-from accounting.rules.roster import RosterColumns
-from accounting.rules.standing import Standing
+from accounting.filters.outcomes import StepOutcome
+from accounting.filters.roster import RosterColumns
+from accounting.filters.standing import Standing
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
@@ -76,7 +76,7 @@ class Step:
 
 
 class _Rows(Columns):
-    """What is stored of members; what it means is said in ``accounting.rules.standing``.
+    """What is stored of members; what it means is said in ``accounting.filters.standing``.
 
     Once a roster can be charged, it keeps all of this.
     """

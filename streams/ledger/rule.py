@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
-from accounting.rules.terms import Orders, Terms
+from accounting.filters.terms import Orders, Terms
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_own_orders, measure_of
 from streams.schemas import Policy

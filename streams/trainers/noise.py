@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from accounting import InvalidInput, PoissonGaussian, charge_units, ladder_for
-from accounting.rules.own_order import OwnOrderFilter
+from accounting.filters.per_user_order import OwnOrderFilter
 from streams.sdk.errors import InvalidRequest
 
 _ACCURACY: Final = 1e-4

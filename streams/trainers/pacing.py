@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from accounting import InvalidInput, PoissonGaussian, ladder_for
 from accounting.costs.tariffs import grid_norms
+from accounting.filters.per_user_order import OwnOrderFilter, own_order
 from accounting.measures import tariff
-from accounting.rules.own_order import OwnOrderFilter, own_order
 from streams.sdk.errors import InvalidRequest
 
 

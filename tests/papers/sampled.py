@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import PoissonGaussian, charge_units, ladder_for
+from accounting.filters.per_user_order import OwnOrderFilter
 from accounting.release.clipping import norm_products, row_norms
-from accounting.rules.own_order import OwnOrderFilter
 from streams import Turnstile
 from streams.demo.images import CLASSES, Images
 from streams.demo.training import probabilities

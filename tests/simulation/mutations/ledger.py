@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from accounting.rules import standing
+from accounting.filters import standing
 from streams.ledger import (
     access,
     accounts,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from accounting import advance_units
-from accounting.rules.terms import Terms
+from accounting.filters.terms import Terms
 
 
 @dataclass

@@ -27,8 +27,8 @@ from accounting import (
     cost_units,
     zcdp_budget,
 )
-from accounting.rules.lecuyer import LecuyerOdometer
-from accounting.rules.rogers import RogersFilter
+from accounting.filters.lecuyer import LecuyerOdometer
+from accounting.filters.rogers import RogersFilter
 from tests.examples import examples
 from tests.unit.accounting import rational_model as exact
 

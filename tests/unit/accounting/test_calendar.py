@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.rules.calendar import NEVER, Calendar
-from accounting.rules.slot_map import SlotMap
+from accounting.filters.calendar import NEVER, Calendar
+from accounting.filters.slot_map import SlotMap
 
 
 @given(st.data())

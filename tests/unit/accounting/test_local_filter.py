@@ -21,8 +21,8 @@ from accounting import (
     ZcdpFilter,
     charge_units,
 )
-from accounting.rules.local_filter import LocalFilter
-from accounting.rules.rogers import RogersFilter
+from accounting.filters.local_filter import LocalFilter
+from accounting.filters.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 
 RULES: list[BudgetFilter] = [

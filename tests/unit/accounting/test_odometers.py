@@ -19,7 +19,7 @@ from accounting import (
     advance_units,
     gdp_cost,
 )
-from accounting.rules.odometers import MAX_RUNGS
+from accounting.filters.odometers import MAX_RUNGS
 from tests.unit.accounting import rational_model as exact
 
 cost_lists = st.lists(st.integers(0, 40), max_size=30)

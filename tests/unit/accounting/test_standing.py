@@ -17,8 +17,8 @@ from accounting import (
     StepOutcome,
     Terms,
 )
-from accounting.rules import calendar, standing
-from accounting.rules.terms import Orders
+from accounting.filters import calendar, standing
+from accounting.filters.terms import Orders
 from tests.unit.accounting.step_by_step import Book, Purse, Roll
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from accounting.exact.validation import IntArray
-from accounting.rules.slot_map import Rows
-from accounting.rules.terms import Balances, Terms
+from accounting.filters.slot_map import Rows
+from accounting.filters.terms import Balances, Terms
 
 
 class Arrears(Protocol):

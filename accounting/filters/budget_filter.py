@@ -1,6 +1,6 @@
 """What all privacy filters share: admission, budget-aware clipping, and what is left.
 
-The filters themselves, and what each guarantees, are in `accounting.rules.filters`.
+The filters themselves, and what each guarantees, are in `accounting.filters.measure_filters`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.rules.admission import (
+from accounting.filters.admission import (
     PaysFromRest,
     admit_within,
     checked_state,

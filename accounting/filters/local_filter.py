@@ -14,8 +14,8 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import UP
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import IntArray, norm_vector, real_number, whole_number
-from accounting.rules.budget_filter import BudgetFilter
-from accounting.rules.rogers import RogersFilter
+from accounting.filters.budget_filter import BudgetFilter
+from accounting.filters.rogers import RogersFilter
 
 
 class LocalFilter:

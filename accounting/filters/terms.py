@@ -6,9 +6,9 @@
               order that it is bound to
     "all"     a number for every order             within all budgets
 
-Fitting is the rule in whole units (`accounting.rules.admission`), and the odometer is that of
-`accounting.rules.odometers.advance_units`. In arrays of m users, what is one number has shape (m,),
-what is a number per order (m, k).
+Fitting is the rule in whole units (`accounting.filters.admission`), and the odometer is that of
+`accounting.filters.odometers.advance_units`. In arrays of m users, what is one number has shape
+(m,), what is a number per order (m, k).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from accounting.costs.tariffs import checked_tariff
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import IntArray, whole_numbers
-from accounting.rules.own_order import MAX_ORDERS, OrderArray
+from accounting.filters.per_user_order import MAX_ORDERS, OrderArray
 
 Orders: TypeAlias = Literal["none", "own", "all"]
 

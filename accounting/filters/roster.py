@@ -15,8 +15,8 @@ import numpy.typing as npt
 from accounting.costs.tariffs import MAX_LEVELS, LevelArray, checked_levels
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray, unit_array, whole_array, whole_number
-from accounting.rules.calendar import StepArray, longer
-from accounting.rules.slot_map import MAX_SLOT, Rows, SlotMap
+from accounting.filters.calendar import StepArray, longer
+from accounting.filters.slot_map import MAX_SLOT, Rows, SlotMap
 
 FlagArray = npt.NDArray[np.uint8]
 

@@ -5,7 +5,7 @@ A filter is an immutable rule. Its state is an int64 array of spent units
 filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
 order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken as the numbers they
 are, and the last unit is decided on these numbers: a cost of exactly the budget is admitted
-(`accounting.rules.admission` has the rule and why it holds). A budget of 0 admits the steps that
+(`accounting.filters.admission` has the rule and why it holds). A budget of 0 admits the steps that
 cost nothing. Neighbouring datasets differ by adding or removing one user.
 
     filter          budget            guarantee when every step's users are the admitted ones
@@ -14,8 +14,9 @@ cost nothing. Neighbouring datasets differ by adding or removing one user.
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
-    OwnOrderFilter  nats per order    at the user's own order; in `accounting.rules.own_order`
-    RogersFilter    epsilon, delta    (epsilon, delta)-DP; in `accounting.rules.rogers`
+    OwnOrderFilter  nats per order    at the user's own order; in
+    `accounting.filters.per_user_order` RogersFilter    epsilon, delta    (epsilon, delta)-DP; in
+    `accounting.filters.rogers`
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and
@@ -50,8 +51,8 @@ from accounting.exact.validation import (
     renyi_orders,
     user_count,
 )
-from accounting.rules.admission import PaysFromRest, Positions
-from accounting.rules.budget_filter import BudgetFilter
+from accounting.filters.admission import PaysFromRest, Positions
+from accounting.filters.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
 _NEARLY = 1.0 - 2.0**-48  # of the largest norm that is paid for, which is itself rounded down

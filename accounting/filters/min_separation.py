@@ -23,7 +23,7 @@ from accounting.costs.mechanisms import Mechanism
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_COST_UNITS
 from accounting.exact.validation import BoolArray, IntArray, norm_vector, unit_array, whole_number
-from accounting.rules.budget_filter import BudgetFilter
+from accounting.filters.budget_filter import BudgetFilter
 
 MAX_STEP: Final = 2**61
 

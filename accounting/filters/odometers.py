@@ -8,7 +8,7 @@ that needs no rungs: there the exact running sum holds.
 
 Per user the bound depends on that user's data; it may be shown to that user alone (sec. 4.4).
 Neighbouring datasets differ by adding or removing one user. For a bound in (epsilon, delta) see
-`accounting.rules.lecuyer`.
+`accounting.filters.lecuyer`.
 """
 
 from __future__ import annotations

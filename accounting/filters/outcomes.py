@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.validation import BoolArray, IntArray
-from accounting.rules.roster import EXHAUSTED, HALTED, LISTED, FlagArray
-from accounting.rules.seats import NOBODY
-from accounting.rules.slot_map import Rows
+from accounting.filters.roster import EXHAUSTED, HALTED, LISTED, FlagArray
+from accounting.filters.seats import NOBODY
+from accounting.filters.slot_map import Rows
 
 _Number = TypeVar("_Number", bound=np.generic)
 

@@ -37,7 +37,7 @@ from accounting.exact.validation import (
     probability,
     user_count,
 )
-from accounting.rules.admission import admit_within, checked_state, exhausted_within
+from accounting.filters.admission import admit_within, checked_state, exhausted_within
 
 _DELTA_BITS: Final = 61  # a unit of delta is 2**-61: 4e-19
 

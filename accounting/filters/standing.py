@@ -52,12 +52,12 @@ import numpy.typing as npt
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
-from accounting.rules.accounts import Account
-from accounting.rules.calendar import NEVER, Calendar, distinct
-from accounting.rules.outcomes import StepOutcome, joined, positions_at, told
-from accounting.rules.roster import EPOCH, LISTED, Roster, RosterColumns
-from accounting.rules.seats import NOBODY, Arrears, Seat, Tables, grant, quiet_steps
-from accounting.rules.slot_map import Rows
+from accounting.filters.accounts import Account
+from accounting.filters.calendar import NEVER, Calendar, distinct
+from accounting.filters.outcomes import StepOutcome, joined, positions_at, told
+from accounting.filters.roster import EPOCH, LISTED, Roster, RosterColumns
+from accounting.filters.seats import NOBODY, Arrears, Seat, Tables, grant, quiet_steps
+from accounting.filters.slot_map import Rows
 
 _BLOCK: Final = 2**14  # users at a time, so that the temporaries stay in the cache
 

@@ -47,7 +47,7 @@ from accounting.exact.validation import (
     whole_array,
     whole_numbers,
 )
-from accounting.rules.filters import RenyiFilter
+from accounting.filters.measure_filters import RenyiFilter
 
 OrderArray = npt.NDArray[np.uint8]
 

@@ -1,0 +1,1 @@
+"""Privacy filters: which users a step admits, and what it charges them."""
