@@ -24,7 +24,6 @@ from accounting.conversions import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.conversions.groups import gdp_of_group, renyi_of_pair, zcdp_of_group
 from accounting.conversions.ladders import Ladder, ladder_for
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
@@ -46,10 +45,7 @@ from accounting.exact.units import (
     from_units_down,
 )
 from accounting.filters.accounts import Account
-from accounting.filters.approx_zcdp import ApproxZcdpFilter
 from accounting.filters.budget_filter import BudgetFilter
-from accounting.filters.lecuyer import LecuyerOdometer
-from accounting.filters.local_filter import LocalFilter
 from accounting.filters.measure_filters import (
     ApproxDPFilter,
     GdpFilter,
@@ -58,14 +54,13 @@ from accounting.filters.measure_filters import (
     ZcdpFilter,
 )
 from accounting.filters.min_separation import SeparationFilter, SeparationState
-from accounting.filters.odometers import GdpOdometer, RenyiTracker, advance_units
 from accounting.filters.outcomes import Raised, StepOutcome
 from accounting.filters.per_user_order import OwnOrderFilter, own_order
-from accounting.filters.rogers import RogersFilter
 from accounting.filters.roster import RosterColumns
 from accounting.filters.standing import Standing
 from accounting.filters.terms import Balances, Terms
 from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
+from accounting.odometers import advance_units
 from accounting.release import (
     ContinualCounter,
     MeanRelease,
@@ -80,7 +75,6 @@ from accounting.release import (
 
 if TYPE_CHECKING:
     from accounting.reports import Bounds, NormGrid, ReportAccountant
-    from accounting.reports.approximate_gdp import approximate_mu
     from accounting.reports.calibration import epsilon_of, noise_for_epsilon
 
 __all__ = [
@@ -91,19 +85,15 @@ __all__ = [
     "UNIT_BITS",
     "Account",
     "ApproxDPFilter",
-    "ApproxZcdpFilter",
     "Balances",
     "Bounds",
     "BudgetFilter",
     "ContinualCounter",
     "Gaussian",
     "GdpFilter",
-    "GdpOdometer",
     "InvalidInput",
     "Ladder",
     "Laplace",
-    "LecuyerOdometer",
-    "LocalFilter",
     "MeanRelease",
     "Measure",
     "MeasureName",
@@ -116,9 +106,7 @@ __all__ = [
     "QuantilesRelease",
     "Raised",
     "RenyiFilter",
-    "RenyiTracker",
     "ReportAccountant",
-    "RogersFilter",
     "RosterColumns",
     "SeparationFilter",
     "SeparationState",
@@ -129,7 +117,6 @@ __all__ = [
     "Terms",
     "ZcdpFilter",
     "advance_units",
-    "approximate_mu",
     "banded_step",
     "banded_steps",
     "budget_units",
@@ -141,7 +128,6 @@ __all__ = [
     "from_units_down",
     "gdp_budget",
     "gdp_cost",
-    "gdp_of_group",
     "gdp_to_delta",
     "gdp_to_epsilon",
     "ladder_for",
@@ -159,14 +145,12 @@ __all__ = [
     "release_quantiles",
     "renyi_budgets",
     "renyi_cost",
-    "renyi_of_pair",
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
     "tariff",
     "zcdp_budget",
     "zcdp_cost",
-    "zcdp_of_group",
     "zcdp_to_delta",
     "zcdp_to_epsilon",
 ]
@@ -175,7 +159,6 @@ _REPORTS = {
     "Bounds": "accounting.reports.bounds",
     "NormGrid": "accounting.reports.grid",
     "ReportAccountant": "accounting.reports.accountant",
-    "approximate_mu": "accounting.reports.approximate_gdp",
     "epsilon_of": "accounting.reports.calibration",
     "noise_for_epsilon": "accounting.reports.calibration",
 }

@@ -16,7 +16,7 @@ cost nothing. Neighbouring datasets differ by adding or removing one user.
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
     OwnOrderFilter  nats per order    at the user's own order; in
     `accounting.filters.per_user_order` RogersFilter    epsilon, delta    (epsilon, delta)-DP; in
-    `accounting.filters.rogers`
+    `accounting.research.rogers`
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and

@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.filters.odometers import advance_units
 from accounting.filters.slot_map import Rows
 from accounting.filters.terms import Balances, Terms
+from accounting.odometers import advance_units
 
 NOBODY: Final = np.empty(0, dtype=np.int64)
 _SHAVE: Final = 1.0 - 2.0**-50

@@ -7,7 +7,7 @@
     "all"     a number for every order             within all budgets
 
 Fitting is the rule in whole units (`accounting.filters.admission`), and the odometer is that of
-`accounting.filters.odometers.advance_units`. In arrays of m users, what is one number has shape
+`accounting.odometers.advance_units`. In arrays of m users, what is one number has shape
 (m,), what is a number per order (m, k).
 """
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import ApproxDPFilter, PureDP, RogersFilter, zcdp_cost
+from accounting import ApproxDPFilter, PureDP, zcdp_cost
+from accounting.research import RogersFilter
 from streams.demo.images import Images
 from tests.papers.rows import BLUE, ORANGE, Row, figure, save
 from tests.papers.sampled import Plan, mean_and_error, noise_of, train, worst_case_steps

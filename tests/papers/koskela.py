@@ -6,14 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import (
-    NormGrid,
-    ReportAccountant,
-    approximate_mu,
-    gdp_to_epsilon,
-    renyi_to_epsilon,
-    zcdp_to_epsilon,
-)
+from accounting import NormGrid, ReportAccountant, gdp_to_epsilon, renyi_to_epsilon, zcdp_to_epsilon
+from accounting.research import approximate_mu
 from tests.papers.norms import Training
 from tests.papers.rows import BLUE, GREY, ORANGE, Row, figure, save
 

@@ -18,17 +18,16 @@ from accounting import (
     ContinualCounter,
     Gaussian,
     GdpFilter,
-    GdpOdometer,
     RenyiFilter,
-    RenyiTracker,
     SparseVector,
     ZcdpFilter,
     charge_units,
     cost_units,
     zcdp_budget,
 )
-from accounting.filters.lecuyer import LecuyerOdometer
-from accounting.filters.rogers import RogersFilter
+from accounting.research import GdpOdometer, RenyiTracker
+from accounting.research.lecuyer import LecuyerOdometer
+from accounting.research.rogers import RogersFilter
 from tests.examples import examples
 from tests.unit.accounting import rational_model as exact
 

@@ -9,8 +9,8 @@ import pytest
 from accounting import Gaussian, InvalidInput, gdp_to_delta
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.accountant import ReportAccountant
-from accounting.reports.approximate_gdp import approximate_mu
 from accounting.reports.grid import NormGrid
+from accounting.research.approximate_gdp import approximate_mu
 
 GRID = NormGrid(1.0, 4)  # levels 0.25, 0.5, 0.75 and 1
 

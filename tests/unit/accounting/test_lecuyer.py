@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import MAX_BUDGET_UNITS, Gaussian, InvalidInput, renyi_cost
-from accounting.filters.lecuyer import LecuyerOdometer
+from accounting.research.lecuyer import LecuyerOdometer
 from tests.unit.accounting import rational_model as exact
 
 DIGITS = 60

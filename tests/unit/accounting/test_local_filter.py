@@ -21,8 +21,8 @@ from accounting import (
     ZcdpFilter,
     charge_units,
 )
-from accounting.filters.local_filter import LocalFilter
-from accounting.filters.rogers import RogersFilter
+from accounting.research.local_filter import LocalFilter
+from accounting.research.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 
 RULES: list[BudgetFilter] = [

@@ -13,13 +13,12 @@ from accounting import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
     Gaussian,
-    GdpOdometer,
     InvalidInput,
-    RenyiTracker,
     advance_units,
     gdp_cost,
 )
-from accounting.filters.odometers import MAX_RUNGS
+from accounting.odometers import MAX_RUNGS
+from accounting.research import GdpOdometer, RenyiTracker
 from tests.unit.accounting import rational_model as exact
 
 cost_lists = st.lists(st.integers(0, 40), max_size=30)

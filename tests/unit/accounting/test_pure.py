@@ -15,7 +15,6 @@ from accounting import (
     Gaussian,
     InvalidInput,
     Laplace,
-    LocalFilter,
     OwnOrderFilter,
     PoissonGaussian,
     PureDP,
@@ -30,6 +29,7 @@ from accounting import (
     renyi_cost,
     tariff,
 )
+from accounting.research import LocalFilter
 from tests.unit.accounting import rational_model as model
 
 EPSILONS = [1e-100, 1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.999999, 1.0, 1.000001, 2.0, 7.0, 36.0, 200.0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import MAX_COST_UNITS, ApproxDPFilter, InvalidInput, PureDP, zcdp_cost
-from accounting.filters.rogers import RogersFilter
+from accounting.research.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 
 DIGITS = 60

@@ -16,12 +16,9 @@ from accounting import (
     GdpFilter,
     InvalidInput,
     Laplace,
-    LecuyerOdometer,
     PoissonGaussian,
     PureDP,
     RenyiFilter,
-    RenyiTracker,
-    RogersFilter,
     SparseVector,
     ZcdpFilter,
     charge_units,
@@ -49,6 +46,7 @@ from accounting.exact.validation import (
     real_number,
     sampling_probability,
 )
+from accounting.research import LecuyerOdometer, RenyiTracker, RogersFilter
 
 JUST_BELOW_ONE = Fraction(2**60 - 1, 2**60)
 JUST_ABOVE_ONE = Fraction(2**60 + 1, 2**60)

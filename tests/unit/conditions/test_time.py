@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from accounting import MEASURES, ApproxZcdpFilter, Gaussian, NormGrid, ReportAccountant
+from accounting import MEASURES, Gaussian, NormGrid, ReportAccountant
+from accounting.research import ApproxZcdpFilter
 from tests.unit.accounting.stopping import reached_delta
 
 # --- A6: data that change while queries run ---

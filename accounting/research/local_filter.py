@@ -15,7 +15,7 @@ from accounting.exact.rounding import UP
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import IntArray, norm_vector, real_number, whole_number
 from accounting.filters.budget_filter import BudgetFilter
-from accounting.filters.rogers import RogersFilter
+from accounting.research.rogers import RogersFilter
 
 
 class LocalFilter:
