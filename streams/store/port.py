@@ -1,8 +1,8 @@
 """What keeps the state of partitions: atomic verbs, no policy.
 
-``redis_store`` is the real one; ``memory_store`` is for a service within one process, for tests and
-the simulation. Both pass ``tests/conformance/store``. What is kept, and under which keys, is said
-in ``layout``; what to write is decided in ``holding``.
+``redis_store`` implements it on Redis; ``tests/doubles/memory_store.py`` does so in memory, for the
+tests and the simulation. Both pass ``tests/conformance/store``. ``layout`` defines the keys and
+their contents; ``holding`` decides what to write.
 
 Every write of state compares the owner and the version, and moves the version by one. So a store
 that went back to an earlier state, in whatever way, is found out by the next write, also when

@@ -2,8 +2,8 @@
 
 The parts that decide (``partitions``, ``processor`` and what they are made of) import no clock, no
 process, no thread and no client. Their clock is that of the event loop (``loop.time()``,
-``asyncio.sleep``). The real world is put together in ``app``; one in memory is made of
-``memory_broker`` and ``streams.store.memory_store``, and can be driven by a seed.
+``asyncio.sleep``). ``app`` puts the real implementations together; the tests have others, in
+memory (``tests/doubles``), which a seed can drive.
 """
 
 from __future__ import annotations

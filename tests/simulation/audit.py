@@ -12,7 +12,6 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
 from streams.schemas import User, tombstone_offset
-from streams.worker.memory_broker import last_image
 from streams.worker.outbox import Packed
 from tests.audit import auditor_accounts, auditor_rosters, comparison, published
 from tests.audit.auditor import Auditor
@@ -21,6 +20,7 @@ from tests.audit.auditor_state import first_link, next_link
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import state_of
+from tests.doubles.memory_broker import last_image
 from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong

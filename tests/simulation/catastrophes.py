@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streams.worker.memory_broker import MemoryTopic
+from tests.doubles.memory_broker import MemoryTopic
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

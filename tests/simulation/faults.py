@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from streams.store.image import deletable
 from streams.store.layout import STATE
-from streams.store.memory_store import Contents
-from streams.worker.memory_broker import IMAGES, last_image
+from tests.doubles.memory_broker import IMAGES, last_image
+from tests.doubles.memory_store import Contents
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from streams.store.image import Record as ImageRecord
 from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
-from streams.worker.memory_broker import (
+from streams.worker.partitions import Partitions
+from streams.worker.ports import LogUnavailable, NotSent, Origin
+from tests.doubles.memory_broker import (
     Effect,
     MemoryClient,
     MemoryFencedProducer,
     MemoryImageTopic,
 )
-from streams.worker.partitions import Partitions
-from streams.worker.ports import LogUnavailable, NotSent, Origin
 from tests.simulation.faults import clean, flush, restore, trim
 from tests.simulation.world import CURRENT, World, Wrong
 

@@ -8,8 +8,8 @@ from streams.offline.archive import Archive, Holder, MissingRecord, States, Stor
 from streams.store.image import Image
 from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot
-from streams.worker.memory_broker import last_image
 from streams.worker.ports import Extent
+from tests.doubles.memory_broker import last_image
 from tests.simulation.world import World
 
 

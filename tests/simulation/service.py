@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from streams.store.memory_store import Contents
 from streams.worker.processor import State
 from streams.worker.stops import StopReason
+from tests.doubles.memory_store import Contents
 from tests.simulation.audit import Audit
 from tests.simulation.group import Group
 from tests.simulation.process import Process

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from streams.ledger.ledger import Channel
 from streams.store.image import UnusableImage
 from streams.store.layout import Damaged
-from streams.store.memory_store import Contents, MemoryStore
 from streams.store.port import Claimed, Commit, Exchange, Guard, Installation, Verdict
 from streams.store.snapshot import verified
-from streams.worker.memory_broker import MemoryBroker, last_image
+from tests.doubles.memory_broker import MemoryBroker, last_image
+from tests.doubles.memory_store import Contents, MemoryStore
 from tests.simulation.clock import VirtualLoop, tracked_tasks
 from tests.simulation.temper import Temper
 

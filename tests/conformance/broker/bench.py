@@ -23,8 +23,8 @@ from streams.worker.kafka.fenced_producer import (
     send_in_batches,
 )
 from streams.worker.kafka.images import KafkaImageTopic
-from streams.worker.memory_broker import MemoryBroker, MemoryClient
 from streams.worker.ports import FencedProducer, ImageTopic, Log, Origin, Publisher, Topics
+from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 PARTITIONS = 3
 

@@ -16,8 +16,8 @@ from streams.worker.kafka.images import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics
-from streams.worker.memory_broker import MemoryBroker, MemoryClient
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
+from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 BROKERS = ("memory", pytest.param("kafka", marks=pytest.mark.process))
 

@@ -11,10 +11,10 @@ import redis
 from streams.redis_address import Kind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, parcel_name
-from streams.store.memory_store import Contents, MemoryStore
 from streams.store.port import Guard, Store, Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
+from tests.doubles.memory_store import Contents, MemoryStore
 
 P = 3
 PARTITIONS = 4

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from streams.local import LocalStack, RedisCluster
-from streams.store.memory_store import MemoryStore
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
 from tests.conformance.store.bench import Bench, Client, MemoryHand, RedisHand, Scenario, client_of
+from tests.doubles.memory_store import MemoryStore
 
 STORES = (
     "memory",

@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 
 from streams.store.holding import Backlog, Holding
 from streams.store.layout import Damaged, fields_of_nothing
-from streams.store.memory_store import Contents, MemoryStore
 from streams.store.port import Glance, Verdict
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand
+from tests.doubles.memory_store import Contents, MemoryStore
 
 P = 1
 OWNERS = st.sampled_from(["a", "b"])

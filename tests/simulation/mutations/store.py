@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from streams.store import holding, memory_store, snapshot
+from streams.store import holding, snapshot
 from streams.store.port import Guard, Verdict
+from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 

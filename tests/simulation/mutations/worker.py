@@ -13,12 +13,12 @@ from streams.worker import (
     gaps,
     images,
     intake,
-    memory_broker,
     outbox,
     partitions,
     processor,
 )
 from streams.worker.ports import Missing
+from tests.doubles import memory_broker
 from tests.simulation.mutations.registry import Patches, mutation, replaced, yes
 
 

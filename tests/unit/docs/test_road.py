@@ -23,9 +23,9 @@ from streams.ledger.ledger import Channel, Ledger
 from streams.sdk.connection import Waiting
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.steps import Layout, Part
-from streams.store.memory_store import MemoryStore
 from streams.worker.intake import Intake
-from streams.worker.memory_broker import MemoryClient
+from tests.doubles.memory_broker import MemoryClient
+from tests.doubles.memory_store import MemoryStore
 from tests.unit.worker.processors import Record, bench
 
 ROOT = Path(streams.__file__).parent
@@ -44,7 +44,7 @@ STATIONS = {
         Layout.put_together,
     )
 }
-ELSEWHERE = {"sdk/memory_connection.py", "store/memory_store.py", "worker/memory_broker.py"}
+ELSEWHERE = {"sdk/memory_connection.py"}
 """What takes the place of Kafka and Redis."""
 
 

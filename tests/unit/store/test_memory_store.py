@@ -8,9 +8,9 @@ import pytest
 
 from streams.store.holding import Holding
 from streams.store.layout import Damaged
-from streams.store.memory_store import MemoryStore
 from streams.store.port import Commit, Guard, Verdict
 from streams.wire.chain import Chain
+from tests.doubles.memory_store import MemoryStore
 
 T = TypeVar("T")
 TOPIC = b"topic of 16 byte"

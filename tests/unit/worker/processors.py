@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 from streams.ledger.ledger import Channel, Ledger
 from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
-from streams.store.memory_store import MemoryStore
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.snapshot import Snapshot, verified
 from streams.wire.chain import NO_TOPIC
-from streams.worker.memory_broker import MemoryBroker, MemoryClient
 from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
 from streams.worker.stops import Stops
+from tests.doubles.memory_broker import MemoryBroker, MemoryClient
+from tests.doubles.memory_store import MemoryStore
 
 
 @dataclass

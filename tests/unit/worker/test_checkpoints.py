@@ -9,8 +9,8 @@ from streams.ledger.ledger import Channel, Output
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.worker import checkpoints as waiting_room
 from streams.worker.checkpoints import Checkpoints, NotTheOwner
-from streams.worker.memory_broker import Effect, MemoryBroker, MemoryClient
 from streams.worker.ports import NotSent, Origin
+from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ends, Gate
 
 HERE = Origin(b"topic of 16 byte", 4)

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from streams.store.image import MANIFEST
-from streams.worker.memory_broker import Effect, last_image
 from streams.worker.ports import NotSent
+from tests.doubles.memory_broker import Effect, last_image
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import Cluster, Worker
 

@@ -15,9 +15,9 @@ from streams.schemas import Answer, Decision, Halted, OdometerCheckpoint, User, 
 from streams.store.port import Commit, Guard, Verdict
 from streams.wire.packing import unpack_users
 from streams.worker.heartbeat import BEAT_EVERY
-from streams.worker.memory_broker import MemoryBroker, MemoryClient
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
 from streams.worker.partitions import Partitions
+from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.examples import examples
 from tests.simulation.clock import VirtualLoop
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices

@@ -11,9 +11,9 @@ from msgspec import Raw
 from streams.ledger.ledger import Changes, Channel
 from streams.schemas import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
-from streams.worker.memory_broker import IMAGES, Effect, MemoryBroker, MemoryClient
 from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
+from tests.doubles.memory_broker import IMAGES, Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
 
 PARTITIONS = 2

@@ -17,11 +17,11 @@ from streams.schemas import Forget, encode
 from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
-from streams.worker.memory_broker import Effect
 from streams.worker.outbox import parcels_of
 from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
+from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench
 

@@ -12,9 +12,9 @@ from streams.store.image import MANIFEST, deletable
 from streams.store.layout import pack_change
 from streams.store.vital_signs import decode_pulse
 from streams.wire.partitioner import partitions_of
-from streams.worker.memory_broker import last_image
 from streams.worker.partitions import Partitions
 from streams.worker.stops import StopReason
+from tests.doubles.memory_broker import last_image
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker

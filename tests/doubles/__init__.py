@@ -1,0 +1,1 @@
+"""In-memory implementations of the worker's broker and store; the conformance suites cover them."""
