@@ -33,7 +33,7 @@ for _profile, _examples in PROFILES.items():
     )
 settings.load_profile("full")
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers.shared"]
 
 INTEGRATION = Path(__file__).with_name("integration")
 STARTS = {

@@ -24,7 +24,7 @@ from streams.topics.security import security
 from streams.topics.topics import NORMS
 from tests.chaos.proxy import Proxy
 from tests.chaos.scene import PREFIX, Scene, Shape
-from tests.integration.redis_failover import client_of
+from tests.servers.redis_failover import client_of
 
 Fault = Callable[[Scene, random.Random], None]
 Suits = Callable[[Shape], bool]

@@ -27,7 +27,7 @@ from streams.local.redis_server import find_redis_server
 from streams.local.secure_stack import SecureStack
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
-from tests.integration.redis_failover import ClusterFailover
+from tests.servers.redis_failover import ClusterFailover
 
 PREFIX = "chaos."
 REDIS_NODES = 6

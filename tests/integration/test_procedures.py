@@ -17,8 +17,8 @@ from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.broker import new_cluster_id
 from streams.local.ports import LOOPBACK, free_ports
 from tests.chaos.lanes import Lane, check_told, lanes_of_a_training, wait_for_decisions
-from tests.integration.redis_failover import client_of, meta_of, version
 from tests.integration.service import IMPATIENT_WORKER, Service
+from tests.servers.redis_failover import client_of, meta_of, version
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.drill

@@ -15,13 +15,13 @@ import pytest
 from streams.local import LocalStack, RedisCluster
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.lossy import WORKER, Lossy
-from tests.integration.redis_failover import (
+from tests.integration.service import IMPATIENT_WORKER, Service
+from tests.servers.redis_failover import (
     Failover,
     cluster_failover,
     meta_of,
     sentinel_failover,
 )
-from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.drill

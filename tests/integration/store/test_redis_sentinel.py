@@ -12,7 +12,7 @@ from streams.config import Config
 from streams.local import RedisServer
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from tests.integration.redis_failover import SERVICE, Sentinel
+from tests.servers.redis_failover import SERVICE, Sentinel
 
 PASSWORD, WRONG = "hunter2", "hunter3"
 

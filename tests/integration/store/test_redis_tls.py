@@ -19,8 +19,8 @@ from streams.local.certificates import Authority
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, commit
-from tests.integration.redis_failover import SERVICE, Sentinel
 from tests.integration.tls import Encrypting
+from tests.servers.redis_failover import SERVICE, Sentinel
 from tests.waiting import eventually
 
 PARTITIONS = range(6)

@@ -17,7 +17,7 @@ import redis
 from streams.local import Child, RedisCluster, RedisServer
 from streams.local.redis_server import find_redis_server
 from streams.store.layout import key_of
-from tests.integration.service import eventually
+from tests.waiting import eventually
 
 _NOBODY = "nobody"
 SERVICE = "state"

@@ -1,0 +1,1 @@
+"""Servers for tests: shared ones, clusters of brokers, Redis Cluster and Sentinel."""
