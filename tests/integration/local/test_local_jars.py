@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streams.local import LocalStackError
-from streams.local.jars import cache_directory, kafka_classpath
-from streams.local.kafka_jars import kafka_jars
+from streams.local.jars import cache_directory, kafka_classpath, kafka_jars
 from tests.waiting import HANGS_AFTER
 
 # The two smallest: what holds for them holds for all.
@@ -73,7 +71,7 @@ def test_offline_the_error_says_what_to_do(tmp_path: Path, offline: None) -> Non
 
 
 def test_other_bytes_than_expected_are_never_put_in_place(tmp_path: Path) -> None:
-    forged = replace(SMALL[0], sha256="0" * 64)
+    forged = SMALL[0]._replace(sha256="0" * 64)
     with pytest.raises(LocalStackError, match="expected SHA-256"):
         kafka_classpath(tmp_path, None, [forged])
     assert list(tmp_path.rglob("*.jar")) == []
@@ -81,8 +79,8 @@ def test_other_bytes_than_expected_are_never_put_in_place(tmp_path: Path) -> Non
 
 def test_processes_that_need_the_download_at_once_share_it(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from streams.local.jars import kafka_classpath;"
-        "from streams.local.kafka_jars import kafka_jars;"
+        "import sys; from pathlib import Path;"
+        "from streams.local.jars import kafka_classpath, kafka_jars;"
         "small = [j for j in kafka_jars() if j.artifact in ('jspecify', 'slf4j-simple')];"
         "print(len(kafka_classpath(Path(sys.argv[1]), print, small)))"
     )

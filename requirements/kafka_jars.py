@@ -1,0 +1,38 @@
+"""Print streams/local/kafka-jars.txt for another version of Kafka: ``kafka_jars.py VERSION``.
+
+It resolves the dependencies with jgo. Set ``KAFKA_VERSION`` in streams/local/jars.py as well.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jgo.maven import MavenContext
+
+
+def main(version: str) -> None:
+    """Resolve a version of Kafka and print its list."""
+    with TemporaryDirectory() as directory:
+        context = MavenContext(repo_cache=Path(directory))
+        kafka = context.create_dependency(f"org.apache.kafka:kafka_2.13:{version}")
+        kafka.scope = "compile"
+        inputs, transitive = context.resolver.resolve([kafka])
+        needed = [item for item in transitive if item.scope in ("compile", "runtime")]
+        artifacts = [item.artifact for item in (*inputs, *needed)]
+        binding = next(item.version for item in artifacts if item.artifactId == "slf4j-api")
+        artifacts.append(
+            context.project("org.slf4j", "slf4j-simple").at_version(binding).artifact()
+        )
+        groups: dict[str, list[str]] = {}
+        for artifact in artifacts:
+            data = Path(artifact.resolve()).read_bytes()
+            row = f"{artifact.artifactId} {artifact.version} {hashlib.sha256(data).hexdigest()}"
+            groups.setdefault(artifact.groupId, []).append(row)
+    print(f"# The jars of Kafka {version} on Maven Central.")
+    for group in sorted(groups):
+        print(f"[{group}]", *sorted(groups[group]), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
