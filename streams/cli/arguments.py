@@ -49,8 +49,6 @@ decisions; 75 (worker only) start me again; 130 interrupted
 """
 
 _MOST_WORKERS: Final = 100
-_MOST_BROKERS: Final = 9
-_MOST_REDIS_NODES: Final = 30
 _MOST_SEEDS: Final = 1000
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -109,25 +107,11 @@ def _add_local(verbs: Any) -> None:
         help="with TLS, logins, rights, signed decisions and an operator; prints the settings "
         "of each role",
     )
-    up.add_argument(
-        "--brokers",
-        type=whole(1, _MOST_BROKERS),
-        default=1,
-        metavar="N",
-        help="(default 1); with 3, one may be lost",
-    )
-    up.add_argument(
-        "--redis-nodes",
-        type=whole(1, _MOST_REDIS_NODES),
-        default=1,
-        metavar="N",
-        help="(default 1); 3 are a Redis Cluster; with 6, one may be lost; not with --secure",
-    )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep data and ports here")
     up.add_argument(
         "--free-ports",
         action="store_true",
-        help="use other ports than 9092 and 6379, which one broker and one Redis take if free",
+        help="use other ports than 9092 and 6379, which the broker and Redis take if free",
     )
 
     shown = verb(

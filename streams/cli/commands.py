@@ -64,9 +64,7 @@ def up(options: argparse.Namespace, config: Config) -> int:
         data=options.data,
         on_ready=on_ready,
         secure=options.secure,
-        brokers=options.brokers,
-        redis_nodes=options.redis_nodes,
-        # What asks at these ports if nobody says otherwise comes without a login.
+        # Clients that use these default ports have no login.
         known_ports=not (options.free_ports or options.secure),
     )
 

@@ -61,8 +61,6 @@ def local_stack(
     workers: int,
     data: Path | None,
     secure: bool = False,
-    brokers: int = 1,
-    redis_nodes: int = 1,
     known_ports: bool = False,
 ) -> Iterator[LocalStack]:
     """A stack in which every partition is owned by one of its workers."""
@@ -71,8 +69,6 @@ def local_stack(
         workers=0,
         partitions=config.partitions,
         prefix=config.prefix,
-        brokers=brokers,
-        redis_nodes=redis_nodes,
         known_ports=known_ports,
         data=data,
         progress=note,
@@ -96,15 +92,13 @@ def run_until_stopped(
     data: Path | None,
     on_ready: Callable[[Mapping[str, Any]], None],
     secure: bool = False,
-    brokers: int = 1,
-    redis_nodes: int = 1,
     known_ports: bool = False,
 ) -> int:
     """Run broker, Redis and workers; says where they are when all is ready."""
     try:
         with (
             stopped_by_signals(),
-            local_stack(config, workers, data, secure, brokers, redis_nodes, known_ports) as stack,
+            local_stack(config, workers, data, secure, known_ports) as stack,
         ):
             on_ready(
                 {

@@ -1,14 +1,13 @@
-"""A broker, Redis and workers on this machine, without Docker, Java or root.
+"""A broker, Redis and workers on this machine, without Docker, root or an installed Java.
 
-The imperative part behind ``turnstile up``, the demo, the tests and the benchmarks. Importing it
-needs nothing but the standard library; starting something needs the extra ``local`` or a Java
-17, Redis and a network of one's own. Linux and macOS.
+``turnstile up``, the demo, the tests and the benchmarks use it. Importing it needs only the
+standard library; starting servers needs the extra ``local``, or an installed Java 17 and Redis. It
+supports Linux and macOS.
 """
 
 from streams.local.broker import KafkaBroker
 from streams.local.children import Child
 from streams.local.errors import LocalStackError
-from streams.local.redis_cluster import RedisCluster
 from streams.local.redis_server import RedisServer
 from streams.local.stack import WORKER_COMMAND, LocalStack
 from streams.local.workers import Worker
@@ -19,7 +18,6 @@ __all__ = [
     "KafkaBroker",
     "LocalStack",
     "LocalStackError",
-    "RedisCluster",
     "RedisServer",
     "Worker",
 ]

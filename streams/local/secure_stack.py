@@ -1,8 +1,8 @@
-"""An installation on this machine in which everybody has a password, and the rights of a role.
+"""An installation on this machine with TLS, a login for each role, and the rights of that role.
 
-What it brings up is what an operator sets up elsewhere: TLS with an authority of its own, a user of
-Kafka and of Redis for each role, the rights that ``turnstile acl`` prints, topics made beforehand,
-workers that sign, and an operator that says whose requests count.
+It sets up what an operator sets up elsewhere: an authority and certificates, a Kafka user and a
+Redis user per role with the rights that ``turnstile acl`` prints, the topics, signing keys for
+workers, and an operator that registers who may sign requests.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 from streams.config import Config
 from streams.local.certificates import Authority
-from streams.local.cluster import REPLICAS
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
 from streams.local.secrets import PRINCIPALS, Secrets
-from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker, SecureCluster
+from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker
 from streams.local.secure_redis import SecureRedis
 from streams.local.stack import SECURE_FOLDER, LocalStack
 from streams.operations.errors import Unavailable
@@ -34,7 +33,7 @@ from streams.topics.topics import ensure_topics
 
 
 class SecureStack(LocalStack):
-    """As ``LocalStack``; without a role's file of settings nobody gets anywhere.
+    """A ``LocalStack`` that only clients with the settings of a role can use.
 
     ```
     with SecureStack(workers=1) as stack:
@@ -43,58 +42,54 @@ class SecureStack(LocalStack):
     """
 
     _is_secure = True
+    replication = 1
+    """The replication factor in the settings of all roles."""
 
     def __init__(self, **options: Any) -> None:
         """Describe the stack; ``start()`` or ``with`` starts it.
 
         Args:
-            options: of ``LocalStack``. A broker or a Redis that is there already cannot be given:
-                its users and rights are its operator's. Nor can a Redis Cluster: its nodes take
-                the word of whoever reaches the ports on which they talk to each other, which are
-                not encrypted, and would hand clients with their passwords on to anybody.
+            options: of ``LocalStack``, without ``kafka``, ``redis`` and ``known_ports``: the stack
+                starts its own servers, and no default port leads to a server with logins.
         """
-        if options.get("kafka") or options.get("redis"):
-            raise LocalStackError("A secure stack starts its own broker and Redis: give neither.")
-        if options.get("redis_nodes", 1) != 1:
+        if refused := [name for name in ("kafka", "redis", "known_ports") if options.get(name)]:
             raise LocalStackError(
-                f"A secure stack has one Redis, and {options['redis_nodes']} nodes are asked for, "
-                "which would believe whoever reaches the ports on which they talk to each other: "
-                "leave out one of the two."
+                f"A secure stack starts its own broker and Redis: leave out {', '.join(refused)}."
             )
         super().__init__(**options)
         self._secrets: Secrets | None = None
 
     @property
     def roles(self) -> Mapping[str, Path]:
-        """The file of settings of each role, and of the admin."""
+        """The settings file of each role, and of the admin."""
         return {role: self.secrets.settings_of(role) for role in (*ROLES, "admin")}
 
     @property
     def secrets(self) -> Secrets:
-        """Passwords and keys."""
+        """The passwords and keys."""
         if self._secrets is None:
             raise LocalStackError("The stack is not running: start it first.")
         return self._secrets
 
     def config_of(self, role: str) -> Config:
-        """The settings of a role."""
+        """Return the settings of a role."""
         return self.secrets.config_of(role)
 
     def settle(self) -> None:
-        """Bind the operator and register those who sign, once for each log.
+        """Bind the operator and register the principals that sign requests, once per log.
 
-        The key is the admin's. Workers are told of it before they start, so that they stop if
-        somebody else was faster.
+        The operator's key is the admin's. Workers have its public key when they start, so they stop
+        if another key was bound before.
 
         Raises:
-            LocalStackError: not all partitions agreed.
+            LocalStackError: a partition refused.
         """
         admin = self.config_of("admin")
         try:
             log = topics_of(admin).topic.hex()
             if self.secrets.is_bound(log):
                 return
-            self._say("Binding the operator, and registering who signs")
+            self._say("Binding the operator and registering principals")
             with Turnstile(config=admin) as operator:
                 for name, creates in PRINCIPALS.items():
                     public = self.secrets.request_keys[name]
@@ -103,49 +98,38 @@ class SecureStack(LocalStack):
             raise LocalStackError(
                 f"The operator could not be bound: {error}. If another one was bound in this log "
                 f"before, add its public key to {self.secrets.directory / 'operator.keys'}, and "
-                f"its private key in the place of operator.key there"
+                "replace operator.key there by its private key."
             ) from error
         self.secrets.note_bound(log)
 
     def _start_servers(self, directory: DataDirectory) -> None:
         secrets = self._secrets = Secrets(directory.path / SECURE_FOLDER)
-        self._redis = redis = self._new_redis(directory.path)
-        if not redis.encrypted:
-            self._say(
-                "This redis-server was built without TLS: Redis has passwords and rights, and its "
-                "connections, on the loopback address, are not encrypted"
-            )
-        self._announced_start(redis)
+        users = {
+            role: (secrets.passwords[role], rights(known.redis, self.prefix))
+            for role, known in ROLES.items()
+            if known.redis
+        }
+        self._redis = SecureRedis(directory.path, secrets.directory, users, hold=self._hold)
+        self._start_server(self._redis)
         Authority(secrets.directory).issue(ADMIN, secrets.directory / ADMIN_FILE)
-        self._broker = broker = self._new_broker(directory.path)
-        self._announced_start(broker)
+        self._broker = broker = self._new_broker(directory.path, secrets.directory)
+        self._start_server(broker)
         secrets.write_settings(
             broker.address,
             broker.internal_address,
-            redis.url,
+            self._redis.url,
             self.prefix,
-            replication=min(self._count_of_brokers, REPLICAS),
+            replication=self.replication,
         )
         self._set_up(secrets)
         self._worker_environment["TURNSTILE_CONFIG"] = str(secrets.settings_of("worker"))
 
-    def _new_redis(self, directory: Path) -> SecureRedis:
-        users = {
-            role: (self.secrets.passwords[role], rights(known.redis, self.prefix))
-            for role, known in ROLES.items()
-            if known.redis
-        }
-        return SecureRedis(directory, self.secrets.directory, users, hold=self._hold)
-
-    def _new_broker(self, directory: Path) -> SecureBroker | SecureCluster:
-        secrets, count = self.secrets.directory, self._count_of_brokers
-        if count == 1:
-            return SecureBroker(directory, secrets, **self._broker_options)
-        return SecureCluster(directory, secrets, count, **self._broker_options)
+    def _new_broker(self, directory: Path, secrets: Path) -> SecureBroker:
+        return SecureBroker(directory, secrets, progress=self._say, hold=self._hold)
 
     def _set_up(self, secrets: Secrets) -> None:
-        """Users, rights and topics, as the admin; those that there are stay."""
-        self._say("Making users, rights and topics")
+        """Create users, rights and topics as the admin; existing ones stay."""
+        self._say("Creating users, rights and topics")
         admin = replace(secrets.config_of("admin"), partitions=self.partitions)
         try:
             set_passwords(admin, secrets.passwords)
@@ -153,4 +137,4 @@ class SecureStack(LocalStack):
             ensure_topics(admin)
             ensure_answer_topics(admin)
         except TopicsUnavailable as error:
-            raise LocalStackError(f"The users and rights could not be made: {error}") from error
+            raise LocalStackError(f"The users and rights could not be created: {error}") from error

@@ -1,4 +1,4 @@
-"""What the broker and Redis have in common: ports, start, stop, kill, start again."""
+"""The common part of the broker and Redis: ports, start, stop, kill, restart."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _PORT_TRIES = 5
 
 
 class Server(ABC):
-    """A server on loopback ports that it keeps over stops and starts.
+    """A server on loopback ports that it keeps when it is stopped and started again.
 
-    Ports are chosen at the first start. They are written to a file beside the data, and chosen
-    again by the next server on this directory if they are free. When another process takes one
-    between the choice and the bind, others are tried. A port that the caller gave is used or
-    reported as taken.
+    The first start chooses the ports and writes them to a file beside the data. The next server on
+    this directory uses them again if they are free. If another process takes a chosen port before
+    the server binds it, the server tries others. A port that the caller gave is never replaced.
     """
 
     name: ClassVar[str]
@@ -37,16 +36,23 @@ class Server(ABC):
         self,
         directory: Path | str,
         *,
-        port: int | None,
-        more_ports: Sequence[int] = (),
-        hold: Sequence[int],
+        ports: Sequence[int] = (),
+        preferred: int | None = None,
+        hold: Sequence[int] = (),
     ) -> None:
-        """Keep everything under ``directory``; ``hold`` are descriptors the guard keeps open."""
+        """Describe the server; ``start()`` starts it.
+
+        Args:
+            directory: for data and logs.
+            ports: the ports to use, the one for clients first; the rest are free ones.
+            preferred: the port for clients at the first start, if it is free.
+            hold: descriptors that stay open until the server has ended.
+        """
         self.directory = Path(directory).absolute()
         self.log = self.directory / "logs" / f"{self.name.lower()}.log"
-        self._kept_ports = self.directory / f"{self.name.lower()}.ports"
-        self._wanted = () if port is None else (port, *more_ports)
-        self._preferred: int | None = None
+        self._ports_file = self.directory / f"{self.name.lower()}.ports"
+        self._given = tuple(ports)
+        self._preferred = preferred
         self._ports: tuple[int, ...] | None = None
         self._hold = tuple(hold)
         self._child: Child | None = None
@@ -57,22 +63,18 @@ class Server(ABC):
 
     @abstractmethod
     def _is_ready(self, child: Child, port: int) -> bool:
-        """Whether this very server, not another on that port, answers requests."""
-
-    def prefer(self, port: int) -> None:
-        """Take this port at the first start if it is free by then, and else any other."""
-        self._preferred = port
+        """Return whether this very server, not another one on that port, answers requests."""
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """The port for clients."""
         if self._ports is None:
             raise LocalStackError(f"{self.name} has no port yet: start it first.")
         return self._ports[0]
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients connect to."""
+        """``host:port`` for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
@@ -84,11 +86,11 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server's process is there."""
+        """Whether the server's process exists."""
         return self._child is not None and self._child.running
 
     def start(self) -> None:
-        """Start and wait until it answers; on the same ports and data as before.
+        """Start on the same ports and data as before, and wait until the server answers.
 
         Raises:
             LocalStackError: it ended or did not answer; quotes its log.
@@ -96,80 +98,73 @@ class Server(ABC):
         if self.running:
             return
         self._child = None
-        for last in [False] * (_PORT_TRIES - 1) + [True]:
+        for tries_left in reversed(range(_PORT_TRIES)):
             ports = self._ports or self._choose_ports()
             try:
                 child = self._launch(ports)
-            except BaseException:
-                self.kill()
-                raise
-            try:
                 child.wait_until(lambda: self._is_ready(child, ports[0]), self.start_timeout)  # noqa: B023
-            except LocalStackError as error:
+            except BaseException as error:
                 self.kill()
-                taken = [port for port in ports if not is_free(port)]
+                is_own = isinstance(error, LocalStackError)
+                taken = [port for port in ports if is_own and not is_free(port)]
                 if not taken:
                     raise
-                if last or self._ports is not None or set(taken) & set(self._wanted):
+                if not tries_left or self._ports is not None or set(taken) & set(self._given):
                     raise LocalStackError(
                         f"Another process uses port {taken[0]}; end it, or give another port. "
                         f"{error}"
                     ) from error
-            except BaseException:
-                self.kill()
-                raise
             else:
-                self._ports = ports
-                if not self._wanted:
-                    write_private(self._kept_ports, " ".join(map(str, ports)).encode())
-                return
+                break
+        self._ports = ports
+        if not self._given:
+            write_private(self._ports_file, " ".join(map(str, ports)).encode())
 
     def stop(self) -> None:
-        """End it in order: SIGTERM, then SIGKILL after the grace period. Fine when not running."""
+        """End the server: SIGTERM, then SIGKILL after the grace period. It may have ended."""
         if self._child is not None:
             self._child.stop()
             self._child = None
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would."""
+        """End the server with SIGKILL, as a crash would."""
         if self._child is not None:
             self._child.kill()
             self._child = None
 
     def hasten(self) -> None:
-        """End it with SIGKILL, without waiting."""
+        """End the server with SIGKILL, without waiting."""
         if self._child is not None:
             self._child.hasten()
 
     def check(self) -> None:
-        """Raise ``LocalStackError`` with the log's last lines if it ended by itself."""
+        """Raise ``LocalStackError`` with the log's last lines if the server ended by itself."""
         if self._child is not None and not self._child.running:
             raise LocalStackError(
                 self._child.explain(f"ended with exit code {self._child.exit_code}")
             )
 
     def _spawn(self, command: Sequence[str]) -> Child:
-        """Start a program of this server; whatever comes then, ``kill`` ends it."""
+        """Start a program of this server, so that ``kill`` ends it even after a signal."""
         with signals_held():
             self._child = Child(self.name, command, log=self.log, hold=self._hold)
         return self._child
 
     def _choose_ports(self) -> tuple[int, ...]:
-        preferred, self._preferred = self._preferred, None  # once: who took it keeps it
-        wanted = self._wanted
-        if not wanted and preferred is not None and is_free(preferred):
-            wanted = (preferred,)
-        if not wanted:
-            wanted = self._ports_before()
-        return (*wanted, *free_ports(self.port_count - len(wanted)))
+        first = self._given
+        if not first and self._preferred is not None and is_free(self._preferred):
+            first = (self._preferred,)
+        if not first:
+            first = self._ports_before()
+        return (*first, *free_ports(self.port_count - len(first)))
 
     def _ports_before(self) -> tuple[int, ...]:
         """Return the first ports of the last start on this directory that are free now.
 
-        The ports at which clients look by default are not among them: others may have to have them.
+        They never include the default ports of Kafka and Redis, which other servers may need.
         """
         try:
-            kept = [int(port) for port in self._kept_ports.read_text().split()]
+            kept = [int(port) for port in self._ports_file.read_text().split()]
         except (OSError, ValueError):
             return ()
         return tuple(takewhile(_is_usable, kept[: self.port_count]))
@@ -194,7 +189,7 @@ def _is_usable(port: int) -> bool:
 def exchange(
     port: int, request: bytes, timeout: float = 2.0, tls: ssl.SSLContext | None = None
 ) -> BinaryIO | None:
-    """Send a request to a loopback port; the answer to read from, or None if nobody listens."""
+    """Send a request to a loopback port; return a file with the answer, None without a listener."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout) as plain:
             connection = tls.wrap_socket(plain, server_hostname=LOOPBACK) if tls else plain

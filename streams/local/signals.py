@@ -1,4 +1,4 @@
-"""Signals that wait while something is started or put away."""
+"""Delays signals while a process is started or stopped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from types import FrameType
 from typing import Final
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What asks a program to end: Ctrl-C, a supervisor, a terminal that was closed."""
+"""The signals that ask a program to end: from Ctrl-C, a supervisor, a closed terminal."""
 
 
 @contextmanager
 def signals_held(on_signal: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Let nothing come in between: signals that arrive inside are delivered afterwards.
+    """Deliver signals that arrive within this context at its end.
 
-    A handler may raise, so that a signal between the start of a child and the line that remembers
-    it would leave a child that nobody ends. Outside of the main thread, where no signal is
-    handled, this does nothing.
+    A signal handler may raise. Between the start of a child and the line that stores it, that would
+    leave a child that is never ended. Outside the main thread, where Python handles no signals,
+    this context does nothing.
 
     Args:
-        on_signal: called for each signal at once, for what must not wait.
+        on_signal: called for each signal immediately.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,7 +37,7 @@ def signals_held(on_signal: Callable[[], None] = lambda: None) -> Iterator[None]
     try:
         for number in STOPPING:
             handler = signal.getsignal(number)
-            # What is ignored (nohup) stays so; what was not set by Python cannot be put back.
+            # Ignored signals (nohup) stay ignored; a handler not set by Python cannot be restored.
             if handler not in (signal.SIG_IGN, None):
                 before[number] = handler
                 signal.signal(number, hold)

@@ -1,4 +1,4 @@
-"""A worker and its supervisor: started again when it exits, until it is told to stop.
+"""A worker process and its supervisor, which restarts it when it exits, until it is stopped.
 
 The state machine of one worker:
 
@@ -22,15 +22,15 @@ from streams.local.signals import signals_held
 
 _FIRST_DELAY = 0.1  # seconds; doubles with every quick exit
 _LONGEST_DELAY = 5.0
-_LONG_ENOUGH = 10.0  # a run of that many seconds was not a quick exit
+_LONG_ENOUGH = 10.0  # seconds; a shorter run counts as a quick exit
 _LOOPING = 5  # quick exits in a row
 
 
 class Worker:
     """One supervised worker process.
 
-    A worker exits on anything unexpected, a Redis that restarts for example, and relies on being
-    started again. So a worker that keeps exiting is reported, and still started again.
+    A worker exits on any unexpected event, such as a restart of Redis, and relies on being
+    restarted. A worker that keeps exiting is reported, and still restarted.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while there is no process."""
+        """The process id, or None between two processes."""
         child = self._child
         return child.pid if child is not None and child.running else None
 
     @property
     def running(self) -> bool:
-        """Whether there is a process now."""
+        """Whether the worker has a process now."""
         return self.pid is not None
 
     @property
     def crash_looping(self) -> bool:
-        """Whether it exited soon after its start, several times in a row."""
+        """Whether the worker exited soon after its start several times in a row."""
         return self._quick_exits >= _LOOPING
 
     def start(self) -> None:
@@ -91,14 +91,14 @@ class Worker:
             self._supervisor.start()
 
     def terminate(self) -> None:
-        """Ask it to end and start it no more, without waiting."""
+        """Send SIGTERM and restart the worker no more, without waiting."""
         with self._lock:
             self._stopping.set()
             if self._child is not None:
                 self._child.terminate()
 
     def stop(self) -> None:
-        """End it: SIGTERM, then SIGKILL after the grace period. It is not started again."""
+        """End the worker: SIGTERM, then SIGKILL after the grace period. It is not restarted."""
         self.terminate()
         if self._child is not None:
             self._child.stop()
@@ -106,7 +106,7 @@ class Worker:
             self._supervisor.join()
 
     def kill(self) -> None:
-        """End the process with SIGKILL, as a crash would; the supervisor starts another."""
+        """End the process with SIGKILL, as a crash would; the supervisor starts another one."""
         with self._lock:
             child = self._child
             self._killed = True
@@ -114,13 +114,13 @@ class Worker:
             child.kill()
 
     def hasten(self) -> None:
-        """End the process with SIGKILL, without waiting and without a lock: for signal handlers."""
+        """End the process with SIGKILL, without waiting or locking, as a signal handler must."""
         child = self._child
         if child is not None:
             child.hasten()
 
     def check(self) -> None:
-        """Raise ``LocalStackError`` with the log's last lines if it is crash-looping."""
+        """Raise ``LocalStackError`` with the log's last lines if the worker is crash-looping."""
         if self.crash_looping and self._child is not None:
             raise LocalStackError(self._report(self._child))
 
@@ -138,7 +138,7 @@ class Worker:
             code = child.wait()
             if self._stopping.is_set():
                 return
-            child.kill()  # it has ended by itself: what is left of it is its pipe
+            child.kill()  # the program has ended; this closes the pipe
             self._count_exit(child, code)
             delay = min(_FIRST_DELAY * 2 ** max(self._quick_exits - 1, 0), _LONGEST_DELAY)
             if self._stopping.wait(delay):
@@ -149,8 +149,8 @@ class Worker:
                 try:
                     self._child = child = self._spawn()
                 except (LocalStackError, OSError) as error:
-                    self._progress(f"{self.name} could not be started again: {error}")
-                    continue  # the old child's exit is counted once more, and the delay grows
+                    self._progress(f"{self.name} could not be restarted: {error}")
+                    continue  # the exit is counted again, and the delay grows
                 self.restarts += 1
 
     def _count_exit(self, child: Child, code: int | None) -> None:
@@ -163,8 +163,8 @@ class Worker:
         if self._quick_exits == _LOOPING:
             self._progress(self._report(child))
         elif self._quick_exits < _LOOPING:
-            self._progress(f"{self.name} exited with code {code}; starting it again")
+            self._progress(f"{self.name} exited with code {code}; restarting it")
 
     def _report(self, child: Child) -> str:
         what = f"keeps exiting, the last time with code {child.exit_code}"
-        return child.explain(f"{what}; it is started again every {_LONGEST_DELAY:g} seconds")
+        return child.explain(f"{what}; it is restarted every {_LONGEST_DELAY:g} seconds")

@@ -15,23 +15,25 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streams.config import Config
-from streams.local import KafkaBroker, LocalStack, RedisCluster, RedisServer
+from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.children import Child
-from streams.local.cluster import KafkaCluster
 from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
 from streams.local.secure_stack import SecureStack
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
+from tests.servers.kafka_cluster import REPLICAS, KafkaCluster
+from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_failover import ClusterFailover
+from tests.servers.secure_cluster import SecureClusterStack
 
 PREFIX = "chaos."
 REDIS_NODES = 6
-_HEAP = "256m"  # of each of several brokers
 _ROOT = Path(__file__).parents[2]
 _WORKER = (sys.executable, "-m", "tests.chaos.worker")
 
@@ -127,16 +129,15 @@ def scene(directory: Path, shape: Shape) -> Iterator[Scene]:
 def _secure(
     open_: ExitStack, directory: Path, shape: Shape, environment: dict[str, str]
 ) -> dict[str, Any]:
-    stack = open_.enter_context(
-        SecureStack(
+    kind = partial(SecureClusterStack, shape.brokers) if shape.brokers > 1 else SecureStack
+    stack: Any = open_.enter_context(
+        kind(
             workers=shape.workers,
             partitions=shape.partitions,
             prefix=PREFIX,
-            brokers=shape.brokers,
             data=directory,
             worker_command=_WORKER,
             worker_environment=environment,
-            **({"heap": _HEAP} if shape.brokers > 1 else {}),
         )
     )
     stack.settle()
@@ -174,12 +175,14 @@ def _open_to_all(
             workers=shape.workers,
             partitions=shape.partitions,
             prefix=PREFIX,
-            brokers=shape.brokers,
             kafka=kafka,
             redis=url,
             data=directory / "workers",
             worker_command=_WORKER,
-            worker_environment=environment,
+            worker_environment={
+                **environment,
+                "TURNSTILE_REPLICATION": str(min(shape.brokers, REPLICAS)),
+            },
         )
     )
     config = Config(kafka=kafka, redis=url, prefix=PREFIX, partitions=shape.partitions)
@@ -198,7 +201,7 @@ def _brokers(
 ) -> tuple[Sequence[KafkaBroker], str]:
     """The brokers, and where clients reach them."""
     if count > 1:
-        cluster = KafkaCluster(directory, count, heap=_HEAP)
+        cluster = KafkaCluster(directory, count)
         open_.callback(cluster.kill)
         cluster.start()
         return cluster.brokers, cluster.address
@@ -206,14 +209,13 @@ def _brokers(
     broker = open_.enter_context(
         KafkaBroker(
             directory,
-            port=client,
+            ports=[client, controller],
             settings={
                 "listeners": _listeners(PLAINTEXT=client, CONTROLLER=controller, FAR=proxied),
                 "advertised.listeners": _listeners(PLAINTEXT=client, FAR=port),
                 "listener.security.protocol.map": (
                     "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,FAR:PLAINTEXT"
                 ),
-                "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
             },
         )
     )

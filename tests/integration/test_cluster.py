@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from streams.local import KafkaBroker, LocalStack, LocalStackError
-from streams.local.cluster import KafkaCluster
+from streams.local import KafkaBroker, LocalStack
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
+from tests.servers.kafka_cluster import KafkaCluster
 from tests.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.drill
@@ -23,17 +23,25 @@ BROKERS = 3
 
 
 @pytest.fixture
-def stack() -> Iterator[LocalStack]:
+def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+    running = KafkaCluster(tmp_path, BROKERS)
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def stack(cluster: KafkaCluster) -> Iterator[LocalStack]:
     with LocalStack(
         workers=2,
         partitions=3,
-        brokers=BROKERS,
+        kafka=cluster.address,
         prefix="cluster.",
-        heap="256m",
         worker_command=IMPATIENT_WORKER,
+        worker_environment={"TURNSTILE_REPLICATION": str(BROKERS)},
     ) as running:
         yield running
-        end_at_once(running, running.cluster)
+        end_at_once(running)
 
 
 def active_controller(admin: KafkaAdminClient) -> int:
@@ -51,29 +59,31 @@ def coordinator(admin: KafkaAdminClient) -> int:
 
 
 def lose(
-    stack: LocalStack, service: Service, role: Callable[[KafkaAdminClient], int]
+    cluster: KafkaCluster, service: Service, role: Callable[[KafkaAdminClient], int]
 ) -> KafkaBroker:
     """Kill the broker that has a role; it led some of the log beside that, and copied the rest."""
     with closing(service.admin()) as admin:
-        broker = stack.cluster.brokers[role(admin) - 1]  # their ids are 1, 2, 3
+        broker = cluster.brokers[role(admin) - 1]  # their ids are 1, 2, 3
     broker.kill()
     return broker
 
 
-def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(stack: LocalStack) -> None:
+def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(
+    stack: LocalStack, cluster: KafkaCluster
+) -> None:
     service = Service(stack)
     lanes = lanes_of_a_training(replace(service.config, timeout=8.0), random.randrange(10**9), 0.5)
     for lane in lanes:
         lane.start()
     try:
         wait_for_decisions(lanes)
-        lost = lose(stack, service, active_controller)
+        lost = lose(cluster, service, active_controller)
         wait_for_decisions(lanes)  # by the others
         lost.start()
         with closing(service.admin()) as admin:
             eventually(lambda: replicas_are_in_sync(service, admin))
         wait_for_decisions(lanes)
-        lose(stack, service, coordinator)
+        lose(cluster, service, coordinator)
         wait_for_decisions(lanes)
     finally:
         for lane in lanes:
@@ -90,17 +100,3 @@ def replicas_are_in_sync(service: Service, admin: KafkaAdminClient) -> bool:
         len(partition["isr_nodes"]) == len(partition["replica_nodes"]) == BROKERS
         for partition in norms["partitions"]
     )
-
-
-def test_data_of_one_broker_is_not_taken_for_that_of_three(tmp_path: Path) -> None:
-    (tmp_path / "kafka").mkdir()
-    with (
-        pytest.raises(LocalStackError, match="has the data of 1 broker, and 3 are asked for"),
-        LocalStack(workers=0, brokers=3, data=tmp_path),
-    ):
-        pass
-
-
-def test_a_cluster_of_one_is_none(tmp_path: Path) -> None:
-    with pytest.raises(LocalStackError, match="give 2 or more"):
-        KafkaCluster(tmp_path, 1)

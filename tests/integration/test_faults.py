@@ -136,17 +136,17 @@ def unleash(chaos: Chaos) -> None:
     """Rounds: while steps are decided kill a worker, then others at any moment after that."""
     stack = chaos.stack
     disasters = {
-        1: lambda: stack.restart_redis(kill=True),
-        2: lambda: stack.restart_kafka(),
-        4: lambda: stack.restart_redis(),
-        5: lambda: stack.restart_redis(kill=True),
+        1: (stack.redis_server.kill, stack.redis_server.start),
+        2: (stack.broker.stop, stack.broker.start),
+        4: (stack.redis_server.stop, stack.redis_server.start),
+        5: (stack.redis_server.kill, stack.redis_server.start),
     }
     for number, kills in enumerate(ROUNDS):
         chaos.wait_for_decisions()
         chaos.pause(0.3)
         chaos.kill_a_worker()
-        if number in disasters:
-            disasters[number]()
+        for step in disasters.get(number, ()):
+            step()
         for _ in range(kills - 1):
             chaos.pause(3.0)
             chaos.kill_a_worker()

@@ -97,7 +97,7 @@ def broker(directory: Path, number: int, cluster: str, controller: int) -> Kafka
         settings["process.roles"] = "broker"
     return KafkaBroker(
         directory / str(number),
-        port=port,
+        ports=[port],
         heap="256m",
         cluster=cluster,
         settings={**settings, "listeners": listeners},

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.local import LocalStack, RedisCluster
+from streams.local import LocalStack
 from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.lossy import WORKER, Lossy
 from tests.integration.service import IMPATIENT_WORKER, Service
+from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_failover import (
     Failover,
     cluster_failover,

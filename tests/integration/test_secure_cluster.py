@@ -1,4 +1,4 @@
-"""Three brokers, and each knows who is there: as `turnstile up --secure --brokers 3` has them."""
+"""Three brokers with TLS, logins and rights, one of which may be lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from kafka.errors import TopicAuthorizationFailedError
 from streams.config import Config
 from streams.local import KafkaBroker
 from streams.local.ports import LOOPBACK
-from streams.local.secure_stack import SecureStack
 from streams.sdk.client import Turnstile
 from streams.topics.admittance import check_admittance
 from streams.topics.clients import new_admin
@@ -24,6 +23,7 @@ from streams.topics.security import NotAdmitted, security
 from streams.topics.topics import TOPICS
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once
+from tests.servers.secure_cluster import SecureClusterStack
 from tests.waiting import HANGS_AFTER, eventually
 
 pytestmark = pytest.mark.drill
@@ -33,12 +33,11 @@ USERS = list(range(12))
 
 
 @pytest.fixture
-def stack() -> Iterator[SecureStack]:
-    with SecureStack(
+def stack() -> Iterator[SecureClusterStack]:
+    with SecureClusterStack(
+        BROKERS,
         workers=1,
         partitions=BROKERS,  # each of them leads one
-        brokers=BROKERS,
-        heap="256m",
         worker_command=IMPATIENT_WORKER,
     ) as running:
         running.settle()
@@ -64,7 +63,7 @@ def certificate(port: int, authority: str) -> bytes:
         return connection.getpeercert(binary_form=True) or b""
 
 
-def check_that_no_stranger_is_let_in_at_any_port(stack: SecureStack) -> None:
+def check_that_no_stranger_is_let_in_at_any_port(stack: SecureClusterStack) -> None:
     trainer, admin = stack.config_of("trainer"), stack.config_of("admin")
     shown = set()
     for broker in stack.cluster.brokers:
@@ -93,7 +92,7 @@ def leaders(config: Config, topic: str) -> dict[int, int]:
     return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
 
 
-def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureStack) -> None:
+def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureClusterStack) -> None:
     trainer = stack.config_of("trainer")
     for topic, is_allowed in (("norms", True), ("halts", False)):
         assert sorted(leaders(trainer, topic).values()) == [1, 2, 3]
@@ -111,7 +110,7 @@ def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureStack) -> 
                         sent.get(timeout=HANGS_AFTER)
 
 
-def check_that_every_record_is_on_all_of_them(stack: SecureStack) -> None:
+def check_that_every_record_is_on_all_of_them(stack: SecureClusterStack) -> None:
     assert stack.config_of("operator").replication == BROKERS
     examined = turnstile("doctor", "--config", str(stack.roles["operator"]), "--json").lines
     (kafka,) = (line["what"] for line in examined if line["area"] == "Kafka")
@@ -120,7 +119,7 @@ def check_that_every_record_is_on_all_of_them(stack: SecureStack) -> None:
     assert [line["level"] for line in topics] == ["ok"] * len(TOPICS)
 
 
-def check_that_one_of_the_brokers_may_be_lost(stack: SecureStack) -> None:
+def check_that_one_of_the_brokers_may_be_lost(stack: SecureClusterStack) -> None:
     trainer = replace(stack.config_of("trainer"), timeout=HANGS_AFTER)
     with Turnstile(config=trainer) as client:
         client.create_dataset("d", budget=1.2)
@@ -136,7 +135,7 @@ def check_that_one_of_the_brokers_may_be_lost(stack: SecureStack) -> None:
 
 
 def test_each_of_three_brokers_knows_who_is_there_and_one_of_them_may_be_lost(
-    stack: SecureStack,
+    stack: SecureClusterStack,
 ) -> None:
     """One test, since three brokers are dear to start."""
     check_that_no_stranger_is_let_in_at_any_port(stack)

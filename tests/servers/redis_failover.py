@@ -14,9 +14,10 @@ from typing import Any
 
 import redis
 
-from streams.local import Child, RedisCluster, RedisServer
+from streams.local import Child, RedisServer
 from streams.local.redis_server import find_redis_server
 from streams.store.layout import key_of
+from tests.servers.redis_cluster import RedisCluster
 from tests.waiting import eventually
 
 _NOBODY = "nobody"

@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 import redis
 
-from streams.local import LocalStack, RedisCluster
+from streams.local import LocalStack
 from streams.store.redis_store import RedisStore
 from streams.store.rights import rights
 from tests.conformance.store.bench import Bench, Client, MemoryHand, RedisHand, Scenario, client_of
 from tests.doubles.memory_store import MemoryStore
+from tests.servers.redis_cluster import RedisCluster
 
 STORES = (
     "memory",

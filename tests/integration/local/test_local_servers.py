@@ -83,7 +83,8 @@ def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: 
     topic, address, pid = "restarted", stack.kafka, stack.broker.pid
     create_topic(address, topic)
     produce(address, topic, b"before")
-    stack.restart_kafka(kill=True)
+    stack.broker.kill()
+    stack.broker.start()
     assert is_gone(pid)
     assert stack.kafka == address
     produce(address, topic, b"after")
@@ -96,7 +97,8 @@ def test_a_restarted_redis_has_its_data_and_its_port(stack: LocalStack, kill: bo
     with redis.Redis.from_url(url) as client:
         # Before the reply the kernel has it: only the machine's end would lose it.
         client.set(f"restart-{kill}", "kept")
-    stack.restart_redis(kill=kill)
+    stack.redis_server.kill() if kill else stack.redis_server.stop()
+    stack.redis_server.start()
     assert is_gone(pid)
     assert stack.redis == url
     with redis.Redis.from_url(url) as client:
@@ -129,7 +131,7 @@ def test_a_broker_with_a_kept_directory_comes_back_on_another_port(tmp_path: Pat
         produce(first.address, "kept", b"value")
         cluster = registered_cluster(old)
     (other,) = free_ports(1)
-    with KafkaBroker(tmp_path, port=other) as second:
+    with KafkaBroker(tmp_path, ports=[other]) as second:
         assert second.port == other != old
         assert registered_cluster(other) == cluster
         # The client goes where the broker says it is: the advertised address is the new one.
@@ -153,7 +155,7 @@ def test_a_jvm_that_cannot_start_quotes_its_log(stack: LocalStack, tmp_path: Pat
 
 def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "one") as first:
-        second = RedisServer(tmp_path / "two", port=first.port)
+        second = RedisServer(tmp_path / "two", ports=[first.port])
         with pytest.raises(LocalStackError, match=f"Another process uses port {first.port}"):
             second.start()
         assert first.running

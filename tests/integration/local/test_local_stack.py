@@ -25,7 +25,7 @@ from tests.integration.service import eventually
 def test_data_of_a_secure_stack_are_not_shown_to_everybody(tmp_path: Path) -> None:
     (tmp_path / SECURE_FOLDER).mkdir()
     stack = LocalStack(workers=0, data=tmp_path)
-    with pytest.raises(LocalStackError, match="say --secure as well"):
+    with pytest.raises(LocalStackError, match="--secure"):
         stack.start()
 
 
@@ -83,10 +83,9 @@ def test_an_existing_broker_and_redis_are_used_and_left_alone(stack: LocalStack)
     with LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=WORKER) as guest:
         assert (guest.kafka, guest.redis) == (stack.kafka, stack.redis)
         assert guest.workers[0].running
-        with pytest.raises(LocalStackError, match="no broker that it started itself"):
-            guest.restart_kafka()
-        with pytest.raises(LocalStackError, match="no Redis that it started itself"):
-            guest.restart_redis()
+        for own in ("broker", "redis_server"):
+            with pytest.raises(LocalStackError):
+                getattr(guest, own)
     assert pids == (stack.broker.pid, stack.redis_server.pid)
     assert registered_cluster(stack.broker.port) is not None
     with redis.Redis.from_url(stack.redis) as client:
@@ -127,7 +126,6 @@ def test_data_and_logs_are_for_their_owner_alone(tmp_path: Path, lenient_umask: 
     data = tmp_path / "data"
     with LocalStack(workers=1, data=data, worker_command=WORKER) as guest:
         eventually((guest.directory / "logs" / "worker-0.log").read_text)
-        guest.restart_redis()
     found = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
     assert {path for path in found if path.parent == data and path.is_dir()} == {
         data / name for name in ("kafka", "redis", "logs")
@@ -164,13 +162,13 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     pids: list[int] = []
     logs: list[Path] = []
 
-    def never_ready(guest: LocalStack) -> None:
-        pids.append(guest.redis_server.pid)
-        logs.append(guest.redis_server.log)
-        raise LocalStackError("the workers are not ready")
+    def note(line: str) -> None:
+        if "ready" in line:
+            pids.append(guest.redis_server.pid)
+            logs.append(guest.redis_server.log)
 
-    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, wait_ready=never_ready)
-    with pytest.raises(LocalStackError, match="not ready"):
+    guest = LocalStack(kafka=stack.kafka, worker_command=["no-such-program"], progress=note)
+    with pytest.raises(LocalStackError, match="no-such-program"):
         guest.start()
     assert is_gone(pids[0])
     assert logs[0].exists()  # the message points to it
@@ -192,10 +190,10 @@ def test_an_error_leaves_the_logs_that_it_points_to(stack: LocalStack) -> None:
 def test_an_interruption_leaves_nothing(
     stack: LocalStack, interruption: type[BaseException], tmp_path: Path
 ) -> None:
-    def interrupt(_: LocalStack) -> None:
+    def interrupt(_: str) -> None:
         raise interruption
 
-    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, wait_ready=interrupt)
+    guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=interrupt)
     with pytest.raises(interruption):
         guest.start()
     with (
@@ -242,7 +240,7 @@ def test_a_server_that_died_is_reported(stack: LocalStack) -> None:
         eventually(lambda: not guest.redis_server.running)
         with pytest.raises(LocalStackError, match="Redis ended with exit code 137"):
             guest.check()
-        guest.restart_redis()
+        guest.redis_server.start()
         guest.check()
 
 
@@ -257,12 +255,11 @@ def test_a_negative_number_of_workers_is_refused() -> None:
         LocalStack(workers=-1)
 
 
-def test_stacks_that_start_together_share_no_known_port(
-    stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_known_port_is_used_only_if_it_is_wanted_and_free(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (known,) = free_ports(1)
     monkeypatch.setattr("streams.local.stack.REDIS_PORT", known)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def another() -> LocalStack:
         return LocalStack(workers=0, kafka=stack.kafka, known_ports=True)
@@ -270,7 +267,8 @@ def test_stacks_that_start_together_share_no_known_port(
     with another() as first, another() as second:
         assert first.redis_server.port == known
         assert second.redis_server.port != known
-        first.restart_redis(kill=True)
+        first.redis_server.kill()
+        first.redis_server.start()
         assert first.redis_server.port == known
     with socket.create_server((LOOPBACK, known)), another() as third:
         assert third.redis_server.port != known

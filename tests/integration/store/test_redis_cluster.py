@@ -9,11 +9,12 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from streams.local import RedisCluster, RedisServer
+from streams.local import RedisServer
 from streams.store.layout import KEYS, key_of
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, commit
+from tests.servers.redis_cluster import RedisCluster
 
 PREFIX = "t."
 PARTITIONS = range(6)

@@ -11,11 +11,7 @@ import pytest
 import redis
 
 from streams.config import Config
-from streams.local import LocalStackError, RedisServer
-from streams.local.certificates import Authority
-from streams.local.ports import free_ports
-from streams.local.redis_server import find_redis_server
-from streams.local.secure_redis import SecureRedis, speaks_tls
+from streams.local.secure_redis import SecureRedis
 from streams.store.layout import key_of
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
@@ -45,12 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRedis]:
 
 
 def connected(server: SecureRedis, user: str) -> redis.Redis:
-    return redis.Redis.from_url(
-        server.url,
-        username=user,
-        password=PASSWORDS[user],
-        **({"ssl_ca_certs": str(server.authority.certificate)} if server.encrypted else {}),
-    )
+    return redis.Redis.from_url(server.url, username=user, password=PASSWORDS[user])
 
 
 MINE, OTHER = key_of(PREFIX, 0, "meta"), key_of("other.", 0, "meta")
@@ -126,9 +117,8 @@ def test_a_trimmer_may_have_redis_rewrite_its_append_only_file(server: SecureRed
 
 
 def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
-    options = {"ssl_ca_certs": str(server.authority.certificate)} if server.encrypted else {}
     with (
-        redis.Redis.from_url(server.url, **options) as client,
+        redis.Redis.from_url(server.url) as client,
         pytest.raises(redis.AuthenticationError),
     ):
         client.ping()
@@ -140,8 +130,7 @@ def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
 def test_a_wrong_password_is_named_and_not_shown(
     server: SecureRedis, user: str, password: str
 ) -> None:
-    settings = {"redis_ca": str(server.authority.certificate)} if server.encrypted else {}
-    config = Config(redis=server.url, redis_username=user, redis_password=password, **settings)
+    config = Config(redis=server.url, redis_username=user, redis_password=password)
 
     async def connect() -> None:
         async with RedisStore.of(config) as store:
@@ -161,23 +150,3 @@ def test_no_password_is_an_argument_of_the_server_or_in_a_file_that_others_read(
     for password in PASSWORDS.values():
         assert password not in arguments
         assert password not in users.read_text()
-
-
-def test_speaks_tls_is_whether_a_server_with_a_certificate_starts(tmp_path: Path) -> None:
-    authority, certificate = Authority(tmp_path), tmp_path / "redis.pem"
-    authority.issue("redis", certificate)
-    settings = {
-        "tls-port": str(free_ports(1)[0]),
-        "tls-cert-file": str(certificate),
-        "tls-key-file": str(certificate),
-        "tls-ca-cert-file": str(authority.certificate),
-    }
-    server = RedisServer(tmp_path / "data", settings=settings)
-    try:
-        server.start()
-        starts = True
-    except LocalStackError:
-        starts = False
-    finally:
-        server.stop()
-    assert speaks_tls(find_redis_server()) == starts

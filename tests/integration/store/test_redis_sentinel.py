@@ -22,7 +22,7 @@ class WithLogin(Sentinel):
 
     def __init__(self, directory: Path, watched: int) -> None:
         super().__init__(directory, watched, f"requirepass {PASSWORD}")
-        self._greeting = f"AUTH {PASSWORD}\r\n".encode()
+        self._login = f"AUTH {PASSWORD}\r\n".encode()
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,13 @@ import pytest
 import redis
 
 from streams.config import Config
-from streams.local import RedisCluster, RedisServer
+from streams.local import RedisServer
 from streams.local.certificates import Authority
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, commit
 from tests.integration.tls import Encrypting
+from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_failover import SERVICE, Sentinel
 from tests.waiting import eventually
 

@@ -67,7 +67,7 @@ def _every_public_name_has_an_entry(reference: Path) -> None:
 def _no_line_ends_within_an_option_or_a_number(site: Path) -> None:
     commands = (site / "commands.html").read_text(encoding="utf-8")
     assert re.search(r'<table class="[^"]*\bcommands\b', commands)
-    assert '<span class="pre">[--brokers\N{NO-BREAK SPACE}N]</span>' in commands
+    assert '<span class="pre">[--workers\N{NO-BREAK SPACE}N]</span>' in commands
     figures = (site / "performance.html").read_text(encoding="utf-8")
     assert re.search(r"\d\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}[\d.]+\N{NO-BREAK SPACE}%", figures)
     assert not re.search(r"\d ± \d|\d %", figures)

@@ -77,9 +77,9 @@ def test_an_operator_is_bound_once_in_each_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"kafka": "127.0.0.1:1"}, {"redis": "redis://127.0.0.1:1"}, {"redis_nodes": 3}]
+    "options", [{"kafka": "127.0.0.1:1"}, {"redis": "redis://127.0.0.1:1"}, {"known_ports": True}]
 )
-def test_a_secure_stack_starts_its_own_brokers_and_one_redis(options: dict[str, Any]) -> None:
+def test_a_secure_stack_starts_its_own_servers_on_other_ports(options: dict[str, Any]) -> None:
     with pytest.raises(LocalStackError, match="secure stack"):
         SecureStack(**options)
 
