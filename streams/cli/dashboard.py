@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from streams.cli.output import Exit, note, show
 from streams.cli.serving import certificate_of, is_reached_from_elsewhere, serve_until_stopped
 from streams.config import Config, ConfigurationError
-from streams.dashboard.server import Dashboard
-from streams.dashboard.sessions import Sessions
 from streams.operations.watching import Watch
+from streams.web.dashboard import Dashboard
+from streams.web.sessions import Sessions
 
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:

@@ -15,13 +15,13 @@ from streams.cli.serving import certificate_of, serve_until_stopped
 from streams.cli.users import user_of
 from streams.config import Config, ConfigurationError
 from streams.normal_form import normal_form
-from streams.portal.links import Claims, LinkKeys, link_to
-from streams.portal.owner import Owners
-from streams.portal.reading import Reader
-from streams.portal.server import Portal
-from streams.portal.visits import Visits
 from streams.schemas import User
 from streams.sdk.pseudonyms import Pseudonyms
+from streams.web.links import Claims, LinkKeys, link_to
+from streams.web.owner import Owners
+from streams.web.portal import Portal
+from streams.web.reading import Reader
+from streams.web.visits import Visits
 
 _DAY = 24 * 60 * 60
 

@@ -1,1 +1,1 @@
-"""What the pages of this service have in common: how they are served, and what guards them."""
+"""The dashboard for operators and the portal for users: two sites, each with one page."""

@@ -36,7 +36,7 @@ class Site(HttpServer):
 
     def __init__(
         self,
-        package: str,
+        pages: str,
         address: str,
         *,
         cookie: str,
@@ -49,7 +49,7 @@ class Site(HttpServer):
         """Describe the server; ``start`` listens.
 
         Args:
-            package: its folder ``static`` has the page, index.html, and the files of the page.
+            pages: the folder in ``static`` with the page, index.html, and its files.
             address: host:port to listen on; port 0 takes a free port.
             cookie: the name of the cookie of a session.
             every: seconds from one event to the next.
@@ -65,7 +65,7 @@ class Site(HttpServer):
         self._every, self._most_readers = every, most_readers
         self._readers: Counter[Hashable] = Counter()
         self._closing = asyncio.Event()
-        for file in resources.files(package).joinpath("static").iterdir():
+        for file in resources.files("streams.web").joinpath("static", pages).iterdir():
             path = "/" if file.name == "index.html" else f"/{file.name}"
             self.get(path, _file(file.read_bytes(), _KINDS[file.name.rpartition(".")[2]]))
 

@@ -17,10 +17,10 @@ from kafka import KafkaProducer
 
 from streams.config import Config
 from streams.local import LocalStack
-from streams.portal.places import MOST
-from streams.portal.reading import NotYet, Reader
 from streams.schemas import VERSION, OdometerCheckpoint, encode, odometer_key
 from streams.topics.topics import ODOMETER, ensure_topics
+from streams.web.odometer_index import MOST
+from streams.web.reading import NotYet, Reader
 from streams.wire.partitioner import partitions_of
 from tests.benchmarks.latency import percentile
 from tests.benchmarks.servers import resident_bytes

@@ -215,7 +215,7 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
             executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
         )
         page = browser.new_page()
-        page.goto((TOP / "streams/dashboard/static/index.html").as_uri())
+        page.goto((TOP / "streams/web/static/dashboard/index.html").as_uri())
         page.evaluate("([service, people]) => showPeople(people, true)", [service, people])
         for seen, is_old in ((service, False), (old, True)):
             page.evaluate("(service) => showService(service)", seen)

@@ -17,7 +17,7 @@ import pytest
 
 from streams.cli.output import Exit
 from streams.local.ports import free_ports
-from streams.portal.links import Claims, LinkKeys
+from streams.web.links import Claims, LinkKeys
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP
@@ -251,7 +251,7 @@ def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_b
             executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
         )
         page = browser.new_page()
-        page.goto((TOP / "streams/portal/static/index.html").as_uri())
+        page.goto((TOP / "streams/web/static/portal/index.html").as_uri())
         less, more = (0.25, "50%"), (0.6, "100%")  # than the budget, which is shown instead
         for state, exhausted, (epsilon, filled), pill, says in (
             ("open", False, less, "within your budget", "A step that costs less may still"),

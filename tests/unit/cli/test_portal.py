@@ -15,8 +15,8 @@ from streams.cli import portal
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.local.ports import free_ports
-from streams.portal.links import LinkKeys
-from streams.portal.visits import Visits
+from streams.web.links import LinkKeys
+from streams.web.visits import Visits
 
 KEY = "of-this-test-alone-and-of-no-other-one"
 

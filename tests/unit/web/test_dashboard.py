@@ -14,8 +14,8 @@ import pytest
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.config import Config, ConfigurationError
-from streams.dashboard.server import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
-from streams.dashboard.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
+from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
+from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
 from tests.waiting import HANGS_AFTER
 
 PASSWORD = "correct horse"
@@ -165,7 +165,7 @@ def test_pages_without_a_login_leave_places_to_operators() -> None:
 
 
 def test_a_closed_page_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.dashboard.server.EVERY", 3600.0)  # no event finds it out
+    monkeypatch.setattr("streams.web.dashboard.EVERY", 3600.0)  # no event finds it out
 
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         pages = [await session.get(f"{url}events") for _ in range(MOST_OF_VISITORS)]

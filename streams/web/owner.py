@@ -16,12 +16,12 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.portal.halted import Episode
-from streams.portal.links import Claims
-from streams.portal.places import IndexFull
-from streams.portal.reading import Account, NotYet, Point
 from streams.schemas import Policy, User
 from streams.sdk.errors import ServiceUnavailable
+from streams.web.halt_index import Episode
+from streams.web.links import Claims
+from streams.web.odometer_index import IndexFull
+from streams.web.reading import Account, NotYet, Point
 
 _MOST_EPISODES = 100
 _WHOLE = 1 - 1e-9

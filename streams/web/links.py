@@ -9,7 +9,7 @@ first one signs, and all of them verify. To replace a key, put a new one before 
 key when its links have ended, or at once if it was stolen.
 
 In a link the token stands behind the #, which browsers send to no server. They do keep it in their
-history, so a link works for its first visit only (``streams.portal.visits``). The browser then
+history, so a link works for its first visit only (``streams.web.visits``). The browser then
 holds a session with the same claims.
 """
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.portal.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
+from streams.web.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
 
 KEY, OTHER = "k" * 32, "o" * 32
 KEYS = LinkKeys(KEY, "turnstile.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from streams.config import ConfigurationError
-from streams.portal.links import Claims
+from streams.web.links import Claims
 
 _WAITS = 5.0  # seconds for another process that writes
 _TABLE = """

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from streams.config import Config
 from streams.local.ports import free_ports
-from streams.portal.links import Claims
-from streams.portal.owner import Owners
-from streams.portal.reading import Account, Point, Reader, _account_of, _Found, _found_in
 from streams.schemas import DELTA, OdometerCheckpoint, encode, odometer_key
+from streams.web.links import Claims
+from streams.web.owner import Owners
+from streams.web.reading import Account, Point, Reader, _account_of, _Found, _found_in
 from tests.waiting import eventually
 
 KEY = odometer_key("d", "ada")

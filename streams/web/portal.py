@@ -26,9 +26,9 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from streams.portal.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
-from streams.portal.visits import Visits
+from streams.web.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
 from streams.web.site import Site, Told
+from streams.web.visits import Visits
 
 EVERY = 5.0  # seconds
 MOST_READERS = 512
@@ -75,7 +75,7 @@ class Portal(Site):
         """
         self._own, self._keys, self._visits, self._now = own, keys, visits, now
         super().__init__(
-            "streams.portal",
+            "portal",
             address,
             cookie="turnstile-portal",
             every=EVERY,

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from streams.config import ConfigurationError
-from streams.portal.links import Claims, Kind, LinkKeys
-from streams.portal.server import MOST_OF_A_USER, Portal
-from streams.portal.visits import Visits
+from streams.web.links import Claims, Kind, LinkKeys
+from streams.web.portal import MOST_OF_A_USER, Portal
+from streams.web.visits import Visits
 
 USERS = ("ada-lovelace", "eve-polastri")
 KEYS = LinkKeys("k" * 32, "turnstile.")

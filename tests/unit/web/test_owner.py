@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from streams.ledger.policies import measure_of
-from streams.portal.halted import Episode
-from streams.portal.links import Claims
-from streams.portal.owner import Owners
-from streams.portal.places import IndexFull
-from streams.portal.reading import Account, NotYet, Point
 from streams.schemas import Policy, User
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import ServiceUnavailable
+from streams.web.halt_index import Episode
+from streams.web.links import Claims
+from streams.web.odometer_index import IndexFull
+from streams.web.owner import Owners
+from streams.web.reading import Account, NotYet, Point
 
 DELTA = 1e-5
 

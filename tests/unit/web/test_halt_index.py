@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.portal.halted import HaltedUsers
 from streams.schemas import Decision, Halted, NestedDecision, SeparatedDecision, User
+from streams.web.halt_index import HaltedUsers
 from streams.wire.packing import pack_bits, pack_users
 
 

@@ -29,8 +29,6 @@ from streams.config import Config, failure_of
 from streams.ledger.outputs import Channel
 from streams.operations.errors import Unavailable
 from streams.operations.status import datasets_of, read_glances
-from streams.portal.halted import Episode, HaltedUsers
-from streams.portal.places import IndexFull, Places, some
 from streams.schemas import (
     DatasetClosed,
     DatasetCreated,
@@ -50,6 +48,8 @@ from streams.topics.clients import new_admin, new_reader
 from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import find_topics
+from streams.web.halt_index import Episode, HaltedUsers
+from streams.web.odometer_index import IndexFull, Places, some
 from streams.wire.partitioner import partitions_of
 
 logger = logging.getLogger("turnstile.portal")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from streams.dashboard.sessions import Sessions, TooManyTries
+from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import Site, Told
 
 EVERY = 1.0  # seconds
@@ -63,7 +63,7 @@ class Dashboard(Site):
         """
         self._watched, self._sessions = watched, sessions
         super().__init__(
-            "streams.dashboard",
+            "dashboard",
             address,
             cookie="turnstile",
             every=EVERY,

@@ -1,1 +1,0 @@
-"""`turnstile dashboard`: the service in a browser, live and read-only."""
