@@ -1,11 +1,12 @@
-"""Which steps each user was left out of, from the records of the topic halts: an index in memory.
+"""An in-memory index of the HALTs of each user, from the records of the topic halts.
 
-Of a run it is kept for each user who was halted: how often, the first and the last step and when,
-and why the last one; 47 bytes, however many steps there are. When there are too many of them, the
-runs go that were decided longest ago, and from when on it is complete is said.
+For each run and halted user it keeps the number of HALTs, the first and the last step with their
+times, and the reason of the last one: 47 bytes, regardless of the number of steps. When the index
+is full, it drops the runs with the oldest last decision, and ``since`` says from when on it is
+complete.
 
-Integer ids are compared themselves. Of strings a hash is kept, of 64 bits and keyed, so that nobody
-can look for two that have one.
+Integer ids are compared directly. For string ids the index has keyed hashes of 64 bits, so that
+nobody can construct two ids with the same hash.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streams.sdk import followers
 from streams.sdk.followers import HaltReason, left_out_by
 
 MOST = 2**22
-"""Users of runs that are kept: 188 MiB."""
+"""Maximum number of pairs of a run and a halted user: 188 MiB."""
 
 _ENTRY = np.dtype(
     [
@@ -45,15 +46,15 @@ _BUDGET, _TOO_SOON, _FORGOTTEN = range(3)
 
 @dataclass(frozen=True)
 class Episode:
-    """Of which steps of a run a user was left out.
+    """The HALTs of one user in one run.
 
     Attributes:
-        first: step, and ``last``, as far as they are known.
-        began: when the first was decided, in seconds since 1970; ``ended`` is of the last.
-        times: how many there were.
-        is_roster: it was left out from the last step on, until it is let in again, which a cheaper
-            step may do: nobody says when.
-        reason: of the last one; ``exhausted`` and ``refused_by``, too, as in ``Halt``.
+        first: the first known step with a HALT; ``last`` is the last one.
+        began: the time of the first decision, in seconds since 1970; ``ended`` is of the last one.
+        times: the number of HALTs.
+        is_roster: whether the user is halted from the last step on. A cheaper step may admit the
+            user again, and no record reports that.
+        reason: of the last HALT, as are ``exhausted`` and ``refused_by``; see ``Halt``.
     """
 
     dataset: str
@@ -71,10 +72,10 @@ class Episode:
 
 @dataclass
 class _Run:
-    """Of one run in one partition."""
+    """The halted users of one run in one partition."""
 
     is_roster: bool = False
-    seen: tuple[int, int] = (-1, -1)  # step and part: what is published again is passed over
+    seen: tuple[int, int] = (-1, -1)  # step and part; repeated records are skipped
     ended: float = 0.0
     budgets: list[str] = field(default_factory=list)
     integers: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
@@ -84,11 +85,11 @@ class _Run:
         return len(self.integers) + len(self.strings)
 
 
-class HaltedUsers:
-    """Of all runs; one thread adds, any may ask.
+class HaltIndex:
+    """The halted users of all runs. One thread adds records; any thread may query.
 
     Attributes:
-        since: nothing is missing from then on, in seconds since 1970; None: nothing is known.
+        since: no HALT after this time is missing, in seconds since 1970; None without a record.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -100,13 +101,13 @@ class HaltedUsers:
         self.since: float | None = None
 
     def clear(self) -> None:
-        """Begin anew, as the topic is read from its beginning."""
+        """Forget all records, before the topic is read again from its beginning."""
         with self._lock:
             self._runs.clear()
             self._count, self.since = 0, None
 
     def see(self, answer: Decision | Halted, written: float) -> None:
-        """Take a record, in the order of the topic and as often as it is published."""
+        """Add a record, in the order of the topic. A record may be published repeatedly."""
         name = answer.partition, answer.dataset, answer.run
         part = answer.part if isinstance(answer, Halted) else 0
         with self._lock:
@@ -126,7 +127,7 @@ class HaltedUsers:
                 self.since = max(self.since, oldest.ended)
 
     def of(self, partition: int, user: User) -> list[Episode]:
-        """What is known of a user, the latest first."""
+        """Return the HALTs of a user by run, the latest first."""
         episodes: list[Episode] = []
         key = self._keys([user])[0] if isinstance(user, str) else user
         with self._lock:
@@ -140,7 +141,7 @@ class HaltedUsers:
         return sorted(episodes, key=lambda one: -one.ended)
 
     def _add(self, run: _Run, found: followers.LeftOut, step: int, written: float) -> None:
-        run.budgets = max(run.budgets, found.budgets, key=len)  # not told where nobody is halted
+        run.budgets = max(run.budgets, found.budgets, key=len)  # empty in a record without a HALT
         entries = np.zeros(len(found.users), dtype=_ENTRY)
         entries["first"] = entries["last"] = step
         entries["began"] = entries["ended"] = written
@@ -164,7 +165,7 @@ class HaltedUsers:
 
 
 def _merged(known: NDArray[np.void], entries: NDArray[np.void]) -> NDArray[np.void]:
-    """What is known, in order, with one more step."""
+    """Return the known entries, sorted by user, with those of one more step."""
     entries = entries[np.argsort(entries["user"], kind="stable")]
     at = np.searchsorted(known["user"], entries["user"])
     again = np.zeros(len(entries), dtype=np.bool_)

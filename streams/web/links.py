@@ -1,6 +1,6 @@
 """Signed links to the page of one user, and signed sessions of browsers.
 
-A token consists of claims and a keyed hash of them (HMAC-SHA256), both in base64url. Everybody with
+A token consists of claims and a keyed hash of them (HMAC-SHA256), both in base64url. Anyone with
 the key can make links. A link is a secret of its user.
 
 The hash also covers the prefix of the service and the kind of the token. So a link to one service
@@ -8,9 +8,9 @@ opens no other service with the same key, and a link is no session. A ring has s
 first one signs, and all of them verify. To replace a key, put a new one before it. Remove the old
 key when its links have ended, or at once if it was stolen.
 
-In a link the token stands behind the #, which browsers send to no server. They do keep it in their
-history, so a link works for its first visit only (``streams.web.visits``). The browser then
-holds a session with the same claims.
+In a link the token follows the #, which browsers send to no server. Browsers store it in their
+history, so a link works for its first visit only (``streams.web.visits``). The browser then has a
+session with the same claims.
 """
 
 from __future__ import annotations

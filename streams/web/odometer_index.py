@@ -1,13 +1,13 @@
-"""Where in the topic odometer the checkpoints of each user are: a small index, in memory.
+"""An in-memory index of the topic odometer: the offsets of each user's records.
 
-A record of the topic takes 16 bytes here: 48 bits of a hash of the user, 16 bits that say which
-dataset, and the offset. What a record says is read from Kafka when its owner asks; then its key is
-compared, so that two users with one hash are told apart.
+It takes 16 bytes per record: 48 bits of a hash of the user, 16 bits for the dataset, and the
+offset. The record is read from Kafka when its user opens the page. The reader then compares the
+key, so two users with the same hash are distinguished.
 
-The topic is compacted: of earlier checkpoints it keeps some for a while. So does the index. When it
-is full, only the newest place of each user and dataset stays; when it is full of those, it takes no
-more and says so. Then nobody is shown anything: a checkpoint that is not in it might be one that
-says more was spent.
+The topic is compacted, and keeps some earlier records of a user for a while. So does the index.
+When the index is full, it keeps only the newest offset of each user and dataset. When these fill it
+as well, it accepts no more records and every query fails: a missing record could be one that
+reports more spending. So the portal shows no data instead of incomplete data.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from streams.schemas import User
 
 MOST = 2**24
-"""Places that are kept, of all partitions: 256 MiB."""
+"""Maximum number of offsets of all partitions: 256 MiB."""
 _CHUNK = 2**16
 _DATASETS = 2**16
 _FULL_AGAIN = 7 / 8
-"""Of ``MOST``: with more left when the older ones went, nearly every record would make them go."""
+"""Share of ``MOST``. If dropping old offsets leaves more, nearly every record would drop some."""
 
 
 class IndexFull(Exception):
-    """There are more users than there is room for; the text says what an operator can do."""
+    """There are more users than the index has room for; the text says what the operator can do."""
 
 
-class Places:
-    """Of all partitions; one thread adds, any may ask."""
+class OdometerIndex:
+    """The offsets in all partitions. One thread adds records; any thread may query."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -44,11 +44,11 @@ class Places:
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many places there are."""
+        """The number of offsets."""
         return self._count
 
     def add(self, partition: int, dataset: str, user: User, offset: int) -> None:
-        """A record of the topic, or a tombstone; offsets of a partition rise."""
+        """Add a record of the topic, or a tombstone, in the order of offsets of its partition."""
         who = _hash(user) | self._numbers.setdefault(dataset, len(self._numbers))
         with self._lock:
             if self._full:
@@ -65,21 +65,23 @@ class Places:
             self._count += 1
 
     def clear(self) -> None:
-        """Begin anew, as the topic is read from its beginning."""
+        """Forget all offsets, before the topic is read again from its beginning."""
         with self._lock:
             self._chunks, self._count, self._full = {}, 0, False
 
     def of(self, partition: int, user: User) -> dict[str, list[int]]:
-        """Dataset -> the offsets of what may be checkpoints of a user, rising.
+        """Return the ascending offsets of a user's records by dataset.
+
+        They may include records of other users with the same hash.
 
         Raises:
-            IndexFull: not all of them are known.
+            IndexFull: the index is incomplete.
         """
         with self._lock:
             if self._full:
                 raise IndexFull(
-                    f"the index has room for {self._most:,} checkpoints, and there are more users "
-                    "than that: start `turnstile portal` with a larger --most"
+                    f"the index has room for {self._most:,} odometer records, and there are more "
+                    "users than that: start `turnstile portal` with a larger --most"
                 )
             found = list(self._found(partition, _hash(user)))
         names = list(self._numbers)
@@ -140,12 +142,12 @@ def _cut(users: NDArray[np.uint64], offsets: NDArray[np.int64]) -> Iterator[_Chu
 
 
 def _hash(user: User) -> int:
-    """48 bits, above 16 for the dataset. Strings are hashed with a key of this process."""
+    """Return a hash of 48 bits above 16 for the dataset. Python keys the hash of a string."""
     return (hash((type(user) is int, user)) & (2**48 - 1)) << 16
 
 
 def some(offsets: Sequence[int], most: int) -> list[int]:
-    """At most so many of these, the last one and others evenly over all of them."""
+    """Return at most ``most`` of these offsets: the last one, and others evenly spread."""
     if len(offsets) <= most:
         return list(offsets)
     at = np.linspace(len(offsets) - 1, 0, most).round().astype(int)[::-1]

@@ -1,85 +1,51 @@
-"""What one owner is shown: the own accounts, in epsilon, and the steps that were without the owner.
+"""Builds the content of the portal for one user: the own accounts in epsilon, and the own HALTs.
 
-Everything is asked for by one user, that of the claims, and nothing here knows another one. Where
-the policy of a dataset is not known, or knows users by other pseudonyms than the link, nothing of
-it is shown: the same id would be somebody else there.
+Every query is for the user of the link's claims. A dataset is not shown if its policy is unknown,
+or if it has other pseudonyms than the link: the same id could belong to another person there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from streams.operations.guarantees import (
     budget_epsilon,
     spent_epsilon,
     spent_share,
 )
-from streams.schemas import Policy, User
+from streams.schemas import Policy
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.halt_index import Episode
 from streams.web.links import Claims
 from streams.web.odometer_index import IndexFull
-from streams.web.reading import Account, NotYet, Point
+from streams.web.reading import Account, NotYet, Point, Reader
 
 _MOST_EPISODES = 100
 _WHOLE = 1 - 1e-9
 
 
-class Records(Protocol):
-    """What ``Reader`` offers."""
-
-    @property
-    def as_of(self) -> float | None:
-        """Up to when all is known."""
-
-    @property
-    def is_away(self) -> bool:
-        """Whether Kafka did not answer the last request."""
-
-    @property
-    def answered(self) -> float | None:
-        """When Kafka last answered."""
-
-    @property
-    def halts_since(self) -> float | None:
-        """From when on all steps are known that somebody was left out of."""
-
-    def policy(self, dataset: str) -> Policy | None:
-        """The policy of a dataset."""
-
-    def is_closed(self, dataset: str) -> bool:
-        """Whether nothing is charged to it any more."""
-
-    def accounts(self, user: User, datasets: Collection[str]) -> dict[str, Account]:
-        """What a user has spent at most."""
-
-    def episodes(self, user: User) -> list[Episode]:
-        """What a user was left out of."""
-
-
 class Owners:
-    """Tells what the records say of one user.
+    """Builds the content of the portal.
 
     Args:
         records: of the service.
-        delta: at which epsilons are told.
-        now: seconds since 1970.
+        delta: for converting odometers and budgets to epsilon.
+        now: returns seconds since 1970.
     """
 
-    def __init__(
-        self, records: Records, delta: float, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, records: Reader, delta: float, now: Callable[[], float] = time.time) -> None:
         self._records, self._delta, self._now = records, delta, now
 
-    def told(self, claims: Claims) -> dict[str, Any]:
-        """What the owner of a link is shown.
+    def content(self, claims: Claims) -> dict[str, Any]:
+        """Return the content of the page for the user of a link.
 
-        ``state`` is "ready", or "reading" with how much was read in ``done``, or "away". If
-        ``is_away``, what is shown may be old: Kafka does not answer, and last did at ``answered``.
+        ``state`` is "ready", "away", or "reading", with the share that was read in ``done``. If
+        ``is_away``, the content may be outdated: Kafka does not answer, and last did at
+        ``answered``.
         """
-        told: dict[str, Any] = {
+        common: dict[str, Any] = {
             "user": str(claims.user) if claims.pseudonyms is None else None,
             "ends": claims.ends,
             "delta": self._delta,
@@ -91,11 +57,11 @@ class Owners:
         try:
             accounts = self._records.accounts(claims.user, claims.datasets)
         except NotYet as error:
-            return {**told, "state": "reading", "done": error.done}
+            return {**common, "state": "reading", "done": error.done}
         except IndexFull:
-            return {**told, "state": "away"}
+            return {**common, "state": "away"}
         except ServiceUnavailable:
-            return {**told, "state": "away", "is_away": True}
+            return {**common, "state": "away", "is_away": True}
         try:
             episodes = self._records.episodes(claims.user)
         except NotYet:
@@ -108,7 +74,7 @@ class Owners:
             if (policy := self._own_policy(claims, name, account)) is not None
         ]
         return {
-            **told,
+            **common,
             "state": "ready",
             "datasets": shown,
             "not_shown": len(names) - len(shown),
@@ -118,7 +84,7 @@ class Owners:
         }
 
     def _own_policy(self, claims: Claims, dataset: str, account: Account) -> Policy | None:
-        """The policy of a dataset, if it is known for sure what the user of the link has there."""
+        """Return the policy of a dataset, or None if the account there may be of another person."""
         policy = self._records.policy(dataset)
         if policy is None or (policy.pseudonyms or None) != claims.pseudonyms:
             return None
@@ -126,7 +92,7 @@ class Owners:
             return None
         if account.points:
             last = self._point(policy, account.points[-1])
-            return None if last["epsilon"] is None else policy  # of another policy than this one
+            return None if last["epsilon"] is None else policy  # the point is of another policy
         return policy
 
     def _dataset(
@@ -149,9 +115,9 @@ class Owners:
     def _state(
         self, policy: Policy, account: Account, points: list[dict[str, Any]], own: list[Episode]
     ) -> str:
-        """How it stands: "spent" only where a HALT says so.
+        """Return the state of an account, which is "spent" only after a HALT that says so.
 
-        The odometer is rounded up. Where it is at the budget, up to an increment may be left.
+        The odometer is rounded up: if it is at the budget, less than one tick may be left.
         """
         if account.is_forgotten:
             return "forgotten"
@@ -164,7 +130,7 @@ class Owners:
     def _spent(
         self, policy: Policy, account: Account, points: list[dict[str, Any]]
     ) -> dict[str, Any] | None:
-        """At most so much; before there is a checkpoint, that is the first increment."""
+        """Return a bound on the spending: the first tick until there is an odometer record."""
         if account.is_forgotten:
             return None
         if points:

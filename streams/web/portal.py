@@ -1,18 +1,18 @@
-"""Serves one page, which shows a user with a link what is that user's own.
+"""Serves the portal: one page, on which a user with a link sees the own spending.
 
     GET  /         the page, without any content of a user
     POST /enter    {"token": ...}: exchanges a link for a cookie, once
     POST /leave    ends the session and its link
     GET  /events   the content of the session's user (server-sent events)
-    GET  /own      the same, once, as JSON
+    GET  /own      the same content, once, as JSON
 
-The token of a link stands behind its #, so no server and no Referer receives it. The page sends it
-in the body of a request and removes it from the address. Browsers keep it in their history, favicon
-database and saved sessions all the same: so a link works for its first visit only. After that the
-browser needs the cookie, which scripts and other sites cannot read, and which lasts until the link
-ends, its user leaves, or the operator revokes it.
+The token of a link follows its #, so no server and no Referer header receives it. The page sends
+the token in the body of a request and removes it from the address. Browsers still store it in their
+history, favicon database and saved sessions, so a link works for its first visit only. After that
+the browser needs the cookie, which lasts until the link expires, its user leaves, or the operator
+revokes it.
 
-The session alone names the user of a request. There is no other way to ask for a user.
+Only the session determines the user of a request.
 """
 
 from __future__ import annotations
@@ -21,39 +21,32 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from streams.web.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
-from streams.web.site import Site, Told
+from streams.web.owner import Owners
+from streams.web.site import Event, Site
 from streams.web.visits import Visits
 
 EVERY = 5.0  # seconds
 MOST_READERS = 512
 MOST_OF_A_USER = 8
-"""Pages of one user that receive events at the same time."""
-_KNOWN = (
+"""Maximum number of pages of one user that receive events at the same time."""
+_OPENED = (
     "this link was opened before, or it was revoked. Ask for another one where you got it, and say "
-    "so if it was not you who opened it"
+    "there if you did not open this one yourself"
 )
 _LARGEST = LONGEST_TOKEN + 1024
 
 
-class Own(Protocol):
-    """What the portal shows."""
-
-    def told(self, claims: Claims) -> dict[str, Any]:
-        """Return the content of one user, and of no other one."""
-
-
 class Portal(Site):
-    """One server."""
+    """The portal's server."""
 
     def __init__(
         self,
-        own: Own,
+        owners: Owners,
         keys: LinkKeys,
         visits: Visits,
         address: str,
@@ -65,7 +58,7 @@ class Portal(Site):
         """Describe the server; ``start`` listens.
 
         Args:
-            own: what the page shows.
+            owners: returns the content of the page.
             keys: of links.
             visits: the links that were opened or revoked.
             address: host:port to listen on; port 0 takes a free port.
@@ -73,7 +66,7 @@ class Portal(Site):
             page: the URL at which browsers reach the page through a proxy.
             now: seconds since 1970.
         """
-        self._own, self._keys, self._visits, self._now = own, keys, visits, now
+        self._owners, self._keys, self._visits, self._now = owners, keys, visits, now
         super().__init__(
             "portal",
             address,
@@ -94,50 +87,48 @@ class Portal(Site):
             token = msgspec.json.decode(await request.read(), type=_Entry).token
             claims = self._keys.read(token, self._now())
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return web.Response(status=400, text="give a token")
+            return web.Response(status=400, text="send a token")
         except UnusableLink as error:
             return web.Response(status=403, text=str(error))
         session = self._session_of(request)
         if session is not None and session.id == claims.id:
             return web.Response(status=204)  # this browser opened the link before
         if not self._visits.begin(claims, self._now()):
-            return web.Response(status=403, text=_KNOWN)
+            return web.Response(status=403, text=_OPENED)
         lasts = max(0, int(claims.ends - self._now()))
         secret = self._keys.sign(claims, Kind.SESSION)
-        return self.begin_session(web.Response(status=204), secret, lasts)
+        return self.cookie.begin(web.Response(status=204), secret, lasts)
 
     async def _leave(self, request: web.Request) -> web.Response:
         session = self._session_of(request)
         if session is not None:
             self._visits.end(session.id, session.ends)
-        return self.end_session(web.Response(status=204))
+        return self.cookie.end(web.Response(status=204))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         session = self._session_of(request)
         if session is None:
             return self.event(None)
 
-        def tell() -> Told:
+        def next_event() -> Event:
             claims = self._session_of(request)
             if claims is None:
-                return Told(None, goes_on=False)
-            return Told(self._own.told(claims), goes_on=True)
+                return Event(None, goes_on=False)
+            return Event(self._owners.content(claims), goes_on=True)
 
-        return await self.events(request, session.user, MOST_OF_A_USER, tell)
+        return await self.events(request, session.user, MOST_OF_A_USER, next_event)
 
     async def _once(self, request: web.Request) -> web.Response:
         session = self._session_of(request)
         if session is None:
             return web.Response(status=403, text="open a link first")
-        told = await asyncio.to_thread(self._own.told, session)
-        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+        content = await asyncio.to_thread(self._owners.content, session)
+        return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
     def _session_of(self, request: web.Request) -> Claims | None:
         """Return the claims of the session of a request, in any thread; None without a session."""
         try:
-            claims = self._keys.read(
-                request.cookies.get(self.cookie, ""), self._now(), Kind.SESSION
-            )
+            claims = self._keys.read(self.cookie.of(request), self._now(), Kind.SESSION)
         except UnusableLink:
             return None
         return claims if self._visits.is_open(claims.id) else None

@@ -1,12 +1,14 @@
-"""Reads what owners are shown: the topics odometer and halts, and the policies of the datasets.
+"""Reads the content of the portal: the topics odometer and halts, and the policies of datasets.
 
-    odometer   a thread    where the checkpoints of each user are, from the beginning and on
-    halts      a thread    who was left out of what, and the policies that are told there
-    Redis      a thread    the policies of datasets of which nothing was told lately, where it may
+Each source has a thread:
 
-What a checkpoint says is read when its owner asks for it, by its offset: milliseconds, however many
-records there are. Until a topic has been read up to where it ended at the start, owners are shown
-nothing of it: what is still to come says that more was spent.
+    odometer   the offsets of each user's odometer records, from the beginning of the topic
+    halts      the HALTs of each user, and the policies in the topic
+    Redis      the policies of datasets without recent records in the topic, if the role may read it
+
+An odometer record is read by its offset when its user opens the page, which takes milliseconds
+regardless of the number of records. Until a topic has been read to the end it had at the start, the
+portal shows nothing of it, because the rest of the topic may report more spending.
 """
 
 from __future__ import annotations
@@ -48,34 +50,34 @@ from streams.topics.clients import new_admin, new_reader
 from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import find_topics
-from streams.web.halt_index import Episode, HaltedUsers
-from streams.web.odometer_index import IndexFull, Places, some
+from streams.web.halt_index import Episode, HaltIndex
+from streams.web.odometer_index import IndexFull, OdometerIndex, some
 from streams.wire.partitioner import partitions_of
 
 logger = logging.getLogger("turnstile.portal")
 
 MOST_POINTS = 64
-"""Checkpoints of a user in a dataset that are read, the newest among them."""
+"""Maximum number of odometer records per user and dataset that are read, including the newest."""
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
 _LOOKS_EVERY = 5.0
 _POLL_MS = 200
-_REMEMBERED = 2**14  # checkpoints that were read
+_CACHED = 2**14  # odometer records
 _A_FEW_BYTES = 64 * 1024
 _KEY = msgspec.json.Decoder(tuple[str, int | str])
 
 
 class Point(NamedTuple):
-    """An odometer's checkpoint: at most so much was spent by then."""
+    """An odometer record: a bound on the spending at a time."""
 
-    offset: int  # in norms: of two the higher one counts
+    offset: int  # in norms; a later record has a higher one
     time: float  # seconds since 1970
     bound: tuple[float, ...]
     order: float | None
 
 
 class _Found(NamedTuple):
-    """A record; neither a point nor a tombstone: it cannot be read or believed."""
+    """A record. Without a point and no tombstone, it is unreadable or has no valid signature."""
 
     key: bytes
     point: Point | None = None
@@ -84,12 +86,13 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """Of a user in a dataset.
+    """The account of a user in a dataset.
 
     Attributes:
-        points: checkpoints, in their order; none before the bound rises from the first increment.
-        is_forgotten: the user was, and there are no points.
-        is_doubtful: there is a checkpoint that cannot be read or believed, and no other one.
+        points: the odometer records in order; none until the bound exceeds the first tick.
+        is_forgotten: whether the user was erased; then there are no points.
+        is_doubtful: whether the newest odometer record is missing, unreadable or has no valid
+            signature, so that the bound is unknown.
     """
 
     points: tuple[Point, ...] = ()
@@ -98,14 +101,14 @@ class Account:
 
 
 class NotYet(Exception):
-    """Not everything was read so far.
+    """A topic has not been read completely.
 
     Attributes:
-        done: how much of it, 0 to 1.
+        done: the share that was read, 0 to 1.
     """
 
     def __init__(self, done: float) -> None:
-        super().__init__(f"{done:.0%} was read")
+        super().__init__(f"{done:.0%} of the topic was read")
         self.done = done
 
 
@@ -114,8 +117,8 @@ class _Followed:
 
     Attributes:
         done: the share of the topic that was read, 0 to 1.
-        as_of: up to when all is known, in seconds since 1970; None until all was read.
-        answered: when the brokers last answered; None if they never did.
+        as_of: all records before this time were read, in seconds since 1970, or None.
+        answered: the time of the brokers' last answer, or None.
     """
 
     def __init__(self) -> None:
@@ -134,22 +137,22 @@ class _Followed:
         if problem is None:
             self.answered = time.time()
         elif self._problem is None:
-            logger.warning("the portal shows what it knew before: %s", problem)
+            logger.warning("the portal shows outdated data: %s", problem)
         self._problem = problem
 
 
 class Reader:
-    """Reads from ``start`` to ``close``; whatever is asked may be asked by any thread."""
+    """Reads from ``start`` to ``close``. Any thread may query it."""
 
     def __init__(self, config: Config, most: int) -> None:
-        """Describe it.
+        """Describe the reader; ``start`` starts it.
 
         Args:
-            config: where the service is.
-            most: checkpoints that the index has room for.
+            config: of the service.
+            most: maximum number of odometer records in the index.
         """
         self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
-        self._places, self._halted = Places(most), HaltedUsers()
+        self._index, self._halted = OdometerIndex(most), HaltIndex()
         self._policies: dict[str, Policy] = {}
         self._closed_datasets: set[str] = set()
         self._topics: TopicsSeen | None = None
@@ -163,7 +166,7 @@ class Reader:
         self._read: OrderedDict[tuple[int, int], _Found] = OrderedDict()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         for work in (
             partial(self._follow, Channel.ODOMETER, self._see_checkpoint),
             partial(self._follow, Channel.HALTS, self._see_answer),
@@ -174,7 +177,7 @@ class Reader:
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._closed.set()
         for thread in self._threads:
             thread.join(2 * _ANSWERS_WITHIN)
@@ -184,7 +187,7 @@ class Reader:
 
     @property
     def as_of(self) -> float | None:
-        """Up to when all is known that was published, in seconds since 1970."""
+        """All records before this time were read, in seconds since 1970; None until then."""
         times = [side.as_of for side in self._sides.values()]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
@@ -196,69 +199,69 @@ class Reader:
 
     @property
     def answered(self) -> float | None:
-        """When Kafka last answered, in seconds since 1970; None if it never did."""
+        """The time of Kafka's last answer, in seconds since 1970, or None."""
         times = [side.answered for side in self._sides.values() if side.answered is not None]
         return max(times, default=None)
 
     @property
     def halts_since(self) -> float | None:
-        """From when on all steps are known that somebody was left out of."""
+        """No HALT after this time is missing, in seconds since 1970; None without a record."""
         return self._halted.since
 
     def policy(self, dataset: str) -> Policy | None:
-        """The policy of a dataset, if it is known."""
+        """Return the policy of a dataset, or None if it is unknown."""
         return self._policies.get(dataset)
 
     def is_closed(self, dataset: str) -> bool:
-        """Whether nothing is charged to a dataset any more."""
+        """Return whether a dataset is closed."""
         return dataset in self._closed_datasets
 
     def episodes(self, user: User) -> list[Episode]:
-        """What a user was left out of, the latest first.
+        """Return the HALTs of a user by run, the latest first.
 
         Raises:
-            NotYet: not all of it was read.
+            NotYet: the topic halts has not been read completely.
         """
         return self._halted.of(self._home_of(user, Channel.HALTS), user)
 
     def accounts(self, user: User, datasets: Collection[str]) -> dict[str, Account]:
-        """What a user has spent at most, by dataset.
+        """Return the accounts of a user by dataset.
 
         Args:
-            user: the id, as the log has it.
-            datasets: in these; in all, if there are none.
+            user: the id in the log.
+            datasets: the wanted datasets; if empty, all.
 
         Raises:
-            NotYet: not all of it was read.
+            NotYet: the topic odometer has not been read completely.
             IndexFull: there are too many users.
             ServiceUnavailable: Kafka does not answer.
         """
         partition = self._home_of(user, Channel.ODOMETER)
         accounts: dict[str, Account] = {}
         try:
-            known = self._places.of(partition, user)
+            known = self._index.of(partition, user)
         except IndexFull as error:
             if not self._told_full:
-                logger.critical("nobody is shown anything: %s", error)
+                logger.critical("the portal shows no data: %s", error)
             self._told_full = True
             raise
-        for dataset, places in known.items():
+        for dataset, offsets in known.items():
             if datasets and dataset not in datasets:
                 continue
             key = odometer_key(dataset, user)
-            read = self._records(partition, some(places, MOST_POINTS))
-            accounts[dataset] = _account_of(key, places, read)
+            read = self._records(partition, some(offsets, MOST_POINTS))
+            accounts[dataset] = _account_of(key, offsets, read)
         return accounts
 
     def _home_of(self, user: User, channel: Channel) -> int:
-        """The partition of a user, once all of a topic was read."""
+        """Return the partition of a user; raise ``NotYet`` until the topic was read completely."""
         done = self._sides[channel].done
         if self._topics is None or done < 1.0:
             raise NotYet(done)
         return int(partitions_of([user], self._topics.partitions)[0])
 
     def _records(self, partition: int, offsets: Sequence[int]) -> dict[int, _Found]:
-        """The records of the odometer at these offsets that are there still."""
+        """Return the odometer records at these offsets that still exist."""
         with self._fetching:
             missing = [at for at in offsets if (partition, at) not in self._read]
             try:
@@ -267,7 +270,7 @@ class Reader:
                 raise ServiceUnavailable(f"Kafka does not answer: {error}") from error
             known = self._read
             read = {at: known[partition, at] for at in offsets if (partition, at) in known}
-            while len(self._read) > _REMEMBERED:
+            while len(self._read) > _CACHED:
                 self._read.popitem(last=False)
             return read
 
@@ -291,14 +294,14 @@ class Reader:
                 if record.offset in wanted:
                     is_believed = self._believes[Channel.ODOMETER](record)
                     self._read[partition, record.offset] = _found_in(record, is_believed)
-            # What was passed without being found is there no more: compaction has taken it.
+            # Compaction has deleted the offsets that were passed and not found.
             last = max((record.offset for record in records), default=-1)
             wanted = [offset for offset in wanted if offset > last]
             if wanted and time.monotonic() > deadline:
                 raise ServiceUnavailable(f"Kafka at {self._config.kafka} does not answer")
 
     def _follow(self, channel: Channel, see: Callable[[Any], None]) -> None:
-        """Read a topic for ever; what is wrong is said, and it is read again from the beginning."""
+        """Read a topic until ``close``; after an error, read it again from the beginning."""
         side = self._sides[channel]
         while not self._closed.is_set():
             side.done = 0.0
@@ -310,7 +313,7 @@ class Reader:
                     self._read_on(channel, side, see)
             except (ServiceUnavailable, TopicsUnavailable) as error:
                 side.note(str(error))
-            except Exception as error:  # the portal goes on
+            except Exception as error:  # the portal keeps running
                 logger.error("reading %s failed: %s", channel.value, failure_of(error))
                 side.note(f"reading {channel.value} failed: {type(error).__name__}")
             self._closed.wait(_AGAIN_AFTER)
@@ -324,7 +327,7 @@ class Reader:
 
     def _read_on(self, channel: Channel, side: _Followed, see: Callable[[Any], None]) -> None:
         name = self._config.topic(channel.value)
-        # A place that is gone is no reason to go on at the end: then all is read again.
+        # If an offset no longer exists, raise, and read everything again instead of skipping.
         consumer = new_reader(self._config, auto_offset_reset="none")
         try:
             places = [TopicPartition(name, p) for p in sorted(consumer.partitions_for_topic(name))]
@@ -332,7 +335,7 @@ class Reader:
             starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
             for place in places:
                 consumer.seek(place, starts[place])
-            (self._places if channel is Channel.ODOMETER else self._halted).clear()
+            (self._index if channel is Channel.ODOMETER else self._halted).clear()
             total = sum(ends[place] - starts[place] for place in places)
             looked = time.monotonic()
             while not self._closed.is_set():
@@ -347,9 +350,7 @@ class Reader:
                 if time.monotonic() > looked + _LOOKS_EVERY or side.as_of is None:
                     looked = time.monotonic()
                     try:
-                        ends = consumer.end_offsets(
-                            places
-                        )  # a poll does not say that nobody is there
+                        ends = consumer.end_offsets(places)  # a poll does not report failures
                         side.note(None)
                     except KafkaError as error:
                         side.note(explained(error))
@@ -363,8 +364,8 @@ class Reader:
         try:
             dataset, user = _KEY.decode(record.key or b"")
         except UNREADABLE:
-            return  # no worker has written that
-        self._places.add(record.partition, dataset, user, record.offset)
+            return  # no worker wrote this record
+        self._index.add(record.partition, dataset, user, record.offset)
 
     def _see_answer(self, record: Any) -> None:
         if record.value is None or not self._believes[Channel.HALTS](record):
@@ -386,7 +387,7 @@ class Reader:
                     self._policies[policy.dataset] = policy
 
     def _look_at_redis(self) -> None:
-        """Policies of which halts says nothing: it keeps a week."""
+        """Read the policies of datasets without a record in halts, which keeps one week."""
         told = False
         while not self._closed.is_set():
             if self._topics is not None:
@@ -399,8 +400,8 @@ class Reader:
                 except Unavailable as error:
                     if not told:
                         logger.warning(
-                            "policies are known from the topic halts alone, so that datasets are "
-                            "not shown of which no run was opened for a week: %s",
+                            "Redis cannot be read, so the portal knows only the policies in the "
+                            "topic halts and hides datasets without a new run for a week: %s",
                             error,
                         )
                     told = True
@@ -421,21 +422,21 @@ def _found_in(record: Any, is_believed: bool) -> _Found:
     return _Found(key, Point(read.offset, record.timestamp / 1000, tuple(read.bound), order))
 
 
-def _account_of(key: bytes, places: Sequence[int], read: Mapping[int, _Found]) -> Account:
-    """What the records of one key say; others are those of users with the same hash.
+def _account_of(key: bytes, offsets: Sequence[int], read: Mapping[int, _Found]) -> Account:
+    """Return the account that the records of one key describe.
 
     Args:
-        key: of the records.
-        places: where they may be.
-        read: of these, or of some of them and the last one, what is there.
+        key: of the user's records; other keys are of users with the same hash.
+        offsets: in the index.
+        read: the records at these offsets, or at some of them and the last one.
     """
     own = [found for found in read.values() if found.key == key]
     if any(found.is_tombstone for found in own):
-        return Account(is_forgotten=True)  # nothing comes after it, and what was before it is gone
+        return Account(is_forgotten=True)  # no record follows, and earlier ones do not count
     points = {found.point.offset: found.point for found in own if found.point is not None}
-    last = read.get(places[-1])
-    if last is None:  # it was followed by another one, which is about to be read, or forgotten
+    last = read.get(offsets[-1])
+    if last is None:  # compacted, so a newer record exists that was not read yet
         return Account(is_doubtful=True)
-    if len(read) < len(places) and (last.key != key or last.point is None):
-        return Account(is_doubtful=True)  # a newer one may be among those that were not looked at
+    if len(read) < len(offsets) and (last.key != key or last.point is None):
+        return Account(is_doubtful=True)  # an offset that was not read may have a newer record
     return Account(tuple(points[at] for at in sorted(points)), is_doubtful=not points)

@@ -1,4 +1,4 @@
-"""The sessions of one password, and limits on guesses."""
+"""Sessions: their cookie, the login with a password, and limits on wrong passwords."""
 
 from __future__ import annotations
 
@@ -9,29 +9,75 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from aiohttp import web
+
 TRIES = 10
 """Wrong passwords per minute from one address."""
 TRIES_OF_ALL = 100
-"""Wrong passwords per minute from all addresses together. Behind a proxy all have its address."""
+"""Wrong passwords per minute from all addresses. Behind a proxy all clients share its address."""
 _MINUTE = 60.0
 _LASTS = 12 * 60 * 60.0  # seconds
 _MOST_SESSIONS = 100
 
 
-class TooManyTries(Exception):
-    """Too many wrong passwords: the next one is not looked at.
+class SessionCookie:
+    """The cookie with the secret of a session, which scripts and other sites cannot read.
 
     Attributes:
-        wait: seconds until the next one is.
+        name: of the cookie.
+    """
+
+    def __init__(self, name: str, is_encrypted: bool) -> None:
+        # Browsers accept this prefix only over TLS and only from this host. A plain cookie is sent
+        # to all ports of the host, and any of them can set it.
+        self.name = f"__Host-{name}" if is_encrypted else name
+        self._is_encrypted = is_encrypted
+
+    def of(self, request: web.Request) -> str:
+        """Return the secret in a request, or an empty string."""
+        return request.cookies.get(self.name, "")
+
+    def begin(self, answer: web.Response, secret: str, lasts: int | None = None) -> web.Response:
+        """Set the cookie.
+
+        Args:
+            answer: to the browser.
+            secret: the value.
+            lasts: seconds; None until the browser is closed.
+        """
+        answer.set_cookie(
+            self.name,
+            secret,
+            max_age=lasts,
+            httponly=True,
+            samesite="Strict",
+            secure=self._is_encrypted,
+            path="/",
+        )
+        return answer
+
+    def end(self, answer: web.Response) -> web.Response:
+        """Delete the cookie."""
+        answer.del_cookie(
+            self.name, httponly=True, samesite="Strict", secure=self._is_encrypted, path="/"
+        )
+        return answer
+
+
+class TooManyTries(Exception):
+    """Too many wrong passwords: the next password is not checked.
+
+    Attributes:
+        wait: seconds until the next password is checked.
     """
 
     def __init__(self, wait: float) -> None:
-        super().__init__(f"too many tries: wait {wait:.0f} seconds")
+        super().__init__(f"too many wrong passwords: wait {wait:.0f} seconds")
         self.wait = wait
 
 
 class Sessions:
-    """Sessions end after twelve hours. Only digests of their tokens are kept."""
+    """The sessions of one password. They end after twelve hours; only token digests are stored."""
 
     def __init__(self, password: str, now: Callable[[], float] = time.monotonic) -> None:
         self._digest = _digest(password)
@@ -47,10 +93,10 @@ class Sessions:
             address: of the client.
 
         Raises:
-            TooManyTries: from this address, or from all.
+            TooManyTries: from this address, or from all addresses.
         """
         self._check_tries(address)
-        # Both digests have the same length, so the time tells nothing about either.
+        # Both digests have the same length, so the time of the comparison reveals nothing.
         if not hmac.compare_digest(_digest(password), self._digest):
             self._failed.append((self._now(), address))
             return None
@@ -60,17 +106,14 @@ class Sessions:
             del self._open[next(iter(self._open))]
         return token
 
-    def knows(self, token: str | None) -> bool:
+    def knows(self, token: str) -> bool:
         """Return whether a token belongs to a session that has not ended."""
-        if not token:
-            return False
         ends = self._open.get(_digest(token))
         return ends is not None and self._now() < ends
 
-    def leave(self, token: str | None) -> None:
+    def leave(self, token: str) -> None:
         """End a session."""
-        if token:
-            self._open.pop(_digest(token), None)
+        self._open.pop(_digest(token), None)
 
     def _check_tries(self, address: str) -> None:
         now = self._now()

@@ -1,7 +1,7 @@
 """Serves one page with its files and its events.
 
-Nothing foreign runs on the page, browsers keep nothing of it, and no other site learns that it was
-open. ``streams.http_server`` decides which requests are answered.
+The page runs no foreign code, browsers store nothing of it, and no other site learns that it was
+opened. ``streams.http_server`` decides which requests are answered.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import msgspec
 from aiohttp import web
 
 from streams.http_server import HEADERS, Handler, HttpServer
+from streams.web.sessions import SessionCookie
 
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_AGAIN = b"retry: 2000\n\n"
-"""When a browser asks again after the last event."""
+_RETRY = b"retry: 2000\n\n"
+"""Makes a browser ask again two seconds after the last event."""
 
 
-class Told(NamedTuple):
+class Event(NamedTuple):
     """One event for a page, and whether more events follow."""
 
     content: Any
@@ -36,7 +37,7 @@ class Site(HttpServer):
 
     def __init__(
         self,
-        pages: str,
+        name: str,
         address: str,
         *,
         cookie: str,
@@ -49,73 +50,45 @@ class Site(HttpServer):
         """Describe the server; ``start`` listens.
 
         Args:
-            pages: the folder in ``static`` with the page, index.html, and its files.
+            name: of the page and its files in the folder ``static``.
             address: host:port to listen on; port 0 takes a free port.
             cookie: the name of the cookie of a session.
             every: seconds from one event to the next.
-            most_readers: pages that receive events at the same time.
-            largest: bytes of the body of a request.
+            most_readers: maximum number of pages that receive events at the same time.
+            largest: maximum size of a request body, in bytes.
             page: the URL at which browsers reach the page through a proxy.
             certificate: for TLS.
         """
         super().__init__(address, page=page, certificate=certificate, largest=largest)
-        # Browsers take a cookie with this prefix over TLS only, and from this host only. A plain
-        # cookie goes to all ports of the host, and any of them can set it.
-        self.cookie = f"__Host-{cookie}" if self.is_encrypted else cookie
+        self.cookie = SessionCookie(cookie, self.is_encrypted)
         self._every, self._most_readers = every, most_readers
         self._readers: Counter[Hashable] = Counter()
         self._closing = asyncio.Event()
-        for file in resources.files("streams.web").joinpath("static", pages).iterdir():
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            self.get(path, _file(file.read_bytes(), _KINDS[file.name.rpartition(".")[2]]))
+        for file in resources.files("streams.web").joinpath("static").iterdir():
+            part, _, kind = file.name.partition(".")
+            if part in ("common", name):
+                path = "/" if kind == "html" else f"/{file.name}"
+                self.get(path, _file(file.read_bytes(), _KINDS[kind]))
 
     async def stop(self) -> None:
         """End all events and stop listening."""
         self._closing.set()
         await super().stop()
 
-    def begin_session(
-        self, answer: web.Response, secret: str, lasts: int | None = None
-    ) -> web.Response:
-        """Give a browser the cookie of a session.
-
-        Args:
-            answer: to the browser.
-            secret: the value.
-            lasts: seconds; None until the browser is closed.
-        """
-        answer.set_cookie(
-            self.cookie,
-            secret,
-            max_age=lasts,
-            httponly=True,
-            samesite="Strict",
-            secure=self.is_encrypted,
-            path="/",
-        )
-        return answer
-
-    def end_session(self, answer: web.Response) -> web.Response:
-        """Take the cookie of a session from a browser."""
-        answer.del_cookie(
-            self.cookie, httponly=True, samesite="Strict", secure=self.is_encrypted, path="/"
-        )
-        return answer
-
     def event(self, content: Any) -> web.Response:
-        """Return a single event, for a page that may see no more. It takes no place."""
-        return web.Response(body=_event(content) + _AGAIN, content_type="text/event-stream")
+        """Return a single event, for a page that may see nothing else. It takes no place."""
+        return web.Response(body=_event(content) + _RETRY, content_type="text/event-stream")
 
     async def events(
-        self, request: web.Request, holder: Hashable, most: int, tell: Callable[[], Told]
+        self, request: web.Request, holder: Hashable, most: int, next_event: Callable[[], Event]
     ) -> web.StreamResponse:
-        """Send events to a page (server-sent events), until it is closed or ``tell`` ends it.
+        """Send events to a page (server-sent events), until it is closed or an event ends it.
 
         Args:
             request: of the page.
-            holder: takes the place: a session, a user, or all visitors without a login.
-            most: places that this holder may have at the same time.
-            tell: returns each event, in any thread.
+            holder: of the place: a session, a user, or all visitors without a login.
+            most: maximum number of places of this holder.
+            next_event: returns an event; called in any thread.
         """
         if self._readers[holder] >= most or self._readers.total() >= self._most_readers:
             raise web.HTTPServiceUnavailable(text="too many pages are open")
@@ -126,10 +99,10 @@ class Site(HttpServer):
         try:
             await answer.prepare(request)
             while not self._closing.is_set():
-                content, goes_on = await asyncio.to_thread(tell)
+                content, goes_on = await asyncio.to_thread(next_event)
                 await answer.write(_event(content))
                 if not goes_on:
-                    await answer.write(_AGAIN)
+                    await answer.write(_RETRY)
                     break
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self._every)

@@ -227,7 +227,7 @@ def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> N
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_beside_it() -> None:
+def test_a_card_shows_its_state_and_its_bar_is_the_epsilon_beside_it() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     halt = {
         "run": "r",
@@ -244,20 +244,25 @@ def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_b
     drawn = """([dataset]) => {
         const one = card(dataset, {now: 90}, 400);
         const [fill, pill] = [".fill", ".pill"].map((name) => one.querySelector(name));
-        return [one.textContent, fill.style.width, pill.textContent];
+        const [item] = one.querySelectorAll("ul.halts p");
+        return {
+            classes: one.className, text: one.textContent, width: fill.style.width,
+            is_named: pill.textContent === STATES[dataset.state], reason: item.textContent,
+        };
     }"""
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
         )
         page = browser.new_page()
-        page.goto((TOP / "streams/web/static/portal/index.html").as_uri())
+        page.goto((TOP / "streams/web/static/portal.html").as_uri())
         less, more = (0.25, "50%"), (0.6, "100%")  # than the budget, which is shown instead
-        for state, exhausted, (epsilon, filled), pill, says in (
-            ("open", False, less, "within your budget", "A step that costs less may still"),
-            ("nearly", False, less, "almost spent", "few steps, or none, can still include you"),
-            ("spent", True, less, "budget spent", "nothing more is computed with your data here"),
-            ("nearly", False, more, "almost spent", "few steps, or none, can still include you"),
+        reasons = {False: set(), True: set()}
+        for state, exhausted, (epsilon, filled) in (
+            ("open", False, less),
+            ("nearly", False, less),
+            ("spent", True, less),
+            ("nearly", False, more),
         ):
             point = {"time": 70.0, "epsilon": epsilon, "share": 1.0}
             dataset = {
@@ -269,12 +274,14 @@ def test_a_card_says_used_up_only_where_it_is_known_and_its_bar_is_the_epsilon_b
                 "state": state,
                 "halts": [{**halt, "exhausted": exhausted}],
             }
-            text, width, label = page.evaluate(drawn, [dataset])
-            assert (width, label) == (filled, pill)
-            assert "0.6" not in text
-            assert says in text
-            assert ("is used up" in text) == exhausted
-            assert ("may still include you" in text) == (not exhausted)
+            shown = page.evaluate(drawn, [dataset])
+            assert shown["classes"].split() == ["card", state]
+            assert (shown["width"], shown["is_named"]) == (filled, True)
+            assert "0.6" not in shown["text"]
+            reasons[exhausted].add(shown["reason"])
+        (hopeful,), (final,) = reasons[False], reasons[True]
+        assert hopeful.startswith(final)  # and says that a cheaper step may be admitted
+        assert hopeful != final
         browser.close()
 
 

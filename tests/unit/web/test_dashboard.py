@@ -217,7 +217,7 @@ def test_another_page_cannot_log_in_and_another_name_is_refused() -> None:
 
 def test_nothing_foreign_runs_on_the_page_and_nothing_is_kept() -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        for path in ("", "dashboard.css", "dashboard.js", "icon.svg", "events", "nowhere"):
+        for path in ("", "dashboard.css", "dashboard.js", "dashboard.svg", "events", "nowhere"):
             async with session.get(url + path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy

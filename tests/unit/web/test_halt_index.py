@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams.schemas import Decision, Halted, NestedDecision, SeparatedDecision, User
-from streams.web.halt_index import HaltedUsers
+from streams.web.halt_index import HaltIndex
 from streams.wire.packing import pack_bits, pack_users
 
 
@@ -33,7 +33,7 @@ def decided(
 
 
 def test_a_user_is_told_how_often_and_of_which_steps() -> None:
-    known = HaltedUsers()
+    known = HaltIndex()
     for step, halted in enumerate([[3], [1, 3], [], [3, 2], [1]]):
         known.see(decided(step, list(halted), exhausted=[3] if step == 3 else []), 100.0 + step)
     (three,) = known.of(0, 3)
@@ -46,7 +46,7 @@ def test_a_user_is_told_how_often_and_of_which_steps() -> None:
 
 
 def test_what_is_published_again_is_counted_once() -> None:
-    known = HaltedUsers()
+    known = HaltIndex()
     for step in (0, 1, 0, 1, 1, 2):
         known.see(decided(step, [7]), float(step))
     (episode,) = known.of(0, 7)
@@ -54,13 +54,13 @@ def test_what_is_published_again_is_counted_once() -> None:
 
 
 def test_strings_and_integers_are_told_apart() -> None:
-    known = HaltedUsers()
+    known = HaltIndex()
     known.see(decided(0, ["1", 2, "ada"]), 0.0)
     assert [len(known.of(0, user)) for user in ("1", 1, 2, "2", "ada", "Ada")] == [1, 0, 1, 0, 1, 0]
 
 
 def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
-    known = HaltedUsers()
+    known = HaltIndex()
     for part, user in enumerate((5, 6)):
         known.see(
             Halted(
@@ -84,7 +84,7 @@ def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
 
 
 def test_the_budget_that_refused_and_who_came_too_soon_are_told() -> None:
-    known = HaltedUsers()
+    known = HaltIndex()
     plain = decided(0, [1, 2])
     shared = {name: getattr(plain, name) for name in plain.__struct_fields__}
     known.see(NestedDecision(**shared, budgets=["d", "person"], refused=b"\1\0"), 0.0)
@@ -98,7 +98,7 @@ def test_the_budget_that_refused_and_who_came_too_soon_are_told() -> None:
 
 @pytest.mark.parametrize("most", [100, 1000])
 def test_runs_that_were_decided_longest_ago_go_first_and_it_is_said_since_when(most: int) -> None:
-    known = HaltedUsers(most=most)
+    known = HaltIndex(most=most)
     for number in range(50):
         known.see(decided(0, list(range(30)), run=f"run-{number}"), float(number))
     kept = [episode.run for episode in known.of(0, 7)]
@@ -107,7 +107,7 @@ def test_runs_that_were_decided_longest_ago_go_first_and_it_is_said_since_when(m
 
 
 def test_many_steps_of_many_users_agree_with_a_count() -> None:
-    generator, known = np.random.default_rng(5), HaltedUsers()
+    generator, known = np.random.default_rng(5), HaltIndex()
     counts = np.zeros(40, dtype=int)
     for step in range(60):
         halted = generator.permutation(40)[: int(generator.integers(0, 20))]

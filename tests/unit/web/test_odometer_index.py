@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.web.odometer_index import IndexFull, Places, some
+from streams.web.odometer_index import IndexFull, OdometerIndex, some
 
 USERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["1", "ada", "ÿ"]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abc"), USERS), max_size=200))
 def test_every_place_of_a_user_is_found(records: list[tuple[int, str, int | str]]) -> None:
-    places = Places()
+    places = OdometerIndex()
     for offset, (partition, dataset, user) in enumerate(records):
         places.add(partition, dataset, user, offset)
     for partition, _, user in records:
@@ -26,7 +26,7 @@ def test_every_place_of_a_user_is_found(records: list[tuple[int, str, int | str]
 
 
 def test_when_it_is_full_the_newest_place_of_each_user_and_dataset_stays() -> None:
-    places = Places(most=1000)
+    places = OdometerIndex(most=1000)
     for offset in range(5000):
         places.add(offset % 2, "ab"[offset // 2 % 2], offset // 4 % 100, offset)
     assert len(places) <= 1000
@@ -36,7 +36,7 @@ def test_when_it_is_full_the_newest_place_of_each_user_and_dataset_stays() -> No
 
 
 def test_when_there_are_more_users_than_room_nobody_is_shown_anything() -> None:
-    places = Places(most=100)
+    places = OdometerIndex(most=100)
     for user in range(101):
         places.add(0, "a", user, user)
     for user in (0, 100, 5000):

@@ -82,7 +82,7 @@ class Records:
 
 def told(records: Records, *datasets: str, **claimed: Any) -> dict[str, Any]:
     claims = Claims.new(user="ada", ends=100, datasets=datasets, **claimed)
-    return Owners(records, DELTA, lambda: 60.0).told(claims)
+    return Owners(records, DELTA, lambda: 60.0).content(claims)
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])

@@ -27,7 +27,7 @@ ENDS = 2_000_000_000
 class Own:
     """Each user has a secret."""
 
-    def told(self, claims: Claims) -> dict[str, Any]:
+    def content(self, claims: Claims) -> dict[str, Any]:
         return {"secret": f"of {claims.user}"}
 
 
@@ -303,7 +303,7 @@ def test_a_proxy_before_it_keeps_the_name_by_which_browsers_know_it() -> None:
 def test_nothing_foreign_runs_nothing_is_kept_and_nobody_is_told_where_one_was() -> None:
     async def ask(session: aiohttp.ClientSession, url: str) -> None:
         await enter(session, url, token_of(USERS[0]))
-        for path in ("", "portal.css", "portal.js", "icon.svg", "events", "own", "nowhere"):
+        for path in ("", "portal.css", "portal.js", "portal.svg", "events", "own", "nowhere"):
             async with session.get(url + path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy

@@ -72,7 +72,7 @@ def test_a_user_is_told_that_kafka_does_not_answer_while_nothing_was_read_yet() 
     reader.start()
     try:
         eventually(lambda: reader.is_away)
-        seen = Owners(reader, DELTA).told(Claims.new(user="ada", ends=2**33))
+        seen = Owners(reader, DELTA).content(Claims.new(user="ada", ends=2**33))
     finally:
         reader.close()
     assert (seen["state"], seen["is_away"], seen["answered"]) == ("reading", True, None)

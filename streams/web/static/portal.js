@@ -1,27 +1,7 @@
-// Shows what /events says of its owner. Text goes into the page as text, never as markup.
+// Shows the content of /events to the user of the session.
 "use strict";
 
-const at = (id) => document.getElementById(id);
-const SPACE = "http://www.w3.org/2000/svg";
-
-function made(tag, what = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(what)) {
-    if (name === "text") element.textContent = value;
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
-function drawn(tag, what, text) {
-  const element = document.createElementNS(SPACE, tag);
-  for (const [name, value] of Object.entries(what)) element.setAttribute(name, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-// Amounts are rounded up: no user is shown less than was spent.
+// Rounds up, so that the page never shows less than was spent.
 function up(value) {
   const digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 0.1 ? 2 : 3;
   const scale = 10 ** digits;
@@ -38,54 +18,54 @@ const clock = (time) =>
 
 const STATES = {
   open: "within your budget",
-  nearly: "almost spent",
-  spent: "budget spent",
+  nearly: "almost used up",
+  spent: "budget used up",
   closed: "closed",
-  forgotten: "forgotten",
+  forgotten: "erased",
 };
 
 function odds(epsilon) {
   const factor = Math.exp(epsilon);
-  if (factor > 1e6) return "That is too much to promise anything by itself.";
+  if (factor > 1e6) return "A value this large gives no protection by itself.";
   return (
-    "Whoever tries to tell from all results whether your data was there at all can change their " +
-    `odds by a factor of ${up(factor)} at most.`
+    "The results can change the odds of a guess whether your data was used by a factor of " +
+    `${up(factor)} at most.`
   );
 }
 
-// What was spent has an epsilon of its own, and so has the whole budget. They are two statements:
-// where the first is no smaller, only the second is shown.
+// The spending and the whole budget each have an epsilon, and the two are separate statements. The
+// page shows only the second one unless the first is smaller.
 const below = ({ epsilon }, budget) => epsilon !== null && epsilon < budget;
 const shownEpsilon = (spent, budget) => (below(spent, budget) ? spent.epsilon : budget);
 
 function sentence({ state, spent, budget, points }) {
   const little = points.length
     ? ""
-    : "So far it is less than the first increment that is counted here, or nothing at all (unless " +
-      "you were forgotten here some days ago: nothing is left then that would say so). ";
+    : "So far you have spent at most the smallest amount that is recorded here, or nothing. (If " +
+      "your data was erased here some days ago, there is no record of that.) ";
   switch (state) {
     case "forgotten":
       return (
-        "You were forgotten here, as was asked for. The service does not know any more who you " +
-        "are, and computes nothing with your data again."
+        "Your identity was erased here, as requested. The service no longer knows who you are and " +
+        "never uses your data again."
       );
     case "closed":
-      return `${little}${odds(shownEpsilon(spent, budget))} Nothing more is computed here.`;
+      return `${little}${odds(shownEpsilon(spent, budget))} This dataset is closed: it is not used any more.`;
     case "nearly":
       return (
-        "Almost all of your budget may be used up: few steps, or none, can still include you. " +
+        "Your budget may be almost used up: few steps, or none, can still include your data. " +
         odds(shownEpsilon(spent, budget))
       );
     case "spent":
       return (
-        "Your budget is used up: nothing more is computed with your data here. " +
+        "Your budget is used up: your data is not used here any more. " +
         odds(shownEpsilon(spent, budget))
       );
   }
   return little + odds(shownEpsilon(spent, budget));
 }
 
-// What was spent over time: a line that goes up in steps, and ends at the dashed budget.
+// Plots the spending over time as steps, below the dashed budget.
 function plot(dataset, now, width) {
   const points = dataset.points
     .filter((point) => point.epsilon !== null)
@@ -101,7 +81,7 @@ function plot(dataset, now, width) {
     class: "plot",
     viewBox: `0 0 ${width} ${height}`,
     role: "img",
-    "aria-label": `epsilon from ${moment(first)} until now: ${up(points.at(-1).epsilon)} at most`,
+    "aria-label": `epsilon from ${moment(first)} until now: at most ${up(points.at(-1).epsilon)}`,
   });
   let line = `M${x(first)},${y(points[0].epsilon)}`;
   for (const point of points.slice(1)) line += `H${x(point.time)}V${y(point.epsilon)}`;
@@ -120,9 +100,9 @@ function plot(dataset, now, width) {
     dot.append(drawn("title", {}, `${moment(point.time)}: ε at most ${up(point.epsilon)}`));
     svg.append(dot);
   }
-  const told = span > 2 * 86400 ? day : span > 3600 ? moment : clock;
+  const label = span > 2 * 86400 ? day : span > 3600 ? moment : clock;
   svg.append(
-    drawn("text", { x: left, y: height - 6 }, told(first)),
+    drawn("text", { x: left, y: height - 6 }, label(first)),
     drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, "now"),
   );
   return svg;
@@ -130,24 +110,24 @@ function plot(dataset, now, width) {
 
 const REASONS = {
   budget: (one) =>
-    `It did not fit into what is left of your budget${one.refused_by ? ` of ${one.refused_by}` : ""}.`,
-  "too-soon": () => "You had taken part in this run too short a time before.",
-  forgotten: () => "You were forgotten.",
+    `Its cost exceeded the rest of your budget${one.refused_by ? ` in ${one.refused_by}` : ""}.`,
+  "too-soon": () => "You took part in this run too recently.",
+  forgotten: () => "Your identity was erased.",
 };
 
 function halt(one) {
-  let what = `Left out of step ${whole(one.first)} of ${one.run}.`;
+  let what = `Your data was left out of step ${whole(one.first)} of ${one.run}.`;
   if (one.from_there_on) {
-    what = `Left out of ${one.run} from step ${whole(one.last)} on.`;
+    what = `Your data is left out of ${one.run} from step ${whole(one.last)} on.`;
   } else if (one.times > 1) {
     what =
-      `Left out ${whole(one.times)} times of ${one.run}, ` +
-      `between its steps ${whole(one.first)} and ${whole(one.last)}.`;
+      `Your data was left out of ${whole(one.times)} steps of ${one.run}, ` +
+      `between steps ${whole(one.first)} and ${whole(one.last)}.`;
   }
   let when = moment(one.ended);
   if (one.times > 1 && !one.from_there_on) when = `${moment(one.began)} to ${moment(one.ended)}`;
   const cheaper = one.reason === "budget" && !one.exhausted;
-  const more = cheaper ? " A step that costs less may still include you." : "";
+  const more = cheaper ? " A step that costs less may still include your data." : "";
   return made(
     "li",
     {},
@@ -156,8 +136,8 @@ function halt(one) {
   );
 }
 
-// The bar shows the two epsilons beside it. The share of the budget, as the measure counts it, is
-// another number.
+// The bar shows the ratio of the two epsilons beside it, which is not the share of the budget in the
+// unit of the measure.
 function filled(spent, budget) {
   if (spent.epsilon === null || !(budget > 0)) return spent.share ?? 1;
   return shownEpsilon(spent, budget) / budget;
@@ -177,7 +157,7 @@ function card(dataset, own, width) {
   );
   if (dataset.within) {
     element.append(
-      made("p", { class: "within quiet", text: `What is spent here counts for ${dataset.within}, too.` }),
+      made("p", { class: "within quiet", text: `Spending here also counts towards ${dataset.within}.` }),
     );
   }
   if (spent) {
@@ -193,7 +173,7 @@ function card(dataset, own, width) {
           class: "of",
           text: below(spent, dataset.budget)
             ? `spent; your whole budget: ${up(dataset.budget)}`
-            : "by your whole budget",
+            : "for your whole budget",
         }),
       ),
       made("div", { class: "track" }, fill),
@@ -201,11 +181,11 @@ function card(dataset, own, width) {
   }
   element.append(made("p", { class: "says", text: sentence(dataset) }));
   if (dataset.points.length) {
-    element.append(made("h3", { text: "Spent over time" }), plot(dataset, own.now, width));
+    element.append(made("h3", { text: "Spending over time" }), plot(dataset, own.now, width));
   }
   if (dataset.halts.length) {
     element.append(
-      made("h3", { text: "Computed without you" }),
+      made("h3", { text: "Results without your data" }),
       made("ul", { class: "halts" }, ...dataset.halts.map(halt)),
     );
   }
@@ -223,27 +203,26 @@ function notice(title, text = "", done = null) {
 let shown = "";
 
 function showOwn(own) {
-  at("whose").textContent = own.user === null ? "" : `of ${own.user}`;
+  at("whose").textContent = own.user ?? "";
   at("leave").hidden = false;
   at("ends").textContent =
-    `This browser shows the page until ${moment(own.ends)}. Leaving ends that at once, and your link ` +
-    "does not work again.";
+    `This browser can show the page until ${moment(own.ends)}. If you leave, you need a new link to ` +
+    "come back.";
   at("own").hidden = own.state !== "ready";
   at("as-of").textContent = own.as_of ? `As of ${moment(own.as_of)}.` : "";
   if (own.state === "reading" && !own.is_away) {
-    notice("One moment …", "Your numbers are shown as soon as all records have been read.", own.done);
+    notice("One moment …", "Your numbers appear when all records have been read.", own.done);
   } else if (own.state !== "ready") {
-    notice("Not available now", `Your numbers cannot be read at the moment. ${lastLook(own)}`);
+    notice("Not available", `Your numbers cannot be read at the moment. ${lastLook(own)}`);
   } else {
     const empty = !own.datasets.length && !own.not_shown;
     if (own.is_away) {
-      notice("Perhaps out of date", `New records cannot be read at the moment. ${lastLook(own)}`);
+      notice("Possibly outdated", `New records cannot be read at the moment. ${lastLook(own)}`);
     } else {
       notice(
-        empty ? "Nothing is recorded about you yet" : null,
-        "Either nothing was computed with your data, or so little that no odometer has counted it: " +
-          "less than a first increment in any dataset. If you were forgotten some days ago, nothing is " +
-          "left that would say so.",
+        empty ? "No spending is recorded yet" : null,
+        "Either no result has used your data, or you have spent at most the smallest amount that " +
+          "is recorded. If your data was erased some days ago, there is no record of that.",
       );
     }
     at("own").hidden = empty;
@@ -252,13 +231,13 @@ function showOwn(own) {
 }
 
 function lastLook(own) {
-  const again = "This page tries again by itself.";
+  const again = "This page tries again automatically.";
   if (!own.is_away) return again;
   return own.answered ? `They were last read on ${moment(own.answered)}. ${again}` : again;
 }
 
 function showDatasets(own) {
-  // Not drawn again while it would look the same: what somebody reads or selects stays put.
+  // Draw the datasets only if they look different, so that a text selection stays.
   const width = Math.max(240, Math.min(640, at("datasets").clientWidth - 56));
   const minute = Math.floor(own.now / 60);
   const key = JSON.stringify([own.datasets, own.not_shown, own.halts_known, width, minute]);
@@ -268,24 +247,24 @@ function showDatasets(own) {
   at("delta").textContent = own.delta.toLocaleString(undefined, { maximumSignificantDigits: 3 });
   const rest = [];
   if (own.all) {
-    rest.push("In datasets that are not here you have spent a first increment at most, or nothing.");
+    rest.push("In datasets that are not listed you have spent at most the smallest recorded amount, or nothing.");
   }
   if (own.not_shown) {
     rest.push(
       own.not_shown === 1
-        ? "One more dataset cannot be shown now."
-        : `${own.not_shown} more datasets cannot be shown now.`,
+        ? "One more dataset cannot be shown at the moment."
+        : `${own.not_shown} more datasets cannot be shown at the moment.`,
     );
   }
-  if (!own.halts_known) rest.push("What was computed without you is still being read.");
+  if (!own.halts_known) rest.push("The list of results without your data is still being read.");
   else if (own.halts_since) {
-    rest.push(`What was computed without you is known from ${moment(own.halts_since)} on.`);
+    rest.push(`The lists of results without your data begin on ${moment(own.halts_since)}.`);
   }
   at("not-shown").hidden = !rest.length;
   at("not-shown").textContent = rest.join(" ");
 }
 
-function showNobody(title, text) {
+function showNothing(title, text) {
   notice(title, text);
   at("own").hidden = true;
   at("leave").hidden = true;
@@ -294,9 +273,9 @@ function showNobody(title, text) {
   for (const id of ["whose", "as-of", "ends", "not-shown"]) at(id).textContent = "";
 }
 
-const NOBODY = [
+const NO_LINK = [
   "Open your link",
-  "This page shows what is yours to whoever comes with a link of yours. Open the link that you were given; if you have none, ask for it where your data is kept.",
+  "This page needs a personal link. Open the link that you received; if you have none, ask the operator of the service for one.",
 ];
 
 let events = null;
@@ -313,7 +292,7 @@ function listen() {
     if (last === null) {
       events.close();
       events = null;
-      showNobody(...NOBODY);
+      showNothing(...NO_LINK);
     } else {
       showOwn(last);
     }
@@ -324,38 +303,34 @@ function refuse(title, text) {
   if (events) events.close();
   events = null;
   last = null;
-  showNobody(title, text);
+  showNothing(title, text);
 }
 
-// The token of a link is exchanged once for a cookie that no script can read. The browser keeps the
-// link in its history all the same.
+// Exchanges the token of a link, once, for a cookie that scripts cannot read. The browser still stores
+// the link in its history.
 async function enter() {
   const token = location.hash.slice(1);
   if (!token) return listen();
   history.replaceState(null, "", location.pathname);
   try {
-    const answer = await fetch("enter", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ token }),
-    });
+    const answer = await post("enter", { token });
     if (answer.ok) return listen();
     const said = await answer.text();
     return refuse("This link does not work", `${said.charAt(0).toUpperCase()}${said.slice(1)}.`);
   } catch {
-    return refuse("Not available now", "The page does not answer. Open your link again later.");
+    return refuse("Not available", "The service does not answer. Open your link again later.");
   }
 }
 
 setInterval(() => {
   if (!events || Date.now() - heard < 20000) return;
-  notice("Not available now", "This page tries again by itself.");
+  notice("Not available", "This page tries again automatically.");
   listen();
 }, 1000);
 
 at("leave").addEventListener("click", async () => {
-  await fetch("leave", { method: "POST" }).catch(() => null);
-  refuse("You have left", "To come back, ask for another link where you got this one.");
+  await post("leave").catch(() => null);
+  refuse("You have left", "To come back, ask for a new link where you got this one.");
 });
 addEventListener("hashchange", enter);
 addEventListener("resize", () => last && last.state === "ready" && showDatasets(last));

@@ -1,26 +1,14 @@
-// Shows what /events says. Text goes into the page as text, never as markup.
+// Shows the content of /events to an operator.
 "use strict";
 
-const at = (id) => document.getElementById(id);
 const number = (value, digits = 0) =>
   value === null || value === undefined
     ? "–"
     : value.toLocaleString("en", { maximumFractionDigits: digits });
 
-function made(tag, what = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(what)) {
-    if (name === "text") element.textContent = value;
-    else if (name === "class") element.className = value;
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
 const shown = new Map();
 
-// Fills a place, unless it shows the same already: what somebody reads or selects stays put.
+// Fills an element unless it shows the same content already, so that a text selection stays.
 function fill(id, content, build) {
   const key = JSON.stringify(content);
   if (shown.get(id) === key) return;
@@ -67,12 +55,12 @@ function figure(name, value, ...more) {
 }
 
 function line(rates) {
-  const space = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(space, "svg");
-  svg.setAttribute("viewBox", "0 0 119 30");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", "the last two minutes");
+  const svg = drawn("svg", {
+    viewBox: "0 0 119 30",
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": "the last two minutes",
+  });
   const highest = Math.max(...rates, 1e-9);
   const first = 120 - rates.length;
   const points = rates.map((rate, place) => `${first + place},${28 - (26 * rate) / highest}`);
@@ -81,17 +69,14 @@ function line(rates) {
       ["area", `M${first},30L${points.join("L")}L119,30Z`],
       ["line", `M${points.join("L")}`],
     ]) {
-      const drawn = document.createElementNS(space, "path");
-      drawn.setAttribute("class", kind);
-      drawn.setAttribute("d", path);
-      svg.append(drawn);
+      svg.append(drawn("path", { class: kind, d: path }));
     }
   }
   return svg;
 }
 
-// When the owner of each partition was seen, by the clock of this browser: it goes on while nothing
-// new is heard.
+// The time of each owner's last heartbeat, by the clock of this browser. It advances without new
+// events.
 const seenAt = new Map();
 
 function noteSeen(service) {
@@ -102,7 +87,7 @@ function noteSeen(service) {
   }
 }
 
-function tellSeen() {
+function showSeen() {
   for (const cell of document.querySelectorAll("[data-seen]")) {
     const time = seenAt.get(cell.dataset.seen);
     const ago = Math.floor((Date.now() - time) / 1000);
@@ -110,22 +95,22 @@ function tellSeen() {
   }
 }
 
-// What is shown of a place is what was seen last, and not how things are.
-function old(id, isOld) {
+// Greys out an element with outdated values.
+function markOld(id, isOld) {
   at(id).closest("section, #people").classList.toggle("old", isOld);
 }
 
-// Columns and figures with numbers of users are only there for an operator who has logged in.
+// Only a logged-in operator sees columns and figures with numbers of users.
 function partitions({ list, users }) {
-  if (!list.length) return [nothing("None seen yet.")];
+  if (!list.length) return [nothing("No partition yet.")];
   const columns = [
     ["partition", "word wide named"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
-    ["lag", ""], ...(users ? [["users", ""]] : []), ["checkpoint at", ""], ["seen", ""],
+    ["lag", ""], ...(users ? [["users", ""]] : []), ["snapshot at", ""], ["heartbeat", ""],
   ];
   const rows = list.map((one) => [
     one.partition,
     made("span", { class: `state ${one.state}`, text: one.state }),
-    one.owner ?? "nobody",
+    one.owner ?? "none",
     number(one.rate, 1),
     number(one.lag),
     ...(users ? [number(users.partitions[one.partition])] : []),
@@ -168,7 +153,7 @@ function workers(list) {
 
 function bars(counts) {
   const entries = Object.entries(counts);
-  if (!entries.length) return [nothing("Nothing.")];
+  if (!entries.length) return [nothing("None.")];
   const most = Math.max(...entries.map(([, count]) => count));
   return entries.map(([reason, count]) => {
     const bar = made("div", { class: "fill" });
@@ -184,7 +169,7 @@ function bars(counts) {
 }
 
 function runs(list) {
-  if (!list.length) return [nothing("None has decided anything lately.")];
+  if (!list.length) return [nothing("No run has decided a step recently.")];
   const columns = [
     ["run", "word wide"], ["dataset", "word"], ["step", ""], ["steps/s", ""],
     ["active", ""], ["halted", ""], ["exhausted", ""], ["state", "word"],
@@ -192,7 +177,7 @@ function runs(list) {
   const rows = list.map((one) => [
     one.run, one.dataset, number(one.step), number(one.rate, 2),
     number(one.active), number(one.halted), number(one.exhausted),
-    one.closed ? "closed" : one.counted_from ? `open, counted from step ${one.counted_from}` : "open",
+    one.closed ? "closed" : one.counted_from ? `open, counted since step ${one.counted_from}` : "open",
   ]);
   return [table(columns, rows)];
 }
@@ -209,24 +194,24 @@ function spending(list) {
       column.style.height = count ? `max(2px, ${(100 * count) / most}%)` : "0";
       return column;
     });
-    const sample = one.one_in > 1 ? `, from one in ${one.one_in}` : "";
+    const sample = one.one_in > 1 ? `, estimated from one user in ${one.one_in}` : "";
     return made(
       "div",
       {},
       made("h3", { text: one.dataset }),
-      made("p", { class: "quiet", text: `${number(one.users)} users${sample}; spent at most:` }),
+      made("p", { class: "quiet", text: `${number(one.users)} users${sample}, by the share of the budget spent at most` }),
       made("div", { class: "parts" }, ...columns),
-      made("div", { class: "ends" }, made("span", { text: "0 %" }), made("span", { text: "all of it" })),
+      made("div", { class: "ends" }, made("span", { text: "0 %" }), made("span", { text: "100 %" })),
     );
   });
 }
 
 const opened = new Set();
 
-const moment = (time) => (time ? `${time.slice(0, 19).replace("T", " ")} UTC` : "no time");
+const moment = (time) => (time ? `${time.slice(0, 19).replace("T", " ")} UTC` : "unknown time");
 
 function refused(list) {
-  if (!list.length) return [nothing("Nothing.")];
+  if (!list.length) return [nothing("None.")];
   return list.map((one) => {
     const name = `${one.partition}/${one.offset}`;
     const run = one.run ? `${one.dataset} / ${one.run}` : (one.dataset ?? "");
@@ -241,7 +226,7 @@ function refused(list) {
         made("span", { class: "quiet", text: `${moment(one.time)}  partition ${one.partition}, offset ${one.offset}` }),
       ),
       made("p", { text: one.detail }),
-      made("pre", { text: one.record || `${one.bytes} bytes that are no record` }),
+      made("pre", { text: one.record || `${one.bytes} bytes that cannot be decoded` }),
     );
     entry.open = opened.has(name);
     entry.addEventListener("toggle", () => {
@@ -256,14 +241,14 @@ function showService(service, users = null) {
   at("service").hidden = service === null;
   if (service === null) {
     at("alarms").hidden = true;
-    pill("care", "log in to see");
+    pill("care", "login required");
     return;
   }
   const wrong = service.alarms.filter((one) => one.level === "wrong").length;
   const all = service.alarms.length;
-  if (wrong) pill("wrong", wrong === 1 ? "1 thing is wrong" : `${wrong} things are wrong`);
+  if (wrong) pill("wrong", wrong === 1 ? "1 error" : `${wrong} errors`);
   else if (all) pill("care", all === 1 ? "1 warning" : `${all} warnings`);
-  else pill("well", "all is well");
+  else pill("well", "no alarms");
   at("alarms").hidden = !all;
   fill("alarms", service.alarms, (alarms) => alarms.map(alarm));
   const decided = service.partitions.filter((one) => one.state === "decides").length;
@@ -272,25 +257,25 @@ function showService(service, users = null) {
     "figures",
     [service.rate, service.rates, service.lag, decided, service.partitions.length, allUsers],
     () => [
-      figure("records decided a second", number(service.rate, 1), line(service.rates)),
-      figure("records wait", number(service.lag)),
-      figure("partitions decided", `${decided} of ${service.partitions.length}`),
-      ...(users ? [figure("users, of all datasets", number(allUsers))] : []),
+      figure("records decided per second", number(service.rate, 1), line(service.rates)),
+      figure("records waiting", number(service.lag)),
+      figure("active partitions", `${decided} of ${service.partitions.length}`),
+      ...(users ? [figure("users in all datasets", number(allUsers))] : []),
     ],
   );
   const seldom = service.partitions.map((one) => ({ ...one, seen: undefined }));
   fill("partitions", { list: seldom, users }, partitions);
   noteSeen(service);
-  tellSeen();
+  showSeen();
   at("datasets-section").hidden = !service.datasets.length;
   fill("datasets", { list: service.datasets, users }, datasets);
   at("workers-section").hidden = !service.workers.length;
   fill("workers", service.workers, workers);
   fill("reasons", service.rejects, bars);
   const { Kafka, Redis } = service.sides;
-  for (const id of ["figures", "partitions"]) old(id, Kafka.away || Redis.away);
-  old("datasets", Redis.away);
-  for (const id of ["reasons", "people"]) old(id, Kafka.away);
+  for (const id of ["figures", "partitions"]) markOld(id, Kafka.away || Redis.away);
+  markOld("datasets", Redis.away);
+  for (const id of ["reasons", "people"]) markOld(id, Kafka.away);
 }
 
 function showPeople(people, known) {
@@ -330,9 +315,9 @@ function listen() {
   };
 }
 
-// A server that is away, in whatever way: a browser gives up on some of them, so this does not.
+// Browsers stop asking after some kinds of failures, so this timer asks again.
 setInterval(() => {
-  tellSeen();
+  showSeen();
   if (Date.now() - heard < 5000) return;
   document.body.classList.add("stale");
   pill("wrong", "the dashboard does not answer");
@@ -343,11 +328,7 @@ at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   at("said").textContent = "";
   try {
-    const answer = await fetch("login", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ password: at("password").value }),
-    });
+    const answer = await post("login", { password: at("password").value });
     if (!answer.ok) {
       at("said").textContent = await answer.text();
       return;
@@ -360,7 +341,7 @@ at("form").addEventListener("submit", async (event) => {
 });
 
 at("leave").addEventListener("click", async () => {
-  await fetch("logout", { method: "POST" }).catch(() => null);
+  await post("logout").catch(() => null);
   listen();
 });
 
