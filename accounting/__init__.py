@@ -44,7 +44,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.filters.accounts import Account
+from accounting.filters.accounts import BudgetAccount
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     ApproxDPFilter,
@@ -54,11 +54,11 @@ from accounting.filters.measure_filters import (
     ZcdpFilter,
 )
 from accounting.filters.min_separation import SeparationFilter, SeparationState
-from accounting.filters.outcomes import Raised, StepOutcome
+from accounting.filters.outcomes import OdometerRise, StepOutcome
 from accounting.filters.per_user_order import OwnOrderFilter, own_order
+from accounting.filters.recurring import RecurringCharge
 from accounting.filters.roster import RosterColumns
-from accounting.filters.standing import Standing
-from accounting.filters.terms import Balances, Terms
+from accounting.filters.terms import AccountTerms, BalanceColumns
 from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
 from accounting.odometers import advance_units
 from accounting.release import (
@@ -83,10 +83,11 @@ __all__ = [
     "MAX_LEVELS",
     "MEASURES",
     "UNIT_BITS",
-    "Account",
+    "AccountTerms",
     "ApproxDPFilter",
-    "Balances",
+    "BalanceColumns",
     "Bounds",
+    "BudgetAccount",
     "BudgetFilter",
     "ContinualCounter",
     "Gaussian",
@@ -99,22 +100,21 @@ __all__ = [
     "MeasureName",
     "Mechanism",
     "NormGrid",
+    "OdometerRise",
     "OwnOrderFilter",
     "PoissonGaussian",
     "PureDP",
     "PureDPFilter",
     "QuantilesRelease",
-    "Raised",
+    "RecurringCharge",
     "RenyiFilter",
     "ReportAccountant",
     "RosterColumns",
     "SeparationFilter",
     "SeparationState",
     "SparseVector",
-    "Standing",
     "StatedCost",
     "StepOutcome",
-    "Terms",
     "ZcdpFilter",
     "advance_units",
     "banded_step",

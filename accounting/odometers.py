@@ -28,7 +28,7 @@ from accounting.exact.validation import (
     unit_array,
 )
 
-MAX_RUNGS: Final = 2**61
+MAX_TICKS: Final = 2**61
 
 
 def advance_units(
@@ -55,7 +55,7 @@ def advance_units(
 
     Returns:
         Arrays of the shapes given. The bound at an order is rungs times its increment. `rungs`
-        saturates at `MAX_RUNGS`, and does so at once for a saturated cost: then nothing is known.
+        saturates at `MAX_TICKS`, and does so at once for a saturated cost: then nothing is known.
 
     Raises:
         InvalidInput: for units out of range or shapes that differ.
@@ -63,7 +63,7 @@ def advance_units(
     increments = _checked_increments(increment)
     spent = unit_array("used", used, MAX_BUDGET_UNITS)
     charge = unit_array("cost", cost, MAX_COST_UNITS)
-    height = unit_array("rungs", rungs, MAX_RUNGS)
+    height = unit_array("rungs", rungs, MAX_TICKS)
     _check_shapes(spent, charge, height, increments)
     # used <= 2**61 and cost <= 2**62, so the sum is exact.
     total = spent + charge
@@ -82,9 +82,9 @@ def advance_units(
         last = np.where(needed == most[:, np.newaxis], row_charge - (needed - 1) * increments, 0)
         total[rows] = last.reshape(total[rows].shape)
         # At most 2**61 + 2**61.
-        grown = climbed[rows] + np.minimum(most, MAX_RUNGS) - row_empty
-        grown[(row_charge == MAX_COST_UNITS).any(axis=1)] = MAX_RUNGS
-        climbed[rows] = np.minimum(grown, MAX_RUNGS)
+        grown = climbed[rows] + np.minimum(most, MAX_TICKS) - row_empty
+        grown[(row_charge == MAX_COST_UNITS).any(axis=1)] = MAX_TICKS
+        climbed[rows] = np.minimum(grown, MAX_TICKS)
     return total, climbed
 
 

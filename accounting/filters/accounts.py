@@ -8,16 +8,16 @@ import numpy as np
 
 from accounting.exact.validation import IntArray
 from accounting.filters.slot_map import Rows
-from accounting.filters.terms import Balances, Terms
+from accounting.filters.terms import AccountTerms, BalanceColumns
 
 
-class Arrears(Protocol):
+class AccruingRoster(Protocol):
     """What a roster owes to the accounts of its users: steps that were charged and not counted."""
 
-    def positions_of(self, account: Account, slots: IntArray) -> IntArray:
+    def positions_of(self, account: BudgetAccount, slots: IntArray) -> IntArray:
         """Return the positions of those of these rows of an account that are on the roster."""
 
-    def owed(self, account: Account) -> tuple[IntArray, IntArray]:
+    def owed(self, account: BudgetAccount) -> tuple[IntArray, IntArray]:
         """Return rows of an account with what they would be charged by `settle`."""
 
     def settle(self, positions: IntArray) -> None:
@@ -27,7 +27,7 @@ class Arrears(Protocol):
         """As `settle`, for balances that are about to be written: the next step looks at them."""
 
 
-class Account:
+class BudgetAccount:
     """The balances of one dataset, and the rosters whose users they are.
 
     Between two steps balances are behind, for those who are charged in arrears. Before they are
@@ -38,30 +38,30 @@ class Account:
         balances: columns that the caller owns.
     """
 
-    def __init__(self, terms: Terms, balances: Balances) -> None:
+    def __init__(self, terms: AccountTerms, balances: BalanceColumns) -> None:
         self.terms = terms
         self.balances = balances
-        self.standings: list[Arrears] = []
+        self.recurring_charges: list[AccruingRoster] = []
 
     def settle(self, slots: Rows) -> None:
         """Bring the balances of these rows up to date; they may be repeated."""
-        if self.standings:
+        if self.recurring_charges:
             rows = _listed(slots)
-            for standing in self.standings:
-                standing.settle(standing.positions_of(self, rows))
+            for recurring in self.recurring_charges:
+                recurring.settle(recurring.positions_of(self, rows))
 
-    def take(self, slots: Rows, but: Arrears | None = None) -> None:
+    def take(self, slots: Rows, but: AccruingRoster | None = None) -> None:
         """Bring the balances of these rows up to date, to be written: rosters look at them anew.
 
         Args:
             slots: whose balances are about to be read and written.
             but: a roster that needs not look.
         """
-        others = [standing for standing in self.standings if standing is not but]
+        others = [recurring for recurring in self.recurring_charges if recurring is not but]
         if others:
             rows = _listed(slots)
-            for standing in others:
-                standing.review(standing.positions_of(self, rows))
+            for recurring in others:
+                recurring.review(recurring.positions_of(self, rows))
 
     def order(self, rows: Rows) -> IntArray | None:
         """Return the orders that these users are bound to, if they are bound to any."""

@@ -1,4 +1,4 @@
-"""What a standing step changed, for a block of a roster and for all of it."""
+"""What a recurring step changed, for a block of a roster and for all of it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.validation import BoolArray, IntArray
+from accounting.filters.account_block import NOBODY
 from accounting.filters.roster import EXHAUSTED, HALTED, LISTED, FlagArray
-from accounting.filters.seats import NOBODY
 from accounting.filters.slot_map import Rows
 
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-class Raised(NamedTuple):
+class OdometerRise(NamedTuple):
     """Whose odometer rose in an account: positions, and the rungs before; now they are as said."""
 
     positions: IntArray
-    rungs_before: IntArray
+    ticks_before: IntArray
 
 
 class StepOutcome(NamedTuple):
@@ -50,7 +50,7 @@ class StepOutcome(NamedTuple):
     exhausted: IntArray
     regranted: IntArray
     levels: LevelArray
-    raised: tuple[Raised, ...]
+    raised: tuple[OdometerRise, ...]
     settled: IntArray | None
     behind: bool = False
 
@@ -91,7 +91,7 @@ def told(
         exhausted=where[empty],
         regranted=where[regranted],
         levels=granted[regranted],
-        raised=tuple(Raised(*risen) for risen in raised),
+        raised=tuple(OdometerRise(*risen) for risen in raised),
         settled=None,
     )
     return outcome, flags
@@ -103,7 +103,7 @@ def joined(
     """Return the outcome of blocks in the order of their positions."""
     if not parts:
         nobody = np.empty(0, dtype=np.uint8)
-        raised = (Raised(NOBODY, NOBODY),) * accounts
+        raised = (OdometerRise(NOBODY, NOBODY),) * accounts
         return StepOutcome(NOBODY, nobody, NOBODY, NOBODY, NOBODY, nobody, raised, settled, behind)
     return StepOutcome(
         halted=_joined(part.halted for part in parts),
@@ -113,9 +113,9 @@ def joined(
         regranted=_joined(part.regranted for part in parts),
         levels=_joined(part.levels for part in parts),
         raised=tuple(
-            Raised(
+            OdometerRise(
                 _joined(part.raised[index].positions for part in parts),
-                _joined(part.raised[index].rungs_before for part in parts),
+                _joined(part.raised[index].ticks_before for part in parts),
             )
             for index in range(accounts)
         ),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from accounting.costs.tariffs import MAX_LEVELS, LevelArray, checked_levels
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray, unit_array, whole_array, whole_number
-from accounting.filters.calendar import StepArray, longer
+from accounting.filters.due_steps import StepArray, longer
 from accounting.filters.slot_map import MAX_SLOT, Rows, SlotMap
 
 FlagArray = npt.NDArray[np.uint8]
@@ -43,7 +43,7 @@ class RosterColumns(NamedTuple):
     since: IntArray
 
 
-class Roster:
+class RosterState:
     """The columns of a roster, which whoever takes its steps reads and writes.
 
     Args:
@@ -90,7 +90,7 @@ class Roster:
         self.epoch = self.steps
 
     def enrol(self, slots: Sequence[IntArray], levels: npt.ArrayLike) -> int:
-        """Add positions behind the others; return how many. See `Standing.enrol`."""
+        """Add positions behind the others; return how many. See `RecurringCharge.enrol`."""
         asked = checked_levels(levels, self.highest)
         slots = [unit_array("slots", rows, MAX_SLOT) for rows in slots]
         shapes = [rows.shape for rows in slots]

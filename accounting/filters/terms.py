@@ -29,7 +29,7 @@ from accounting.filters.per_user_order import MAX_ORDERS, OrderArray
 Orders: TypeAlias = Literal["none", "own", "all"]
 
 
-class Balances(Protocol):
+class BalanceColumns(Protocol):
     """The columns of a dataset, a row for every user; the caller owns them.
 
     They may be longer than there are users, and be replaced by longer ones between calls.
@@ -48,7 +48,7 @@ class Balances(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class AccountTerms:
     """Budgets and odometer of one dataset.
 
     Attributes:
@@ -83,6 +83,6 @@ class Terms:
         return np.ascontiguousarray(units)
 
 
-def _set_units(terms: Terms, name: str, values: Sequence[int], least: int) -> None:
+def _set_units(terms: AccountTerms, name: str, values: Sequence[int], least: int) -> None:
     units = whole_numbers(name, values, least, MAX_BUDGET_UNITS)
     object.__setattr__(terms, name, tuple(units))

@@ -33,7 +33,7 @@ from accounting.exact.validation import (
     unit_array,
     user_count,
 )
-from accounting.odometers import MAX_RUNGS, advance_units
+from accounting.odometers import MAX_TICKS, advance_units
 
 
 @dataclass(frozen=True, init=False)
@@ -62,7 +62,7 @@ class _Odometer:
             The new state, and the bound: float64, shape (n,), rounded up; infinite after a cost
             that no budget could pay.
         """
-        columns = unit_array("state", state, MAX_RUNGS)
+        columns = unit_array("state", state, MAX_TICKS)
         if columns.ndim != 2 or columns.shape[1] != 2:
             raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
         used, rungs = self._climb(
@@ -82,7 +82,7 @@ class _Odometer:
         count[count.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
         increment = float_toward(Fraction(self.increment_units, 2**UNIT_BITS), UP)
         bound = product_up(increment, count)
-        bound[rungs >= MAX_RUNGS] = math.inf
+        bound[rungs >= MAX_TICKS] = math.inf
         return bound
 
     def _set_increment(self, step: float, power: int) -> int:
@@ -159,8 +159,8 @@ class GdpOdometer(_Odometer):
         above = np.flatnonzero(height > len(self.first_units))
         zero, one = np.zeros(above.size, dtype=np.int64), np.ones(above.size, dtype=np.int64)
         spent[above], further = advance_units(zero, one, left[above], self.increment_units)
-        height[above] = np.minimum(len(self.first_units) + further, MAX_RUNGS)
-        height[cost[early] == MAX_COST_UNITS] = MAX_RUNGS
+        height[above] = np.minimum(len(self.first_units) + further, MAX_TICKS)
+        height[cost[early] == MAX_COST_UNITS] = MAX_TICKS
         new_used[early], new_rungs[early] = spent, height
         return new_used, new_rungs
 
@@ -175,5 +175,5 @@ class GdpOdometer(_Odometer):
         bound = from_units(units)
         high = super()._bound(further[~countable]) + bound[~countable]
         bound[~countable] = np.nextafter(high, math.inf)
-        bound[rungs >= MAX_RUNGS] = math.inf
+        bound[rungs >= MAX_TICKS] = math.inf
         return bound

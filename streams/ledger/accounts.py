@@ -197,7 +197,7 @@ class Accounts(KeptAccounts):
 
     def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
         """Move the rows of these slots to their new values."""
-        if self.account.standings:
+        if self.account.recurring_charges:
             return [self._write_all(slots, bill, settled)]
         changed = settled.charged if bill.bound is None else settled.charged | bill.bound
         values: dict[str, NDArray[Any]] = {"spent": settled.spent}
@@ -216,7 +216,7 @@ class Accounts(KeptAccounts):
 
     def _as_written(self, blocks: list[list[RowChanges]]) -> list[RowChanges]:
         """What was written in blocks: the same columns of all of them as one."""
-        if self.account.standings:  # a block tells once what is the same in all of its rows
+        if self.account.recurring_charges:  # a block tells once what is the same in all of its rows
             return [rows for parts in blocks for rows in parts if rows.rows]
         return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
 

@@ -1,7 +1,7 @@
 """What rosters do together that share a budget: whoever touches an account brings it up to date.
 
 That is noted of those alone who were in arrears: of the others nothing has changed. As a user is in
-arrears on one roster at most (``accounting.filters.standing``), what a record writes of them grows
+arrears on one roster at most (``accounting.filters.recurring``), what a record writes of them grows
 with its users, and not with the rosters that they are on.
 """
 
@@ -33,7 +33,7 @@ def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> No
 
     The accounts in budgets that are not charged now, too, where a roster charges both.
     """
-    if len(budgets.outermost.account.standings) <= (but is not None):
+    if len(budgets.outermost.account.recurring_charges) <= (but is not None):
         return
     for address, members in state.rosters.members.items():
         other = state.policies.budgets(address[0])

@@ -135,7 +135,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         state.note(accounts.note(step.slots[number], raised, step.bound[number], charged))
         checkpoints += (
             checkpoint_of(charge, accounts.policy.dataset, bound, place)
-            for bound in accounts.bounds_raised(raised, risen.rungs_before)
+            for bound in accounts.bounds_raised(raised, risen.ticks_before)
         )
     decision = encode(roster_decision_of(charge, digest, outcome, place))
     state.runs[charge.address] = msgspec.structs.replace(

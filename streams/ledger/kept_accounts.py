@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.filters import terms
-from accounting.filters.accounts import Account
-from accounting.filters.seats import Tables
+from accounting.filters.account_block import AccountCostTable
+from accounting.filters.accounts import BudgetAccount
 from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, slots_of
@@ -72,7 +72,7 @@ class KeptAccounts:
         self._index = UserIndex()
         self._own = OwnBalances() if self.rule.binds else None
         self._rows: Balances = self._own or Balances(self.rule.orders)
-        self.account = Account(self.rule.terms, cast(terms.Balances, self._rows))
+        self.account = BudgetAccount(self.rule.terms, cast(terms.BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.forgotten = Names()
         self._charged = 0  # steps that are kept by their levels
@@ -227,7 +227,7 @@ class KeptAccounts:
         """
         count = len(self._index)
         spent = self._rows.spent[:count].copy()
-        for standing in self.account.standings:
+        for standing in self.account.recurring_charges:
             slots, units = standing.owed(self.account)
             if len(slots):  # nothing is owed before the first step
                 spent[slots] += units
@@ -281,7 +281,7 @@ class KeptAccounts:
     def _is_shorter(self, charged: ByLevel) -> bool:
         """Whether a step is kept by its levels: of no other roster may the same users be."""
         spent = 8 * (self.rule.orders or 1) * len(charged.levels)
-        alone = len(self.account.standings) == 1
+        alone = len(self.account.recurring_charges) == 1
         return alone and len(charged.tariff) <= max(2 * spent, _SMALL_TARIFF)
 
     def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
@@ -296,7 +296,7 @@ class KeptAccounts:
         behind = self._behind(slots, charged - 1)
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
-        tables = Tables(self.rule.terms, self._unpacked_tariff())
+        tables = AccountCostTable(self.rule.terms, self._unpacked_tariff())
         cells = tables.cells(levels, self.account.order(slots))
         self._rows.spent[slots] += tables.charges(cells)
         self._rows.touch(slots)

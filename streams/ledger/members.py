@@ -1,7 +1,7 @@
 """The members of one roster in one partition: at which level each of them is charged, and how far.
 
 A step does work for those to whom something happens, and says nothing of the others
-(``accounting.filters.standing``). Members are charged in arrears: what is stored of them and of
+(``accounting.filters.recurring``). Members are charged in arrears: what is stored of them and of
 their accounts goes together, and whatever brings the one up to date notes the other.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.filters.outcomes import StepOutcome
+from accounting.filters.recurring import RecurringCharge
 from accounting.filters.roster import RosterColumns
-from accounting.filters.standing import Standing
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
@@ -76,12 +76,12 @@ class Step:
 
 
 class _Rows(Columns):
-    """What is stored of members; what it means is said in ``accounting.filters.standing``.
+    """What is stored of members; what it means is said in ``accounting.filters.recurring``.
 
     Once a roster can be charged, it keeps all of this.
     """
 
-    standing: Standing | None = None
+    standing: RecurringCharge | None = None
 
     slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
     level: Annotated[Bytes, Column(dtype="|u1")]
@@ -89,7 +89,7 @@ class _Rows(Columns):
     flags: Annotated[Bytes, Column(dtype="|u1")]
     since: Annotated[Numbers, Column()]
 
-    def live_in(self, standing: Standing) -> None:
+    def live_in(self, standing: RecurringCharge) -> None:
         """From now on a roster keeps what it knows."""
         self.standing = standing
         for name in self._columns:
@@ -116,7 +116,7 @@ class Members:
     """
 
     def __init__(self) -> None:
-        self.standing: Standing | None = None
+        self.standing: RecurringCharge | None = None
         self._count = 0
         self._rows = _Rows()
         self._budgets: Budgets
@@ -175,7 +175,7 @@ class Members:
         self._unbound, self._looked = self._binds, False
         outer = budgets.accounts[1:]
         users = budgets.own.users_at(self.slots) if outer else NOBODY
-        self.standing = Standing.restored(
+        self.standing = RecurringCharge.restored(
             [accounts.account for accounts in budgets.accounts],
             [self.slots, *(accounts.seek(users).slots for accounts in outer)],
             columns,
@@ -303,7 +303,7 @@ class Members:
         self._rows.load_page(number, page)
 
     @property
-    def _awake(self) -> Standing:
+    def _awake(self) -> RecurringCharge:
         assert self.standing is not None
         return self.standing
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
-from accounting.filters.terms import Orders, Terms
+from accounting.filters.terms import AccountTerms, Orders
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_own_orders, measure_of
 from streams.schemas import Policy
@@ -77,7 +77,7 @@ class Rule:
         self._orders = np.array(policy.orders) if self._measure.per_order else None
         self.binds = has_own_orders(policy)
         kind: Orders = "own" if self.binds else "all" if self._measure.per_order else "none"
-        self.terms = Terms(tuple(policy.budget), tuple(policy.odometer_step), kind)
+        self.terms = AccountTerms(tuple(policy.budget), tuple(policy.odometer_step), kind)
         self.orders = len(policy.orders) if kind == "all" else None
         self._filter = filter_of(policy)
         self._budget = self._numbers(policy.budget)

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from accounting import (
-    Account,
+    AccountTerms,
+    BudgetAccount,
     OwnOrderFilter,
     PoissonGaussian,
-    Standing,
-    Terms,
+    RecurringCharge,
     ladder_for,
     own_order,
     tariff,
@@ -69,20 +69,20 @@ def measure(users: int, rounds: int) -> Times:
         spent = rng.integers(0, 2**40, users)
         order = own_order(charges, rule.budget_units)[levels]
         balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
-        account = Account(Terms(rule.budget_units, increments, "own"), balances)
+        account = BudgetAccount(AccountTerms(rule.budget_units, increments, "own"), balances)
 
-        elapsed, standing = _timed(_put_in_place, account, slots, levels, charges)
+        elapsed, recurring = _timed(_put_in_place, account, slots, levels, charges)
         times.placed.append(elapsed)
         for _ in range(_QUIET_STEPS):
-            elapsed, outcome = _timed(standing.step)
+            elapsed, outcome = _timed(recurring.step)
             if outcome.settled is not None and not outcome.settled.size:
                 times.quiet.append(elapsed)
         for _ in range(20):
             positions = rng.choice(users, min(_CHANGES, users), replace=False)
             news = levels[positions[::-1]]
-            times.changed.append(_timed(standing.step, None, positions, news)[0])
-        times.tariff.append(_timed(standing.step, [others])[0])
-        times.dense.append(_timed(standing.step_once, [charges], levels[::-1].copy())[0])
+            times.changed.append(_timed(recurring.step, None, positions, news)[0])
+        times.tariff.append(_timed(recurring.step, [others])[0])
+        times.dense.append(_timed(recurring.step_once, [charges], levels[::-1].copy())[0])
     return times
 
 
@@ -93,11 +93,11 @@ def _timed(call: Callable, *arguments: object) -> tuple[_Seconds, Any]:
 
 
 def _put_in_place(
-    account: Account, slots: list[np.ndarray], levels: np.ndarray, charges: np.ndarray
-) -> Standing:
-    standing = Standing([account], slots, levels, _LEVELS)
-    standing.step([charges])
-    return standing
+    account: BudgetAccount, slots: list[np.ndarray], levels: np.ndarray, charges: np.ndarray
+) -> RecurringCharge:
+    recurring = RecurringCharge([account], slots, levels, _LEVELS)
+    recurring.step([charges])
+    return recurring
 
 
 def lines(results: list[Times]) -> list[str]:

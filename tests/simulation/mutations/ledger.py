@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from accounting.filters import standing
+from accounting.filters import recurring
 from streams.ledger import (
     access,
     accounts,
@@ -77,7 +77,7 @@ def charged_for_what_each_grants_alone() -> Patches:
 @mutation
 def outer_levels_not_asked() -> Patches:
     """A member of a roster is granted the level that the budget of the dataset itself can pay."""
-    real = standing.grant
+    real = recurring.grant
 
     def grant(seats: Any, asked: Any, *, clip: bool) -> Any:
         granted, refused_by = real(seats[:1] if clip else seats, asked, clip=clip)
@@ -85,7 +85,7 @@ def outer_levels_not_asked() -> Patches:
             seat.ask_for(np.arange(asked.size), granted)
         return granted, refused_by
 
-    yield replaced(standing, "grant", grant)
+    yield replaced(recurring, "grant", grant)
 
 
 @mutation

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from accounting import advance_units
-from accounting.filters.terms import Terms
+from accounting.filters.terms import AccountTerms
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Purse:
 class Book:
     """One account."""
 
-    terms: Terms
+    terms: AccountTerms
     purses: list[Purse]
 
     def indices(self, slot: int) -> list[int]:

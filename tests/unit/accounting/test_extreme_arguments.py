@@ -18,8 +18,9 @@ import pytest
 
 import accounting
 from accounting import (
-    Account,
+    AccountTerms,
     ApproxDPFilter,
+    BudgetAccount,
     BudgetFilter,
     ContinualCounter,
     Gaussian,
@@ -31,14 +32,13 @@ from accounting import (
     PoissonGaussian,
     PureDP,
     PureDPFilter,
+    RecurringCharge,
     RenyiFilter,
     RosterColumns,
     SeparationFilter,
     SeparationState,
     SparseVector,
-    Standing,
     StatedCost,
-    Terms,
     ZcdpFilter,
     research,
 )
@@ -182,17 +182,17 @@ class Rows:
         self.order = np.zeros(2, dtype=np.uint8)
 
 
-def account() -> Account:
-    return Account(Terms((5,), (2,)), Rows())
+def account() -> BudgetAccount:
+    return BudgetAccount(AccountTerms((5,), (2,)), Rows())
 
 
-def standing(slots: Any = NOTHING, levels: Any = (1,), highest: Any = 3) -> Standing:
-    return Standing([account()], [slots], levels, highest)
+def recurring(slots: Any = NOTHING, levels: Any = (1,), highest: Any = 3) -> RecurringCharge:
+    return RecurringCharge([account()], [slots], levels, highest)
 
 
-def restored(granted: Any, flags: Any, since: Any, steps: Any) -> Standing:
+def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharge:
     columns = RosterColumns(np.array([1], dtype=np.uint8), granted, flags, since)
-    return Standing.restored([account()], [NOTHING], columns, 3, steps=steps, tariffs=[])
+    return RecurringCharge.restored([account()], [NOTHING], columns, 3, steps=steps, tariffs=[])
 
 
 FIRST = np.zeros(1, dtype=np.uint8)
@@ -371,18 +371,20 @@ TABLE += [
     one("mechanism_from", lambda c: accounting.mechanism_from(GaussianDpEvent(1.0), c), 1.0),
     one("mechanism_from", lambda m: accounting.mechanism_from(GaussianDpEvent(m)), 1.0),
     one("mechanism_from", accounting.mechanism_from, Gaussian(1.0)),
-    one("Terms", Terms, [1], [1]),
-    one("Account", lambda slots: account().settle(slots), NOTHING),
-    one("Account", lambda slots: account().take(slots), NOTHING),
-    one("Standing", lambda s, n, h: standing(slots=s, levels=n, highest=h), NOTHING, [1], 3),
-    one("Standing", lambda s, n: standing().enrol([s], n), NOTHING + 1, [1]),
-    one("Standing", lambda t: standing().step([t]), TARIFF),
-    one("Standing", lambda p, n: standing().step([TARIFF], p, n), [0], [1]),
-    one("Standing", lambda n: standing().step([TARIFF], None, n), [1]),
-    one("Standing", lambda t, n: standing().step_once([t], n), TARIFF, [1]),
-    one("Standing", lambda n: standing().step(n), [TARIFF]),
-    one("Standing", lambda g, f, c: restored(g, f, c, 0), [1], [0], NOTHING),
-    one("Standing", lambda steps: restored([1], [0], NOTHING, steps), 0),
+    one("AccountTerms", AccountTerms, [1], [1]),
+    one("BudgetAccount", lambda slots: account().settle(slots), NOTHING),
+    one("BudgetAccount", lambda slots: account().take(slots), NOTHING),
+    one(
+        "RecurringCharge", lambda s, n, h: recurring(slots=s, levels=n, highest=h), NOTHING, [1], 3
+    ),
+    one("RecurringCharge", lambda s, n: recurring().enrol([s], n), NOTHING + 1, [1]),
+    one("RecurringCharge", lambda t: recurring().step([t]), TARIFF),
+    one("RecurringCharge", lambda p, n: recurring().step([TARIFF], p, n), [0], [1]),
+    one("RecurringCharge", lambda n: recurring().step([TARIFF], None, n), [1]),
+    one("RecurringCharge", lambda t, n: recurring().step_once([t], n), TARIFF, [1]),
+    one("RecurringCharge", lambda n: recurring().step(n), [TARIFF]),
+    one("RecurringCharge", lambda g, f, c: restored(g, f, c, 0), [1], [0], NOTHING),
+    one("RecurringCharge", lambda steps: restored([1], [0], NOTHING, steps), 0),
 ]
 # Reports have tables of their own; the rest are constants, types and results.
 ELSEWHERE = {
@@ -398,7 +400,14 @@ ELSEWHERE = {
         "Mechanism",
     ),
     *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease"),
-    *("Balances", "Ladder", "Raised", "RosterColumns", "SeparationState", "StepOutcome"),
+    *(
+        "BalanceColumns",
+        "Ladder",
+        "OdometerRise",
+        "RosterColumns",
+        "SeparationState",
+        "StepOutcome",
+    ),
 }
 
 

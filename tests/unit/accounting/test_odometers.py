@@ -17,7 +17,7 @@ from accounting import (
     advance_units,
     gdp_cost,
 )
-from accounting.odometers import MAX_RUNGS
+from accounting.odometers import MAX_TICKS
 from accounting.research import GdpOdometer, RenyiTracker
 from tests.unit.accounting import rational_model as exact
 
@@ -152,19 +152,19 @@ def test_users_together_are_as_users_alone(costs: list[int], step: int, start: i
 
 @pytest.mark.parametrize("step", [1, 3, MAX_BUDGET_UNITS])
 def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
-    used, rungs = np.array([0, step]), np.array([1, MAX_RUNGS])
+    used, rungs = np.array([0, step]), np.array([1, MAX_TICKS])
     cost = np.array([MAX_COST_UNITS - 1, MAX_COST_UNITS - 1])
     for _ in range(3):
         used, rungs = advance_units(used, rungs, cost, step)
         assert ((used >= 0) & (used <= step)).all()
-        assert ((rungs >= 1) & (rungs <= MAX_RUNGS)).all()
-    assert rungs[1] == MAX_RUNGS
+        assert ((rungs >= 1) & (rungs <= MAX_TICKS)).all()
+    assert rungs[1] == MAX_TICKS
     _, saturated = advance_units(np.array([0]), np.array([1]), np.array([MAX_COST_UNITS]), step)
-    assert saturated.tolist() == [MAX_RUNGS]
+    assert saturated.tolist() == [MAX_TICKS]
     mixed = advance_units(
         np.array([[0, 0]]), np.array([1]), np.array([[2**61, 5]]), [1, MAX_BUDGET_UNITS]
     )
-    assert mixed[1].tolist() == [MAX_RUNGS]
+    assert mixed[1].tolist() == [MAX_TICKS]
     assert mixed[0].tolist() == [[1, 0]]
 
 

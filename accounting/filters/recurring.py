@@ -52,17 +52,24 @@ import numpy.typing as npt
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
-from accounting.filters.accounts import Account
-from accounting.filters.calendar import NEVER, Calendar, distinct
+from accounting.filters.account_block import (
+    NOBODY,
+    AccountBlock,
+    AccountCostTable,
+    AccruedSteps,
+    grant,
+    quiet_steps,
+)
+from accounting.filters.accounts import BudgetAccount
+from accounting.filters.due_steps import NEVER, DueSteps, distinct
 from accounting.filters.outcomes import StepOutcome, joined, positions_at, told
-from accounting.filters.roster import EPOCH, LISTED, Roster, RosterColumns
-from accounting.filters.seats import NOBODY, Arrears, Seat, Tables, grant, quiet_steps
+from accounting.filters.roster import EPOCH, LISTED, RosterColumns, RosterState
 from accounting.filters.slot_map import Rows
 
 _BLOCK: Final = 2**14  # users at a time, so that the temporaries stay in the cache
 
 
-class Standing:
+class RecurringCharge:
     """A roster that is charged by steps that stand.
 
     Args:
@@ -80,7 +87,7 @@ class Standing:
 
     def __init__(
         self,
-        accounts: Sequence[Account],
+        accounts: Sequence[BudgetAccount],
         slots: Sequence[IntArray],
         levels: npt.ArrayLike,
         highest: int,
@@ -92,14 +99,14 @@ class Standing:
         self.accounts = tuple(accounts)
         self.clip = clip
         self.taken: list[IntArray] | None = None
-        self._roster = Roster(len(accounts), highest)
-        self._calendar = Calendar()
-        self._tables: tuple[Tables, ...] = ()
+        self._roster = RosterState(len(accounts), highest)
+        self._calendar = DueSteps()
+        self._tables: tuple[AccountCostTable, ...] = ()
         self._everybody = True  # is settled at the next step
         self._foretold = True  # else the next step finds out first who is to be settled when
         self.enrol(slots, levels)
         for account in self.accounts:
-            account.standings.append(self)
+            account.recurring_charges.append(self)
 
     def __len__(self) -> int:
         return len(self._roster)
@@ -141,7 +148,7 @@ class Standing:
     @classmethod
     def restored(
         cls,
-        accounts: Sequence[Account],
+        accounts: Sequence[BudgetAccount],
         slots: Sequence[IntArray],
         columns: RosterColumns,
         highest: int,
@@ -149,7 +156,7 @@ class Standing:
         steps: int,
         tariffs: Sequence[npt.ArrayLike],
         clip: bool = False,
-    ) -> Standing:
+    ) -> RecurringCharge:
         """Return a roster as it was when its columns and the balances were stored.
 
         Nothing else is needed: the calendar is made by the next step.
@@ -157,15 +164,15 @@ class Standing:
         Raises:
             InvalidInput: for columns that no roster has.
         """
-        standing = cls(accounts, slots, columns.level, highest, clip=clip)
+        recurring = cls(accounts, slots, columns.level, highest, clip=clip)
         try:
-            standing._roster.restore(columns, steps)
-            standing._tables = standing._checked_tariffs(tariffs) if tariffs else ()
-            standing._check_arrears()
+            recurring._roster.restore(columns, steps)
+            recurring._tables = recurring._checked_tariffs(tariffs) if tariffs else ()
+            recurring._check_arrears()
         except InvalidInput:
-            standing._leave()
+            recurring._leave()
             raise
-        return standing
+        return recurring
 
     def enrol(self, slots: Sequence[IntArray], levels: npt.ArrayLike) -> None:
         """Add positions behind the others, which the next step charges first.
@@ -265,7 +272,7 @@ class Standing:
             return NOBODY
         return np.asarray(positions[self._roster.since[positions] != self._now])
 
-    def owed(self, account: Account) -> tuple[IntArray, IntArray]:
+    def owed(self, account: BudgetAccount) -> tuple[IntArray, IntArray]:
         """Return the rows of all positions in an account, and what each owes; writes nothing."""
         roster = self._roster
         for own, known, tables in zip(self.accounts, roster.slots, self._tables, strict=False):
@@ -277,7 +284,7 @@ class Standing:
                 return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows, charge
         return NOBODY, NOBODY
 
-    def positions_of(self, account: Account, slots: IntArray) -> IntArray:
+    def positions_of(self, account: BudgetAccount, slots: IntArray) -> IntArray:
         """Return the positions of those of these rows of an account that are on the roster."""
         for own, known in zip(self.accounts, self._roster.slots, strict=True):
             if own is account:
@@ -295,14 +302,17 @@ class Standing:
 
     def _leave(self) -> None:
         for account in self.accounts:
-            account.standings.remove(self)
+            account.recurring_charges.remove(self)
 
     @property
     def _now(self) -> int:
         return self._roster.now
 
     def _settle(
-        self, rows: IntArray | None, tables: tuple[Tables, ...], once: LevelArray | None = None
+        self,
+        rows: IntArray | None,
+        tables: tuple[AccountCostTable, ...],
+        once: LevelArray | None = None,
     ) -> StepOutcome:
         """Carry out a step for some, or for everybody; that of the others is as foretold."""
         if rows is None:
@@ -316,7 +326,7 @@ class Standing:
         return joined(news, rows, len(self.accounts), behind=any(behind for _, behind in parts))
 
     def _settle_block(
-        self, where: Rows, tables: tuple[Tables, ...], once: LevelArray | None
+        self, where: Rows, tables: tuple[AccountCostTable, ...], once: LevelArray | None
     ) -> tuple[StepOutcome | None, bool]:
         """Carry out a step for a block, and say what is news of it, if anything is, and whether
         anybody was behind.
@@ -357,10 +367,10 @@ class Standing:
     def _seats(
         self,
         where: Rows,
-        tables: tuple[Tables, ...],
+        tables: tuple[AccountCostTable, ...],
         levels: LevelArray,
-        arrears: Sequence[Arrears] = (),
-    ) -> list[Seat]:
+        arrears: Sequence[AccruedSteps] = (),
+    ) -> list[AccountBlock]:
         seats = []
         for index, (account, known) in enumerate(
             zip(self.accounts, self._roster.slots, strict=True)
@@ -368,7 +378,7 @@ class Standing:
             rows = known.rows(where)
             owed = arrears[index] if arrears else None
             order = account.order(rows)
-            seats.append(Seat(tables[index], account.balances, rows, order, levels, owed))
+            seats.append(AccountBlock(tables[index], account.balances, rows, order, levels, owed))
         return seats
 
     def _foretell(self) -> None:
@@ -381,7 +391,7 @@ class Standing:
                 self._place(where, seats)
             self._foretold = True
 
-    def _place(self, where: Rows, seats: Sequence[Seat]) -> None:
+    def _place(self, where: Rows, seats: Sequence[AccountBlock]) -> None:
         """Say at which step these users are to be settled next."""
         following = self._now + 1
         due = np.fmin(quiet_steps(seats), NEVER - following).astype(np.uint32)
@@ -400,13 +410,13 @@ class Standing:
         if arrears:
             self._roster.since[where] = now
 
-    def _arrears(self, where: Rows, now: int) -> list[Arrears]:
+    def _arrears(self, where: Rows, now: int) -> list[AccruedSteps]:
         """Return what these users owe in each account up to `now`; nothing if none of them does."""
         since = self._roster.since[where]
         if not self._tables or bool((since == now).all()):
             return []
         elapsed, granted = now - since.astype(np.int64), self._roster.granted[where]
-        return [Arrears(tables, granted, elapsed) for tables in self._tables]
+        return [AccruedSteps(tables, granted, elapsed) for tables in self._tables]
 
     def _turn_epoch(self) -> None:
         """Count steps from here, before their numbers become too large for the columns."""
@@ -420,7 +430,9 @@ class Standing:
         parts = [slice(i, min(i + _BLOCK, count)) for i in range(0, count, _BLOCK)]
         return list(parts) if isinstance(positions, slice) else [positions[p] for p in parts]
 
-    def _checked_tariffs(self, tariffs: Sequence[npt.ArrayLike] | None) -> tuple[Tables, ...]:
+    def _checked_tariffs(
+        self, tariffs: Sequence[npt.ArrayLike] | None
+    ) -> tuple[AccountCostTable, ...]:
         """Return what to look up; what is in force, if that is not another tariff."""
         if tariffs is None:
             if not self._tables:
@@ -435,7 +447,7 @@ class Standing:
         if self._tables and all(map(np.array_equal, self.tariffs, checked)):
             return self._tables
         return tuple(
-            Tables(account.terms, tariff)
+            AccountCostTable(account.terms, tariff)
             for account, tariff in zip(self.accounts, checked, strict=True)
         )
 

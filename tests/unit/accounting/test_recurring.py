@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import (
-    Account,
+    AccountTerms,
+    BudgetAccount,
+    RecurringCharge,
     RosterColumns,
-    Standing,
     StepOutcome,
-    Terms,
 )
-from accounting.filters import calendar, standing
+from accounting.filters import due_steps, recurring
 from accounting.filters.terms import Orders
 from tests.unit.accounting.step_by_step import Book, Purse, Roll
 
@@ -36,7 +36,7 @@ class World:
     def __init__(self, draw: Callable, highest: int, users: int) -> None:
         self.draw, self.highest, self.users = draw, highest, users
         self.scale = draw(st.sampled_from([1, 1, 1, 2**20 + 1, 2**55]))
-        self.accounts: list[Account] = []
+        self.accounts: list[BudgetAccount] = []
         self.books: list[Book] = []
 
     def units(self, least: int, most: int) -> int:
@@ -48,7 +48,7 @@ class World:
         count = 1 if orders == "none" else self.draw(st.integers(1, 3))
         budgets = tuple(self.units(0, 60) for _ in range(count))
         increments = tuple(self.units(1, 25) for _ in range(count))
-        terms = Terms(budgets, increments, orders)
+        terms = AccountTerms(budgets, increments, orders)
         own = self.draw(
             st.lists(st.integers(0, count - 1), min_size=self.users, max_size=self.users)
         )
@@ -60,7 +60,7 @@ class World:
             order=np.array(own, dtype=np.uint8),
         )
         width = count if orders == "all" else 1
-        self.accounts.append(Account(terms, balances))
+        self.accounts.append(BudgetAccount(terms, balances))
         self.books.append(Book(terms, [Purse([0] * width, [0] * width, 1, o) for o in own]))
 
     def tariff(self, index: int) -> np.ndarray:
@@ -91,7 +91,7 @@ class World:
 
 @dataclass
 class Pair:
-    standing: Standing
+    recurring: RecurringCharge
     roll: Roll
     slots: list[np.ndarray]
 
@@ -105,7 +105,7 @@ def says(outcome: StepOutcome) -> dict[str, list]:
         "regranted": outcome.regranted.tolist(),
         "levels": outcome.levels.tolist(),
         "raised": [
-            list(zip(raised.positions.tolist(), raised.rungs_before.tolist(), strict=True))
+            list(zip(raised.positions.tolist(), raised.ticks_before.tolist(), strict=True))
             for raised in outcome.raised
         ],
     }
@@ -117,7 +117,7 @@ def add_roster(world: World, chosen: list[int], clip: bool) -> Pair:
         st.lists(st.integers(0, world.highest), min_size=len(members), max_size=len(members))
     )
     slots = [np.array(members, dtype=np.int64) for _ in chosen]
-    standing = Standing(
+    recurring = RecurringCharge(
         [world.accounts[i] for i in chosen],
         slots,
         np.array(levels, dtype=np.uint8),
@@ -125,7 +125,7 @@ def add_roster(world: World, chosen: list[int], clip: bool) -> Pair:
         clip=clip,
     )
     roll = Roll([world.books[i] for i in chosen], [list(members) for _ in chosen], levels, clip)
-    return Pair(standing, roll, slots)
+    return Pair(recurring, roll, slots)
 
 
 def draw_members(world: World) -> list[int]:
@@ -160,20 +160,20 @@ def charge_explicitly(world: World) -> None:
 def restart(world: World, pairs: list[Pair]) -> None:
     """Everything is stored, and read again into new objects."""
     stored = [
-        (pair.standing.columns(), pair.standing.steps, pair.standing.tariffs) for pair in pairs
+        (pair.recurring.columns(), pair.recurring.steps, pair.recurring.tariffs) for pair in pairs
     ]
     old = list(world.accounts)
-    world.accounts = [Account(account.terms, account.balances) for account in old]
+    world.accounts = [BudgetAccount(account.terms, account.balances) for account in old]
     for pair, (columns, steps, tariffs) in zip(pairs, stored, strict=True):
         members = [np.array(slots, dtype=np.int64) for slots in pair.roll.slots]
-        pair.standing = Standing.restored(
-            [world.accounts[old.index(account)] for account in pair.standing.accounts],
+        pair.recurring = RecurringCharge.restored(
+            [world.accounts[old.index(account)] for account in pair.recurring.accounts],
             members,
             RosterColumns(*columns),
             world.highest,
             steps=steps,
             tariffs=tariffs,
-            clip=pair.standing.clip,
+            clip=pair.recurring.clip,
         )
 
 
@@ -182,9 +182,9 @@ def restart(world: World, pairs: list[Pair]) -> None:
 def test_charges_that_stand_are_those_of_the_filter_at_every_step(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Steps are counted from 0 again, and buckets are few, before all others have happened.
-        patch.setattr(standing, "EPOCH", data.draw(st.sampled_from([1, 5, 2**31])))
-        patch.setattr(calendar, "_FARTHEST", data.draw(st.sampled_from([1, 3, 2**10])))
-        patch.setattr(calendar, "_SPARE", data.draw(st.sampled_from([0, 2**16])))
+        patch.setattr(recurring, "EPOCH", data.draw(st.sampled_from([1, 5, 2**31])))
+        patch.setattr(due_steps, "_FARTHEST", data.draw(st.sampled_from([1, 3, 2**10])))
+        patch.setattr(due_steps, "_SPARE", data.draw(st.sampled_from([0, 2**16])))
         check_against_every_step(data)
 
 
@@ -222,8 +222,8 @@ def check_against_every_step(data: st.DataObject) -> None:
             continue
         number = data.draw(st.integers(0, len(pairs) - 1))
         pair = pairs[number]
-        indices = [world.accounts.index(account) for account in pair.standing.accounts]
-        count = len(pair.standing)
+        indices = [world.accounts.index(account) for account in pair.recurring.accounts]
+        count = len(pair.recurring)
         if act == "explicit":
             charge_explicitly(world)
         elif act == "balances":
@@ -234,14 +234,14 @@ def check_against_every_step(data: st.DataObject) -> None:
             taken = {slot for slots in pair.roll.slots for slot in slots}
             free = [slot for slot in range(world.users) if slot not in taken]
             levels = [data.draw(st.integers(0, world.highest)) for _ in free]
-            pair.standing.enrol(
+            pair.recurring.enrol(
                 [np.array(free, dtype=np.int64)] * len(indices), np.array(levels, dtype=np.uint8)
             )
             pair.roll.enrol([free] * len(indices), levels)
         elif act == "once":
             tariffs = [world.tariff(index) for index in indices]
             once = [data.draw(st.integers(0, world.highest)) for _ in range(count)]
-            assert says(pair.standing.step_once(tariffs, once)) == pair.roll.step(
+            assert says(pair.recurring.step_once(tariffs, once)) == pair.roll.step(
                 tariffs, once=once
             )
         else:
@@ -251,25 +251,25 @@ def check_against_every_step(data: st.DataObject) -> None:
             listed: dict[int, int] = {}
             if act == "dense":
                 listed = {i: data.draw(st.integers(0, world.highest)) for i in range(count)}
-                outcome = pair.standing.step(given, None, list(listed.values()))
+                outcome = pair.recurring.step(given, None, list(listed.values()))
             elif act == "levels":
                 listed = data.draw(
                     st.dictionaries(
                         st.integers(0, count - 1), st.integers(0, world.highest), max_size=3
                     )
                 )
-                outcome = pair.standing.step(
+                outcome = pair.recurring.step(
                     given,
                     np.array(list(listed), dtype=np.int64),
                     np.array(list(listed.values()), dtype=np.uint8),
                 )
             else:
-                outcome = pair.standing.step(given)
+                outcome = pair.recurring.step(given)
             assert says(outcome) == pair.roll.step(current[number], listed)
             for _ in range(data.draw(st.integers(0, 12)) if act == "quiet" else 0):
-                assert says(pair.standing.step()) == pair.roll.step(current[number])
+                assert says(pair.recurring.step()) == pair.roll.step(current[number])
         for checked in pairs:
-            assert checked.standing.admitted.tolist() == [not h for h in checked.roll.halted]
-            assert checked.standing.exhausted.tolist() == checked.roll.exhausted
-            assert checked.standing.granted.tolist() == checked.roll.granted
+            assert checked.recurring.admitted.tolist() == [not h for h in checked.roll.halted]
+            assert checked.recurring.exhausted.tolist() == checked.roll.exhausted
+            assert checked.recurring.granted.tolist() == checked.roll.granted
     world.check_balances()

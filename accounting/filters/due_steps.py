@@ -27,7 +27,7 @@ _BLOCK: Final = 2**16  # rows at a time, so that the temporaries stay in the cac
 _SPARE: Final = 2**16  # entries that buckets may hold besides
 
 
-class Calendar:
+class DueSteps:
     """Rows and the steps at which they are due. Steps count up, from 0 to less than `NEVER`.
 
     Attributes:

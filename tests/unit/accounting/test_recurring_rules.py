@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from accounting import (
-    Account,
+    AccountTerms,
+    BudgetAccount,
     Gaussian,
     GdpFilter,
     InvalidInput,
     OwnOrderFilter,
     PoissonGaussian,
+    RecurringCharge,
     RenyiFilter,
-    Standing,
-    Terms,
     advance_units,
     ladder_for,
     own_order,
@@ -54,11 +54,11 @@ def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_orde
     levels = random_levels(users)
     order = own_order(charges, rule.budget_units)[levels]
     increments = np.array([budget // 7 for budget in rule.budget_units])
-    account = Account(
-        Terms(rule.budget_units, tuple(increments.tolist()), "own"), balances_of(users)
+    account = BudgetAccount(
+        AccountTerms(rule.budget_units, tuple(increments.tolist()), "own"), balances_of(users)
     )
     account.balances.order[:] = order
-    standing = Standing([account], [np.arange(users)], levels, 100)
+    recurring = RecurringCharge([account], [np.arange(users)], levels, 100)
     spent, base = rule.initial_state(users), rule.initial_state(users)
     rungs, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
     rng = np.random.default_rng(1)
@@ -66,7 +66,7 @@ def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_orde
     for step in range(400):
         listed = rng.choice(users, 20, replace=False)
         levels[listed] = rng.integers(0, 101, 20)
-        outcome = standing.step([charges] if step == 0 else None, listed, levels[listed])
+        outcome = recurring.step([charges] if step == 0 else None, listed, levels[listed])
         cost = charges[levels, order]
         after, fits = rule.admit_units(spent, order, cost)
         used, risen = advance_units(spent - base, rungs, after - spent, increments[order][:, None])
@@ -76,7 +76,7 @@ def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_orde
         spent, base, rungs, admitted = after, after - used, risen, fits
         settled += users if outcome.settled is None else outcome.settled.size
         halts += outcome.halted.size
-    standing.settle()
+    recurring.settle()
     assert (account.balances.spent == spent).all()
     assert (account.balances.base == base).all()
     assert (account.balances.rungs == rungs).all()
@@ -90,36 +90,36 @@ def test_the_filters_of_other_measures_say_the_same(measure: str) -> None:
     if measure == "gdp":
         rule: GdpFilter | RenyiFilter = GdpFilter(1.0)
         charges = tariff("gdp", Gaussian(6.0), 1.0, 100)
-        account = Account(Terms(rule.budget_units, (2**40,)), balances_of(users))
+        account = BudgetAccount(AccountTerms(rule.budget_units, (2**40,)), balances_of(users))
     else:
         rule = RenyiFilter(orders, [0.5, 1.7, 9.0])
         charges = tariff("renyi", PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
-        terms = Terms(rule.budget_units, (2**40, 2**41, 2**42), "all")
-        account = Account(terms, balances_of(users, 3))
+        terms = AccountTerms(rule.budget_units, (2**40, 2**41, 2**42), "all")
+        account = BudgetAccount(terms, balances_of(users, 3))
     levels = random_levels(users)
-    standing = Standing([account], [np.arange(users)], levels, 100)
+    recurring = RecurringCharge([account], [np.arange(users)], levels, 100)
     state, admitted = rule.initial_state(users), np.ones(users, dtype=np.bool_)
     for step in range(120):
-        outcome = standing.step([charges] if step == 0 else None)
+        outcome = recurring.step([charges] if step == 0 else None)
         state, fits = rule.admit_units(state, charges[levels])
         assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
-        assert (standing.admitted == fits).all()
+        assert (recurring.admitted == fits).all()
         admitted = fits
-    standing.settle()
+    recurring.settle()
     assert (account.balances.spent == state).all()
     assert 0 < np.count_nonzero(admitted) < users
 
 
 def test_under_clip_the_last_steps_are_of_ever_lower_levels_until_none_fits() -> None:
-    account = Account(Terms((100,), (1000,)), balances_of(1))
-    standing = Standing([account], [np.arange(1)], [8], 8, clip=True)
+    account = BudgetAccount(AccountTerms((100,), (1000,)), balances_of(1))
+    recurring = RecurringCharge([account], [np.arange(1)], [8], 8, clip=True)
     charges = np.arange(9, dtype=np.int64) ** 2
-    granted = [int(standing.granted[0]) for _ in range(7) if standing.step([charges])]
+    granted = [int(recurring.granted[0]) for _ in range(7) if recurring.step([charges])]
     assert granted == [8, 6, 0, 0, 0, 0, 0]
     charges = np.array([0, 3, 12, 27, 48, 75, 108, 147, 192])
-    account = Account(Terms((100,), (1000,)), balances_of(1))
-    standing = Standing([account], [np.arange(1)], [5], 8, clip=True)
-    outcomes = [standing.step([charges]) for _ in range(6)]
+    account = BudgetAccount(AccountTerms((100,), (1000,)), balances_of(1))
+    recurring = RecurringCharge([account], [np.arange(1)], [5], 8, clip=True)
+    outcomes = [recurring.step([charges]) for _ in range(6)]
     assert [outcome.levels.tolist() for outcome in outcomes] == [[], [2], [], [], [], []]
     assert [outcome.halted.tolist() for outcome in outcomes] == [[], [], [], [0], [], []]
     assert account.balances.spent.tolist() == [75 + 12 + 12]
@@ -127,15 +127,15 @@ def test_under_clip_the_last_steps_are_of_ever_lower_levels_until_none_fits() ->
 
 def test_a_step_at_which_nothing_happens_looks_at_nobody() -> None:
     users = 50_000
-    account = Account(Terms((2**61,), (2**61,)), balances_of(users))
-    standing = Standing([account], [np.arange(users)], random_levels(users), 100)
+    account = BudgetAccount(AccountTerms((2**61,), (2**61,)), balances_of(users))
+    recurring = RecurringCharge([account], [np.arange(users)], random_levels(users), 100)
     charges = np.arange(101, dtype=np.int64)
-    assert standing.step([charges]).settled is None
+    assert recurring.step([charges]).settled is None
     for _ in range(50):
-        outcome = standing.step()
+        outcome = recurring.step()
         assert outcome.settled is not None
         assert not outcome.settled.size
-    assert standing.step(None, [3, 7], [1, 2]).settled.tolist() == [3, 7]
+    assert recurring.step(None, [3, 7], [1, 2]).settled.tolist() == [3, 7]
 
 
 def test_a_user_takes_no_more_than_40_bytes() -> None:
@@ -143,11 +143,11 @@ def test_a_user_takes_no_more_than_40_bytes() -> None:
     levels = random_levels(users)
     tracemalloc.start()
     try:
-        account = Account(Terms((2**40,), (2**36,)), balances_of(users))
-        standing = Standing([account], [np.arange(users)], levels, 100)
+        account = BudgetAccount(AccountTerms((2**40,), (2**36,)), balances_of(users))
+        recurring = RecurringCharge([account], [np.arange(users)], levels, 100)
         charges = np.arange(101, dtype=np.int64) ** 2 * 2**20
         for _ in range(30):
-            standing.step([charges])
+            recurring.step([charges])
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -174,19 +174,19 @@ def test_a_user_takes_no_more_than_40_bytes() -> None:
     ],
 )
 def test_a_step_that_is_refused_leaves_no_trace(arguments: tuple, named: str) -> None:
-    account = Account(Terms((9,), (4,)), balances_of(5))
-    standing = Standing([account], [np.arange(5)], [3] * 5, 3)
+    account = BudgetAccount(AccountTerms((9,), (4,)), balances_of(5))
+    recurring = RecurringCharge([account], [np.arange(5)], [3] * 5, 3)
     with pytest.raises(InvalidInput, match=named):
-        standing.step(*arguments)
-    assert standing.steps == 0
-    assert standing.columns().level.tolist() == [3] * 5
+        recurring.step(*arguments)
+    assert recurring.steps == 0
+    assert recurring.columns().level.tolist() == [3] * 5
     assert not account.balances.spent.any()
-    standing.step([np.array([0, 1, 2, 3])])
+    recurring.step([np.array([0, 1, 2, 3])])
     assert account.balances.spent.tolist() == [3] * 5
 
 
 def test_rosters_that_are_none_are_refused() -> None:
-    account = Account(Terms((9,), (4,)), balances_of(5))
+    account = BudgetAccount(AccountTerms((9,), (4,)), balances_of(5))
     for slots, levels, highest in [
         ([np.array([0, 0])], [1, 1], 3),
         ([np.array([0, 3, 0])], [1, 1, 1], 3),
@@ -199,13 +199,13 @@ def test_rosters_that_are_none_are_refused() -> None:
         ([], [1], 3),
     ]:
         with pytest.raises(InvalidInput):
-            Standing([account], slots, levels, highest)
+            RecurringCharge([account], slots, levels, highest)
     with pytest.raises(InvalidInput):
-        Standing([], [], [], 3)
-    standing = Standing([account], [np.arange(2)], [1, 1], 3)
+        RecurringCharge([], [], [], 3)
+    recurring = RecurringCharge([account], [np.arange(2)], [1, 1], 3)
     with pytest.raises(InvalidInput, match="slots"):
-        standing.enrol([np.array([1])], [1])
-    assert len(standing) == 2
+        recurring.enrol([np.array([1])], [1])
+    assert len(recurring) == 2
 
 
 @pytest.mark.parametrize(
@@ -220,19 +220,19 @@ def test_rosters_that_are_none_are_refused() -> None:
     ],
 )
 def test_columns_that_no_roster_has_are_refused(wrong: dict[str, np.ndarray]) -> None:
-    account = Account(Terms((10,), (4,)), balances_of(2))
-    standing = Standing([account], [np.arange(2)], [2, 1], 3)
+    account = BudgetAccount(AccountTerms((10,), (4,)), balances_of(2))
+    recurring = RecurringCharge([account], [np.arange(2)], [2, 1], 3)
     charges = [np.array([0, 1, 3, 5])]
     for _ in range(2):
-        standing.step(charges)
-    standing.settle()
-    good = standing.columns()
-    standing.close()
+        recurring.step(charges)
+    recurring.settle()
+    good = recurring.columns()
+    recurring.close()
     columns = good._replace(**wrong)
     with pytest.raises(InvalidInput):
-        Standing.restored([account], [np.arange(2)], columns, 3, steps=2, tariffs=charges)
-    assert account.standings == []
-    Standing.restored([account], [np.arange(2)], good, 3, steps=2, tariffs=charges).step()
+        RecurringCharge.restored([account], [np.arange(2)], columns, 3, steps=2, tariffs=charges)
+    assert account.recurring_charges == []
+    RecurringCharge.restored([account], [np.arange(2)], good, 3, steps=2, tariffs=charges).step()
     assert account.balances.spent.tolist() == [9, 3]
 
 
@@ -248,48 +248,48 @@ def test_terms_that_are_none_are_refused() -> None:
         ((2**61 + 1,), (1,), "none"),
     ]:
         with pytest.raises(InvalidInput):
-            Terms(*arguments)
+            AccountTerms(*arguments)
 
 
 def test_a_roster_of_nobody_takes_steps() -> None:
-    account = Account(Terms((9,), (4,)), balances_of(0))
-    standing = Standing([account], [np.arange(0)], [], 3)
-    assert standing.step([np.array([0, 1, 2, 3])]).halted.size == 0
-    assert standing.step().settled is not None
-    assert standing.steps == 2
+    account = BudgetAccount(AccountTerms((9,), (4,)), balances_of(0))
+    recurring = RecurringCharge([account], [np.arange(0)], [], 3)
+    assert recurring.step([np.array([0, 1, 2, 3])]).halted.size == 0
+    assert recurring.step().settled is not None
+    assert recurring.steps == 2
 
 
 def test_balances_are_up_to_date_when_they_are_asked_for_and_not_before() -> None:
-    account = Account(Terms((90,), (100,)), balances_of(6))
-    standing = Standing([account], [np.array([4, 2])], [1, 3], 3)
+    account = BudgetAccount(AccountTerms((90,), (100,)), balances_of(6))
+    recurring = RecurringCharge([account], [np.array([4, 2])], [1, 3], 3)
     for _ in range(5):
-        standing.step([np.array([0, 1, 2, 3])])
+        recurring.step([np.array([0, 1, 2, 3])])
     assert account.balances.spent.tolist() == [0, 0, 3, 0, 1, 0]
     account.settle(slice(0, 3))
     assert account.balances.spent.tolist() == [0, 0, 15, 0, 1, 0]
     account.settle(np.array([4, 4, 0]))
     assert account.balances.spent.tolist() == [0, 0, 15, 0, 5, 0]
-    standing.step()
-    standing.close()
+    recurring.step()
+    recurring.close()
     assert account.balances.spent.tolist() == [0, 0, 18, 0, 6, 0]
-    assert account.standings == []
+    assert account.recurring_charges == []
 
 
-def all_anew(spent: list[int], levels: list[int]) -> tuple[Account, Standing]:
+def all_anew(spent: list[int], levels: list[int]) -> tuple[BudgetAccount, RecurringCharge]:
     """A roster after a step that brought all levels; a level costs 1, the budget is 10."""
-    account = Account(Terms((10,), (4,)), balances_of(4))
+    account = BudgetAccount(AccountTerms((10,), (4,)), balances_of(4))
     account.balances.spent[:] = account.balances.base[:] = spent
     members = np.arange(len(levels))
-    standing = Standing([account], [members], np.zeros(len(levels), dtype=np.uint8), 3)
-    standing.step([np.arange(4)], levels=np.array(levels, dtype=np.uint8))
-    return account, standing
+    recurring = RecurringCharge([account], [members], np.zeros(len(levels), dtype=np.uint8), 3)
+    recurring.step([np.arange(4)], levels=np.array(levels, dtype=np.uint8))
+    return account, recurring
 
 
 def test_after_all_levels_were_new_standing_steps_go_on_as_ever() -> None:
-    account, standing = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    account, recurring = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
     halted, settled = [], []
     for _ in range(12):
-        outcome = standing.step()
+        outcome = recurring.step()
         halted.append(outcome.halted.tolist())
         settled.append(None if outcome.settled is None else outcome.settled.tolist())
     # At cost 1, 2 and 3 the steps after the first that are paid for are 9, 4 and 2.
@@ -300,13 +300,13 @@ def test_after_all_levels_were_new_standing_steps_go_on_as_ever() -> None:
 
 
 def test_after_all_levels_were_new_what_others_charge_is_looked_at() -> None:
-    account, standing = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
+    account, recurring = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
     account.take(np.array([0]))
     account.balances.spent[0] = 10
-    assert standing.step().exhausted.tolist() == [0]
+    assert recurring.step().exhausted.tolist() == [0]
 
 
 def test_after_all_levels_were_new_who_is_added_is_looked_at() -> None:
-    _, standing = all_anew([0, 0, 0, 10], [1, 1, 1])
-    standing.enrol([np.array([3])], np.zeros(1, dtype=np.uint8))
-    assert standing.step().exhausted.tolist() == [3]
+    _, recurring = all_anew([0, 0, 0, 10], [1, 1, 1])
+    recurring.enrol([np.array([3])], np.zeros(1, dtype=np.uint8))
+    assert recurring.step().exhausted.tolist() == [3]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.filters.calendar import NEVER, Calendar
+from accounting.filters.due_steps import NEVER, DueSteps
 from accounting.filters.slot_map import SlotMap
 
 
@@ -14,7 +14,7 @@ from accounting.filters.slot_map import SlotMap
 def test_the_calendar_finds_who_is_due_and_nobody_else(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 200))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    queue, due = Calendar(), np.full(rows, 1, dtype=np.int64)
+    queue, due = DueSteps(), np.full(rows, 1, dtype=np.int64)
     queue.extend(rows, 1)
     for step in range(1, data.draw(st.integers(2, 60))):
         found = queue.take(step)

@@ -21,14 +21,14 @@ import numpy.typing as npt
 from accounting.costs.tariffs import LevelArray
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.filters.slot_map import Rows
-from accounting.filters.terms import Balances, Terms
+from accounting.filters.terms import AccountTerms, BalanceColumns
 from accounting.odometers import advance_units
 
 NOBODY: Final = np.empty(0, dtype=np.int64)
 _SHAVE: Final = 1.0 - 2.0**-50
 
 
-class Tables:
+class AccountCostTable:
     """What a tariff charges in one account, and what users look up there, in cells.
 
     A cell is a level, or with orders "own" a level and an order: for the users at a level and an
@@ -39,14 +39,14 @@ class Tables:
         tariff: checked, for these terms.
     """
 
-    def __init__(self, terms: Terms, tariff: IntArray) -> None:
+    def __init__(self, terms: AccountTerms, tariff: IntArray) -> None:
         self.terms, self.tariff = terms, tariff
         self.limits = np.array(terms.budgets, dtype=np.int64)
         self.increments = np.array(terms.increments, dtype=np.int64)
         own = terms.orders == "own"
         # Of one order in a row: few orders are in use, whose cells then lie together.
         self._charges = tariff.T.reshape(-1) if own else tariff
-        # Below 1 / charge by more than what float64 rounds: see `Seat.quiet_steps`.
+        # Below 1 / charge by more than what float64 rounds: see `AccountBlock.quiet_steps`.
         with np.errstate(divide="ignore"):
             self._quotients = _SHAVE / self._charges.astype(np.float64)
 
@@ -66,7 +66,7 @@ class Tables:
         return self._quotients.take(cells, axis=0)
 
 
-class Arrears(NamedTuple):
+class AccruedSteps(NamedTuple):
     """Steps for which a block of users is still to be charged, in one account.
 
     Attributes:
@@ -75,7 +75,7 @@ class Arrears(NamedTuple):
         elapsed: how many they are, int64, shape (m,).
     """
 
-    tables: Tables
+    tables: AccountCostTable
     granted: LevelArray
     elapsed: IntArray
 
@@ -86,7 +86,7 @@ class Arrears(NamedTuple):
         return charge
 
 
-class Seat:
+class AccountBlock:
     """A block of m users in one account, during one step: their numbers, and what they pay.
 
     Args:
@@ -102,12 +102,12 @@ class Seat:
 
     def __init__(
         self,
-        tables: Tables,
-        balances: Balances,
+        tables: AccountCostTable,
+        balances: BalanceColumns,
         rows: Rows,
         order: IntArray | None,
         levels: LevelArray,
-        arrears: Arrears | None = None,
+        arrears: AccruedSteps | None = None,
     ) -> None:
         self._tables, self._balances, self._rows, self._order = tables, balances, rows, order
         self._cells = tables.cells(levels, order)
@@ -222,7 +222,7 @@ class Seat:
 
 
 def grant(
-    seats: Sequence[Seat], asked: LevelArray, *, clip: bool
+    seats: Sequence[AccountBlock], asked: LevelArray, *, clip: bool
 ) -> tuple[LevelArray, npt.NDArray[np.uint8]]:
     """Settle what level each user is charged at: that asked for, if every account can pay it.
 
@@ -252,7 +252,7 @@ def grant(
     return granted, refused_by
 
 
-def quiet_steps(seats: Sequence[Seat]) -> FloatArray:
+def quiet_steps(seats: Sequence[AccountBlock]) -> FloatArray:
     """Return for how many steps nothing happens to each user in any account, (m,)."""
     return reduce(np.fmin, [seat.quiet_steps() for seat in seats])
 
