@@ -44,7 +44,7 @@ from accounting.exact.units import (
     from_units,
     from_units_down,
 )
-from accounting.filters.accounts import BudgetAccount
+from accounting.filters.accounts import AccountTerms, BalanceColumns
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
     ApproxDPFilter,
@@ -54,11 +54,9 @@ from accounting.filters.measure_filters import (
     ZcdpFilter,
 )
 from accounting.filters.min_separation import SeparationFilter, SeparationState
-from accounting.filters.outcomes import OdometerRise, StepOutcome
 from accounting.filters.per_user_order import OwnOrderFilter, own_order
-from accounting.filters.recurring import RecurringCharge
+from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
 from accounting.filters.roster import RosterColumns
-from accounting.filters.terms import AccountTerms, BalanceColumns
 from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
 from accounting.odometers import advance_units
 from accounting.release import (

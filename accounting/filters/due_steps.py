@@ -1,11 +1,11 @@
-"""A calendar queue: which of many rows are due at a step, found without looking at the others.
+"""A calendar queue: it finds the rows that are due at a step without looking at the others.
 
-Every row has one step at which it is due, `NEVER` if it has none. The rows that are due soon lie in
-a bucket for each step; the column of all rows is scanned for the next ones when these have passed.
-A row that is put elsewhere stays where it lay, and is passed over there: the column is what counts.
+Every row is due at one step, or at `NEVER`. Rows that are due soon have an entry in the bucket of
+their step. When these buckets have passed, the column of all rows is scanned for the next ones. A
+row that is rescheduled keeps its old entry; the column decides, so `take` skips such entries.
 
-Looking ahead costs O(n) once in up to 1,024 steps, a row that is put O(1), a step that finds
-nobody one look into a dictionary.
+Looking ahead costs O(n) once in up to 1,024 steps. Rescheduling a row costs O(1), and a step
+without due rows costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ StepArray = npt.NDArray[np.uint32]
 
 NEVER: Final = 2**32 - 1
 _FARTHEST: Final = 2**10  # steps that have a bucket
-_SHARE: Final = 16  # of the rows, one in so many is near at most, or the steps are made fewer
+_SHARE: Final = 16  # one row in this many has an entry at most; otherwise fewer steps have buckets
 _SAMPLE: Final = 2**10
 _BLOCK: Final = 2**16  # rows at a time, so that the temporaries stay in the cache
-_SPARE: Final = 2**16  # entries that buckets may hold besides
+_SPARE: Final = 2**16  # outdated entries that the buckets may hold in addition
+_NO_ROWS: Final = np.empty(0, dtype=np.int64)
 
 
 class DueSteps:
-    """Rows and the steps at which they are due. Steps count up, from 0 to less than `NEVER`.
+    """The step at which each row is due. Steps count up, from 0 to less than `NEVER`.
 
     Attributes:
-        due: the step of each row, uint32, shape (n,), for others to read.
+        due: the step of each row, uint32, shape (n,); read-only for callers.
     """
 
     def __init__(self) -> None:
@@ -41,36 +42,40 @@ class DueSteps:
         self._horizon = 0  # every row that is due before it has an entry
 
     def extend(self, rows: int, due: int) -> None:
-        """Add rows behind the others, all due at one step."""
+        """Append rows that are all due at one step."""
         first = self.due.size
-        self.due = longer(self.due, rows, due)
+        self.due = extended(self.due, rows, due)
         if rows and due < self._horizon:
-            self._sort_in(np.arange(first, self.due.size), self.due[first:], due)
+            self._add_entries(np.arange(first, self.due.size), self.due[first:], due)
 
     def put(self, rows: IntArray, due: StepArray) -> None:
-        """Set when rows, all different, are due: at a step that has not been taken yet."""
+        """Schedule distinct rows for steps that have not been taken yet."""
         self.due[rows] = due
-        self._enter(rows, due)
+        near = due < self._horizon
+        if near.any():
+            self._add_entries(rows[near], due[near], self._horizon - _FARTHEST)
+            if self._entries > self.due.size // _SHARE * 4 + _SPARE:
+                self.forget()
 
     def replace(self, rows: slice, due: StepArray) -> None:
-        """Set when a part of all rows is due, after `forget`; the other parts follow."""
+        """Schedule one part of all rows after `forget`; the caller does so for every part."""
         self.due[rows] = due
 
     def forget(self) -> None:
-        """Empty the buckets: the next step is found by looking ahead."""
+        """Empty the buckets: the next `take` looks ahead."""
         self._buckets.clear()
         self._entries, self._horizon = 0, 0
 
     def take(self, step: int) -> IntArray:
-        """Return the rows that are due at a step, ascending; steps are taken one after the other.
+        """Return the rows that are due at a step, ascending.
 
-        They have to be put again.
+        Steps are taken one after the other. The caller schedules the returned rows again.
         """
         if step >= self._horizon:
             self._look_ahead(step)
         entries = self._buckets.pop(step, None)
         if entries is None:
-            return _NOBODY
+            return _NO_ROWS
         self._entries -= sum(map(len, entries))
         rows = distinct(np.concatenate(entries).astype(np.int64))
         return np.asarray(rows[self.due[rows] == step])
@@ -83,19 +88,12 @@ class DueSteps:
         self._horizon = min(max(crowded, step + 1), step + _FARTHEST)
         parts = range(0, self.due.size, _BLOCK)
         found = [np.flatnonzero(self.due[i : i + _BLOCK] < self._horizon) + i for i in parts]
-        rows = np.concatenate([_NOBODY, *found])
+        rows = np.concatenate([_NO_ROWS, *found])
         if rows.size:
-            self._sort_in(rows, self.due[rows], step)
+            self._add_entries(rows, self.due[rows], step)
 
-    def _enter(self, rows: IntArray, due: StepArray) -> None:
-        near = due < self._horizon
-        if near.any():
-            self._sort_in(rows[near], due[near], self._horizon - _FARTHEST)
-            if self._entries > self.due.size // _SHARE * 4 + _SPARE:
-                self.forget()
-
-    def _sort_in(self, rows: IntArray, due: StepArray, first: int) -> None:
-        """Add entries for rows that are due from a step on, within as many as have buckets."""
+    def _add_entries(self, rows: IntArray, due: StepArray, first: int) -> None:
+        """Add entries for rows that are due at `first` or up to `_FARTHEST` steps later."""
         # Small keys are sorted by counting.
         keys = (due.astype(np.int64) - first).astype(np.uint16)
         order = np.argsort(keys, kind="stable")
@@ -108,17 +106,14 @@ class DueSteps:
         self._entries += rows.size
 
 
-_NOBODY: Final = np.empty(0, dtype=np.int64)
-
-
-def longer(steps: StepArray, rows: int, step: int) -> StepArray:
-    """Return a column with one more step for as many more rows."""
+def extended(steps: StepArray, rows: int, step: int) -> StepArray:
+    """Return a column of steps with `rows` more entries, all equal to `step`."""
     column = np.empty(steps.size + rows, dtype=np.uint32)
     column[: steps.size], column[steps.size :] = steps, step
     return column
 
 
 def distinct(rows: IntArray) -> IntArray:
-    """Return each row once, ascending; sorts the array that is given."""
+    """Return each row once, ascending. The given array is sorted in place."""
     rows.sort()
     return np.asarray(rows[np.diff(rows, prepend=-1) != 0])

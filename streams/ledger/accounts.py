@@ -54,7 +54,7 @@ class Accounts(KeptAccounts):
     def spend_the_rest(self, slot: int) -> AccountsChanges:
         """Charge a user all that is left; the odometer says nothing of it."""
         slots, bound = np.array([slot]), NOBODY
-        self.account.take(slots)
+        self.account.settle_for_write(slots)
         budget = np.array(self.policy.budget)
         if self._own is not None:
             if not self._own.bound[slot]:
@@ -83,7 +83,7 @@ class Accounts(KeptAccounts):
         """
         if len(plan.new_users):
             self._enrol(plan.new_users)
-        self.account.take(plan.slots)
+        self.account.settle_for_write(plan.slots)
 
     def grants(self, plan: Plan) -> NDArray[np.float64]:
         """What norm this budget alone grants each user, 0 to whom it halts; nothing changes."""

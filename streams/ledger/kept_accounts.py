@@ -13,9 +13,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.filters import terms
-from accounting.filters.account_block import AccountCostTable
-from accounting.filters.accounts import BudgetAccount
+from accounting.filters.accounts import AccountCostTable, BalanceColumns
+from accounting.filters.recurring import BudgetAccount
 from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, slots_of
@@ -72,7 +71,7 @@ class KeptAccounts:
         self._index = UserIndex()
         self._own = OwnBalances() if self.rule.binds else None
         self._rows: Balances = self._own or Balances(self.rule.orders)
-        self.account = BudgetAccount(self.rule.terms, cast(terms.BalanceColumns, self._rows))
+        self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.forgotten = Names()
         self._charged = 0  # steps that are kept by their levels
@@ -228,7 +227,7 @@ class KeptAccounts:
         count = len(self._index)
         spent = self._rows.spent[:count].copy()
         for standing in self.account.recurring_charges:
-            slots, units = standing.owed(self.account)
+            slots, units = standing.accrued(self.account)
             if len(slots):  # nothing is owed before the first step
                 spent[slots] += units
         return self._index.users(0, count), spent
@@ -297,7 +296,7 @@ class KeptAccounts:
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
         tables = AccountCostTable(self.rule.terms, self._unpacked_tariff())
-        cells = tables.cells(levels, self.account.order(slots))
+        cells = tables.cells(levels, self.account.order_of(slots))
         self._rows.spent[slots] += tables.charges(cells)
         self._rows.touch(slots)
 

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.filters.outcomes import StepOutcome
-from accounting.filters.recurring import RecurringCharge
+from accounting.filters.recurring import RecurringCharge, StepOutcome
 from accounting.filters.roster import RosterColumns
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
@@ -181,10 +180,10 @@ class Members:
             columns,
             terms.levels,
             steps=steps,
-            tariffs=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
+            cost_tables=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
             clip=budgets.clips,
         )
-        self.standing.taken = []
+        self.standing.settled_by_others = []
         rows.live_in(self.standing)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowChanges:
@@ -228,10 +227,11 @@ class Members:
         ]
         slots = [self._awake.rows(number, settled) for number in range(len(bound))]
         charged: list[ByLevel | None] = [None for _ in bound]
-        if outcome.settled is None and not outcome.behind:
+        if outcome.settled is None and not outcome.had_accrued:
             levels = self._rows.numbers("granted", everybody).tobytes()
             charged = [
-                ByLevel(tariff.astype("<i8").tobytes(), levels) for tariff in self._awake.tariffs
+                ByLevel(tariff.astype("<i8").tobytes(), levels)
+                for tariff in self._awake.cost_tables
             ]
         return Step(outcome, slots, charged, bound, noted)
 
@@ -261,8 +261,8 @@ class Members:
         """Positions of those in arrears whose accounts others have brought up to date since the
         last call, ascending.
         """
-        taken = self._awake.taken
-        self._awake.taken = []
+        taken = self._awake.settled_by_others
+        self._awake.settled_by_others = []
         return np.sort(np.concatenate(taken)) if taken else NOBODY
 
     def note_settled(self, rows: Numbers) -> RowChanges:
@@ -275,7 +275,7 @@ class Members:
 
     def close(self) -> Numbers:
         """Charge what is in arrears, and say to whom; nobody is charged as a member any more."""
-        behind = self._awake.behind(np.arange(self._count))
+        behind = self._awake.accruing(np.arange(self._count))
         self._awake.close()
         return behind
 
@@ -328,7 +328,7 @@ class Members:
             rows = np.arange(self._count)
         assert rows is not None
         assert levels is not None
-        tariffs = self._awake.tariffs if priced.tariffs is None else priced.tariffs
+        tariffs = self._awake.cost_tables if priced.tariffs is None else priced.tariffs
         bound = [
             accounts.bind(slots, tariff, levels)
             for accounts, slots, tariff in zip(

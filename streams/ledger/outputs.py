@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from accounting.filters.outcomes import StepOutcome
+from accounting.filters.recurring import StepOutcome
 from streams.ledger.budgets import Budgets, Charged
 from streams.ledger.kept_accounts import Raised
 from streams.ledger.members import Members, Terms

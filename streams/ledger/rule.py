@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
-from accounting.filters.terms import AccountTerms, Orders
+from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_own_orders, measure_of
 from streams.schemas import Policy
@@ -76,7 +76,7 @@ class Rule:
         self._measure = measure_of(policy)
         self._orders = np.array(policy.orders) if self._measure.per_order else None
         self.binds = has_own_orders(policy)
-        kind: Orders = "own" if self.binds else "all" if self._measure.per_order else "none"
+        kind: Orders = "per-user" if self.binds else "all" if self._measure.per_order else "none"
         self.terms = AccountTerms(tuple(policy.budget), tuple(policy.odometer_step), kind)
         self.orders = len(policy.orders) if kind == "all" else None
         self._filter = filter_of(policy)
@@ -220,7 +220,7 @@ class Rule:
             raise InvalidInput("units", len(units), f"{numbers}, {levels + 1} levels of each order")
         if self._measure.per_order:
             units = units.reshape(levels + 1, -1)
-        return self.terms.checked_tariff(units, levels)
+        return self.terms.checked_cost_table(units, levels)
 
     def _grants(
         self,

@@ -69,7 +69,7 @@ def measure(users: int, rounds: int) -> Times:
         spent = rng.integers(0, 2**40, users)
         order = own_order(charges, rule.budget_units)[levels]
         balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
-        account = BudgetAccount(AccountTerms(rule.budget_units, increments, "own"), balances)
+        account = BudgetAccount(AccountTerms(rule.budget_units, increments, "per-user"), balances)
 
         elapsed, recurring = _timed(_put_in_place, account, slots, levels, charges)
         times.placed.append(elapsed)
@@ -82,7 +82,7 @@ def measure(users: int, rounds: int) -> Times:
             news = levels[positions[::-1]]
             times.changed.append(_timed(recurring.step, None, positions, news)[0])
         times.tariff.append(_timed(recurring.step, [others])[0])
-        times.dense.append(_timed(recurring.step_once, [charges], levels[::-1].copy())[0])
+        times.dense.append(_timed(recurring.step, None, None, levels[::-1].copy())[0])
     return times
 
 

@@ -79,10 +79,10 @@ def outer_levels_not_asked() -> Patches:
     """A member of a roster is granted the level that the budget of the dataset itself can pay."""
     real = recurring.grant
 
-    def grant(seats: Any, asked: Any, *, clip: bool) -> Any:
-        granted, refused_by = real(seats[:1] if clip else seats, asked, clip=clip)
-        for seat in seats[1:] if clip else []:
-            seat.ask_for(np.arange(asked.size), granted)
+    def grant(blocks: Any, asked: Any, *, clip: bool) -> Any:
+        granted, refused_by = real(blocks[:1] if clip else blocks, asked, clip=clip)
+        for block in blocks[1:] if clip else []:
+            block.ask_for(np.arange(asked.size), granted)
         return granted, refused_by
 
     yield replaced(recurring, "grant", grant)

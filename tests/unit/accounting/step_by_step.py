@@ -1,4 +1,4 @@
-"""Standing charges the slow way: every user, at every step, by the filter and the odometer alone.
+"""Recurring charges the slow way: every user at every step, by the filter and the odometer alone.
 
 Written apart from the code under test: one user at a time, in whole numbers of Python.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from accounting import advance_units
-from accounting.filters.terms import AccountTerms
+from accounting.filters.accounts import AccountTerms
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Book:
 
     def indices(self, slot: int) -> list[int]:
         """Which budgets are this user's."""
-        if self.terms.orders == "own":
+        if self.terms.orders == "per-user":
             return [self.purses[slot].order]
         return list(range(len(self.terms.budgets)))
 
@@ -53,7 +53,7 @@ class Book:
     def pay(self, slot: int, cost: Sequence[int]) -> bool:
         """Charge what fits; return whether the odometer rose."""
         purse = self.purses[slot]
-        increments = [self.terms.increments[index] for index in self.indices(slot)]
+        increments = [self.terms.tick_sizes[index] for index in self.indices(slot)]
         used = [s - b for s, b in zip(purse.spent, purse.base, strict=True)]
         left, rungs = advance_units(
             np.array([used]), np.array([purse.rungs]), np.array([cost]), increments
@@ -91,10 +91,7 @@ class Roll:
         self._fill()
 
     def step(
-        self,
-        tariffs: Sequence[np.ndarray],
-        listed: dict[int, int] | None = None,
-        once: list[int] | None = None,
+        self, tariffs: Sequence[np.ndarray], listed: dict[int, int] | None = None
     ) -> dict[str, list]:
         listed = listed or {}
         news: dict[str, list] = {
@@ -109,7 +106,7 @@ class Roll:
         for position, level in listed.items():
             self.levels[position] = level
         for position in range(len(self.levels)):
-            asked = self.levels[position] if once is None else once[position]
+            asked = self.levels[position]
             where = [slots[position] for slots in self.slots]
 
             def refusers(level: int, where: list[int] = where) -> list[int]:
@@ -144,13 +141,11 @@ class Roll:
             )
             if exhausted and not self.exhausted[position]:
                 news["exhausted"].append(position)
-            afresh = position in listed or self.halted[position] or once is not None
+            afresh = position in listed or self.halted[position]
             believed = asked if afresh else self.granted[position]
             if not halted and granted != believed:
                 news["regranted"].append(position)
                 news["levels"].append(granted)
             self.halted[position], self.exhausted[position] = halted, exhausted
             self.granted[position] = granted
-            if once is not None:
-                self.granted[position] = 0 if halted else self.levels[position]
         return news

@@ -1,4 +1,4 @@
-"""Who is due at a step, and where the rows of a position are."""
+"""The rows due at a step, and the rows of a position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.filters.due_steps import NEVER, DueSteps
-from accounting.filters.slot_map import SlotMap
+from accounting.filters.roster import SlotMap
 
 
 @given(st.data())

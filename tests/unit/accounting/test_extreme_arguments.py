@@ -192,7 +192,7 @@ def recurring(slots: Any = NOTHING, levels: Any = (1,), highest: Any = 3) -> Rec
 
 def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharge:
     columns = RosterColumns(np.array([1], dtype=np.uint8), granted, flags, since)
-    return RecurringCharge.restored([account()], [NOTHING], columns, 3, steps=steps, tariffs=[])
+    return RecurringCharge.restored([account()], [NOTHING], columns, 3, steps=steps, cost_tables=[])
 
 
 FIRST = np.zeros(1, dtype=np.uint8)
@@ -373,7 +373,7 @@ TABLE += [
     one("mechanism_from", accounting.mechanism_from, Gaussian(1.0)),
     one("AccountTerms", AccountTerms, [1], [1]),
     one("BudgetAccount", lambda slots: account().settle(slots), NOTHING),
-    one("BudgetAccount", lambda slots: account().take(slots), NOTHING),
+    one("BudgetAccount", lambda slots: account().settle_for_write(slots), NOTHING),
     one(
         "RecurringCharge", lambda s, n, h: recurring(slots=s, levels=n, highest=h), NOTHING, [1], 3
     ),
@@ -381,7 +381,6 @@ TABLE += [
     one("RecurringCharge", lambda t: recurring().step([t]), TARIFF),
     one("RecurringCharge", lambda p, n: recurring().step([TARIFF], p, n), [0], [1]),
     one("RecurringCharge", lambda n: recurring().step([TARIFF], None, n), [1]),
-    one("RecurringCharge", lambda t, n: recurring().step_once([t], n), TARIFF, [1]),
     one("RecurringCharge", lambda n: recurring().step(n), [TARIFF]),
     one("RecurringCharge", lambda g, f, c: restored(g, f, c, 0), [1], [0], NOTHING),
     one("RecurringCharge", lambda steps: restored([1], [0], NOTHING, steps), 0),

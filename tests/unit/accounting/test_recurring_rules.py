@@ -1,4 +1,4 @@
-"""Charges that stand, under the rules of the measures; what they refuse, and what they take."""
+"""Recurring charges under the filters of the measures; invalid arguments; memory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from accounting import (
     own_order,
     tariff,
 )
+from accounting.filters.roster import HALTED
 
 
 @dataclass
@@ -55,7 +56,7 @@ def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_orde
     order = own_order(charges, rule.budget_units)[levels]
     increments = np.array([budget // 7 for budget in rule.budget_units])
     account = BudgetAccount(
-        AccountTerms(rule.budget_units, tuple(increments.tolist()), "own"), balances_of(users)
+        AccountTerms(rule.budget_units, tuple(increments.tolist()), "per-user"), balances_of(users)
     )
     account.balances.order[:] = order
     recurring = RecurringCharge([account], [np.arange(users)], levels, 100)
@@ -103,7 +104,7 @@ def test_the_filters_of_other_measures_say_the_same(measure: str) -> None:
         outcome = recurring.step([charges] if step == 0 else None)
         state, fits = rule.admit_units(state, charges[levels])
         assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
-        assert (recurring.admitted == fits).all()
+        assert (recurring.columns().flags & HALTED == 0).tolist() == fits.tolist()
         admitted = fits
     recurring.settle()
     assert (account.balances.spent == state).all()
@@ -114,7 +115,7 @@ def test_under_clip_the_last_steps_are_of_ever_lower_levels_until_none_fits() ->
     account = BudgetAccount(AccountTerms((100,), (1000,)), balances_of(1))
     recurring = RecurringCharge([account], [np.arange(1)], [8], 8, clip=True)
     charges = np.arange(9, dtype=np.int64) ** 2
-    granted = [int(recurring.granted[0]) for _ in range(7) if recurring.step([charges])]
+    granted = [int(recurring.columns().granted[0]) for _ in range(7) if recurring.step([charges])]
     assert granted == [8, 6, 0, 0, 0, 0, 0]
     charges = np.array([0, 3, 12, 27, 48, 75, 108, 147, 192])
     account = BudgetAccount(AccountTerms((100,), (1000,)), balances_of(1))
@@ -157,12 +158,12 @@ def test_a_user_takes_no_more_than_40_bytes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((None,), "tariffs"),
-        (([],), "tariffs"),
-        (([[0, 1, 2]],), "tariff"),
+        ((None,), "cost_tables"),
+        (([],), "cost_tables"),
+        (([[0, 1, 2]],), "cost_table"),
         (([[0, 2, 1, 3]],), "tariff"),
         (([[1, 2, 3, 4]],), "tariff"),
-        (([[[0], [1], [2], [3]]],), "tariff"),
+        (([[[0], [1], [2], [3]]],), "cost_table"),
         (([[0, 1, 2, 3]], [0, 0], [1, 1]), "positions"),
         (([[0, 1, 2, 3]], [5], [1]), "positions"),
         (([[0, 1, 2, 3]], [-1], [1]), "positions"),
@@ -230,9 +231,13 @@ def test_columns_that_no_roster_has_are_refused(wrong: dict[str, np.ndarray]) ->
     recurring.close()
     columns = good._replace(**wrong)
     with pytest.raises(InvalidInput):
-        RecurringCharge.restored([account], [np.arange(2)], columns, 3, steps=2, tariffs=charges)
+        RecurringCharge.restored(
+            [account], [np.arange(2)], columns, 3, steps=2, cost_tables=charges
+        )
     assert account.recurring_charges == []
-    RecurringCharge.restored([account], [np.arange(2)], good, 3, steps=2, tariffs=charges).step()
+    RecurringCharge.restored(
+        [account], [np.arange(2)], good, 3, steps=2, cost_tables=charges
+    ).step()
     assert account.balances.spent.tolist() == [9, 3]
 
 
@@ -243,8 +248,8 @@ def test_terms_that_are_none_are_refused() -> None:
         ((), (), "all"),
         ((1,), (0,), "none"),
         ((-1,), (1,), "none"),
-        ((1, 2), (1,), "own"),
-        ((1,) * 257, (1,) * 257, "own"),
+        ((1, 2), (1,), "per-user"),
+        ((1,) * 257, (1,) * 257, "per-user"),
         ((2**61 + 1,), (1,), "none"),
     ]:
         with pytest.raises(InvalidInput):
@@ -301,7 +306,7 @@ def test_after_all_levels_were_new_standing_steps_go_on_as_ever() -> None:
 
 def test_after_all_levels_were_new_what_others_charge_is_looked_at() -> None:
     account, recurring = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
-    account.take(np.array([0]))
+    account.settle_for_write(np.array([0]))
     account.balances.spent[0] = 10
     assert recurring.step().exhausted.tolist() == [0]
 
