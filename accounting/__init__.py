@@ -24,15 +24,15 @@ from accounting.conversions import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.conversions.ladders import Ladder, ladder_for
+from accounting.conversions.candidate_orders import CandidateOrders, candidate_orders
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.events import mechanism_from
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_of, norms_of
 from accounting.costs.pure import pure_to_gdp
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
-from accounting.costs.tariffs import MAX_LEVELS, checked_tariff, levels_of, norms_of
 from accounting.exact.errors import InvalidInput
 from accounting.exact.narrowing import round_to
 from accounting.exact.units import (
@@ -53,11 +53,11 @@ from accounting.filters.measure_filters import (
     RenyiFilter,
     ZcdpFilter,
 )
-from accounting.filters.min_separation import SeparationFilter, SeparationState
-from accounting.filters.per_user_order import OwnOrderFilter, own_order
+from accounting.filters.min_separation import MinSeparationFilter, MinSeparationState
+from accounting.filters.per_user_order import PerUserOrderFilter, best_order
 from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
 from accounting.filters.roster import RosterColumns
-from accounting.measures import MEASURES, Measure, MeasureName, charge_units, tariff
+from accounting.measures import MEASURES, Measure, MeasureName, charge_units, cost_table
 from accounting.odometers import advance_units
 from accounting.release import (
     ContinualCounter,
@@ -87,19 +87,21 @@ __all__ = [
     "Bounds",
     "BudgetAccount",
     "BudgetFilter",
+    "CandidateOrders",
     "ContinualCounter",
     "Gaussian",
     "GdpFilter",
     "InvalidInput",
-    "Ladder",
     "Laplace",
     "MeanRelease",
     "Measure",
     "MeasureName",
     "Mechanism",
+    "MinSeparationFilter",
+    "MinSeparationState",
     "NormGrid",
     "OdometerRise",
-    "OwnOrderFilter",
+    "PerUserOrderFilter",
     "PoissonGaussian",
     "PureDP",
     "PureDPFilter",
@@ -108,8 +110,6 @@ __all__ = [
     "RenyiFilter",
     "ReportAccountant",
     "RosterColumns",
-    "SeparationFilter",
-    "SeparationState",
     "SparseVector",
     "StatedCost",
     "StepOutcome",
@@ -117,9 +117,12 @@ __all__ = [
     "advance_units",
     "banded_step",
     "banded_steps",
+    "best_order",
     "budget_units",
+    "candidate_orders",
     "charge_units",
-    "checked_tariff",
+    "checked_cost_table",
+    "cost_table",
     "cost_units",
     "epsilon_of",
     "from_units",
@@ -128,14 +131,12 @@ __all__ = [
     "gdp_cost",
     "gdp_to_delta",
     "gdp_to_epsilon",
-    "ladder_for",
     "levels_of",
     "mean_norms",
     "mechanism_from",
     "noise_for_epsilon",
     "noise_for_norm_budget",
     "norms_of",
-    "own_order",
     "poisson_gaussian_divergence",
     "pure_to_gdp",
     "quantile_norms",
@@ -146,7 +147,6 @@ __all__ = [
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
-    "tariff",
     "zcdp_budget",
     "zcdp_cost",
     "zcdp_to_delta",

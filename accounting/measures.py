@@ -16,7 +16,7 @@ name. Costs are rounded up, budgets down, and what is said of a spend up.
 Most charges are rational numbers, the same on every machine, and may be computed wherever they are
 needed. Those of Poisson-sampled steps, and the tightest ones of pure DP steps under gdp and renyi,
 need exp, log or the normal quantile, whose last digits differ between machines:
-`Measure.needs_tariff` says so. A log holds such charges as integers, computed once as a `tariff`.
+`Measure.needs_table` says so. A log holds such charges as integers, computed once as a `tariff`.
 Under renyi, pure DP steps can also be charged without a tariff, at min(a eps^2 / 2, eps).
 """
 
@@ -49,9 +49,9 @@ from accounting.costs.mechanisms import (
     PureDP,
     simplified,
 )
+from accounting.costs.norm_levels import MAX_LEVELS, grid_norms, rising
 from accounting.costs.pure import PURE, gdp_units_of_pure
 from accounting.costs.quadratic import GDP, ZCDP
-from accounting.costs.tariffs import MAX_LEVELS, grid_norms, rising
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.units import budget_units, from_units
@@ -113,11 +113,11 @@ class Measure:
         """Return whether `charge_units` can charge such a step."""
         return isinstance(mechanism, self.mechanisms)
 
-    def covers_by_tariff(self, mechanism: Mechanism) -> bool:
+    def covers_by_table(self, mechanism: Mechanism) -> bool:
         """Return whether `tariff` can charge such a step, as it can whatever the measure covers."""
-        return self.covers(simplified(mechanism)) or self.needs_tariff(mechanism)
+        return self.covers(simplified(mechanism)) or self.needs_table(mechanism)
 
-    def needs_tariff(self, mechanism: Mechanism) -> bool:
+    def needs_table(self, mechanism: Mechanism) -> bool:
         """Return whether machines differ about the charges, so that a log must hold them."""
         return isinstance(simplified(mechanism), self.inexact)
 
@@ -127,7 +127,7 @@ class Measure:
         """Return what a step charges each user; see the function of this name."""
         return self.cost(mechanism, norms, *self._checked(orders))
 
-    def tariff(
+    def cost_table(
         self,
         mechanism: Mechanism,
         clip_norm: float,
@@ -137,7 +137,7 @@ class Measure:
         """Return what a step charges at every level; see the function of this name."""
         count = whole_number("levels", levels, 1, MAX_LEVELS)
         norms, step = grid_norms(clip_norm, count), simplified(mechanism)
-        inexact = self.inexact_cost if self.needs_tariff(step) else None
+        inexact = self.inexact_cost if self.needs_table(step) else None
         return rising((inexact or self.cost)(step, norms, *self._checked(orders)))
 
     def filter_of(
@@ -422,7 +422,7 @@ def charge_units(
     return _row(measure).charge_units(mechanism, norms, orders)
 
 
-def tariff(
+def cost_table(
     measure: MeasureName,
     mechanism: Mechanism,
     clip_norm: float,
@@ -432,11 +432,11 @@ def tariff(
     """Return what one step charges at every level of a grid of norms, in units of the measure.
 
     Level l is charged as the norm l clip_norm / levels, rounded up to float64
-    (`accounting.costs.tariffs`): `charge_units` of that norm, or of the level below if that is more
-    by a rounding. So it is 0 at level 0 and never falls. "renyi" charges `Laplace` and `PureDP`
-    their exact divergence here, which is less than `charge_units`. Besides what `charge_units`
-    takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every measure that
-    takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
+    (`accounting.costs.norm_levels`): `charge_units` of that norm, or of the level below if that is
+    more by a rounding. So it is 0 at level 0 and never falls. "renyi" charges `Laplace` and
+    `PureDP` their exact divergence here, which is less than `charge_units`. Besides what
+    `charge_units` takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every
+    measure that takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
 
     Args:
         measure: a key of `MEASURES`.
@@ -452,7 +452,7 @@ def tariff(
     Raises:
         InvalidInput: for other arguments, or a mechanism that the measure does not cover.
     """
-    return _row(measure).tariff(mechanism, clip_norm, levels, orders)
+    return _row(measure).cost_table(mechanism, clip_norm, levels, orders)
 
 
 def _row(measure: MeasureName) -> Measure:

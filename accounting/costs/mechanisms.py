@@ -133,6 +133,6 @@ def gaussian_stddev(mechanism: Mechanism) -> float:
             "mechanism",
             mechanism,
             "Gaussian for the measure gdp; account such steps in zcdp, renyi, approx-dp or "
-            "pure-dp, or in gdp by a tariff; Poisson-sampled ones in renyi",
+            "pure-dp, or in gdp by a cost table; Poisson-sampled ones in renyi",
         )
     return gaussian.noise_stddev

@@ -119,7 +119,7 @@ def pure_to_gdp(epsilon: npt.ArrayLike) -> FloatArray:
 
 
 def gdp_units_of_pure(mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-    """Return mu squared of each norm in units, rounded up, shape (n,): for tariffs alone.
+    """Return mu squared of each norm in units, rounded up, shape (n,): for cost tables only.
 
     Args:
         mechanism: `Laplace` or `PureDP`.

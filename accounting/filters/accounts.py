@@ -27,7 +27,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.tariffs import LevelArray, checked_tariff
+from accounting.costs.norm_levels import LevelArray, checked_cost_table
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import BoolArray, FloatArray, IntArray, whole_numbers
@@ -88,7 +88,7 @@ class AccountTerms:
 
     def checked_cost_table(self, units: npt.ArrayLike, levels: int) -> IntArray:
         """Return a cost table of this many levels for these orders, or raise `InvalidInput`."""
-        table = checked_tariff(units)
+        table = checked_cost_table(units)
         shape = (levels + 1,) if self.orders == "none" else (levels + 1, len(self.budgets))
         if table.shape != shape:
             raise InvalidInput("cost_table", table.shape, f"of shape {shape}")

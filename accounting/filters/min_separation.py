@@ -1,14 +1,14 @@
-"""Participations kept apart: a filter for steps of a banded matrix mechanism (DP-FTRL).
+"""Minimum separation: a filter for the steps of a banded matrix mechanism (DP-FTRL).
 
-A participation in step t of a mechanism with b bands is charged whole, as a plain Gaussian step
+A participation in step t of a mechanism with b bands is charged in full, as a plain Gaussian step
 (`accounting.costs.banded`). Charges add up only between participations at least b steps apart. So a
 user is admitted to step t if
 
-    the rule admits the charge, and no participation lies in the steps t - b + 1 to t,
+    the filter admits the charge, and the user did not participate in steps t - b + 1 to t.
 
-and whoever is not is left out of the step and charged nothing. A user whose charge is nothing takes
-no part in the step, is always admitted, and is not kept from the next ones. The service decides the
-same in a run that is opened with `min_separation`.
+A user who is not admitted is left out of the step and charged nothing. A user with a charge of 0
+does not participate, is always admitted, and may participate in the next steps. The service decides
+the same in a run with `min_separation`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from accounting.filters.budget_filter import BudgetFilter
 MAX_STEP: Final = 2**61
 
 
-class SeparationState(NamedTuple):
-    """What the caller keeps for n users.
+class MinSeparationState(NamedTuple):
+    """The state of n users, which the caller owns.
 
     Attributes:
-        spent: units, the state of the rule; shape (n,) or (n, k).
-        next_step: the first step that each may take part in; int64, shape (n,), at the start 0.
+        spent: units, the state of the filter; shape (n,) or (n, k).
+        next_step: the first step in which each user may participate; int64, shape (n,), initially
+            0.
     """
 
     spent: IntArray
@@ -41,13 +42,13 @@ class SeparationState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SeparationFilter:
-    """A filter of participations at least `min_separation` steps apart.
+class MinSeparationFilter:
+    """A filter that admits participations at least `min_separation` steps apart.
 
     Attributes:
-        rule: who can pay: a filter for Gaussian steps, such as `ZcdpFilter` or `GdpFilter`.
-        min_separation: b, 1 to 2**61, at least the number of bands of the mechanism; 1 keeps nobody
-            from the next step.
+        rule: the budget filter, for Gaussian steps, such as `ZcdpFilter` or `GdpFilter`.
+        min_separation: b, 1 to 2**61, at least the number of bands of the mechanism; with 1 a user
+            may participate in every step.
     """
 
     rule: BudgetFilter
@@ -59,20 +60,20 @@ class SeparationFilter:
         separation = whole_number("min_separation", self.min_separation, 1, MAX_STEP)
         object.__setattr__(self, "min_separation", separation)
 
-    def initial_state(self, n: int) -> SeparationState:
-        """Return the state of n users who have taken part in nothing."""
+    def initial_state(self, n: int) -> MinSeparationState:
+        """Return the state of n users who have not participated yet."""
         spent = self.rule.initial_state(n)
-        return SeparationState(spent, np.zeros(len(spent), dtype=np.int64))
+        return MinSeparationState(spent, np.zeros(len(spent), dtype=np.int64))
 
     def admit_units(
-        self, state: SeparationState, step: int, cost_units: IntArray
-    ) -> tuple[SeparationState, BoolArray]:
+        self, state: MinSeparationState, step: int, cost_units: IntArray
+    ) -> tuple[MinSeparationState, BoolArray]:
         """Return (new_state, admitted) for charges in units.
 
         Args:
-            state: what `initial_state` or the step before gave.
-            step: its number, 0 to 2**61; a user is not admitted twice to one step, nor to one
-                before a step that the user took part in.
+            state: the result of `initial_state` or of the step before.
+            step: its number, 0 to 2**61. A user is not admitted twice to one step, nor to a step
+                before one in which the user participated.
             cost_units: int64, of the shape of what is spent.
 
         Raises:
@@ -85,15 +86,16 @@ class SeparationFilter:
         return self._settled(state, step, takes_part, *self.rule.admit_units(state.spent, part))
 
     def admit_norms(
-        self, state: SeparationState, step: int, mechanism: Mechanism, norms: npt.ArrayLike
-    ) -> tuple[SeparationState, BoolArray]:
+        self, state: MinSeparationState, step: int, mechanism: Mechanism, norms: npt.ArrayLike
+    ) -> tuple[MinSeparationState, BoolArray]:
         """Return (new_state, admitted) for a participation with these norms.
 
         Args:
             state: as for `admit_units`.
             step: as for `admit_units`.
-            mechanism: what `banded_step` gives for the column of this step.
-            norms: of the contributions, shape (n,), finite, >= 0; 0 for who takes no part.
+            mechanism: the result of `banded_step` for the column of this step.
+            norms: of the contributions, shape (n,), finite, >= 0; 0 for users who do not
+            participate.
         """
         vector = norm_vector("norms", norms)
         takes_part = vector > 0.0
@@ -102,7 +104,7 @@ class SeparationFilter:
             state, step, takes_part, *self.rule.admit_norms(state.spent, mechanism, part)
         )
 
-    def _allowed(self, state: SeparationState, step: int, takes_part: BoolArray) -> BoolArray:
+    def _allowed(self, state: MinSeparationState, step: int, takes_part: BoolArray) -> BoolArray:
         number = whole_number("step", step, 0, MAX_STEP)
         following = unit_array("next_step", state.next_step, 2 * MAX_STEP)
         if following.shape != takes_part.shape:
@@ -112,12 +114,12 @@ class SeparationFilter:
 
     def _settled(
         self,
-        state: SeparationState,
+        state: MinSeparationState,
         step: int,
         takes_part: BoolArray,
         spent: IntArray,
         fits: BoolArray,
-    ) -> tuple[SeparationState, BoolArray]:
+    ) -> tuple[MinSeparationState, BoolArray]:
         admitted = fits & self._allowed(state, step, takes_part)
         following = np.where(admitted & takes_part, step + self.min_separation, state.next_step)
-        return SeparationState(spent, following), admitted
+        return MinSeparationState(spent, following), admitted

@@ -1,26 +1,27 @@
-"""The filter of one's own order: a Rényi filter at a single order, which may be each user's own.
+"""The filter at a per-user Rényi order: a Rényi filter at one order, which may differ by user.
 
-A Rényi filter at one order a with a budget B_a that alone implies (epsilon, delta) gives its user
-(epsilon, delta)-DP. The order may differ from user to user, and be chosen from the user's own data:
-it is fixed when the user is enrolled, from that data and the outputs released before.
+A Rényi filter at one order a, with a budget B_a that alone implies (epsilon, delta), gives its user
+(epsilon, delta)-DP. The order may differ from user to user, and may be chosen from the user's own
+data. It is fixed when the user is enrolled, from that data and the outputs released before.
 
-*Theorem.* Let user i contribute nothing before a time t. At t, let an order a of a fixed ladder be
-chosen as a function of the outputs until then and of i's own data, and let from then on a step be
+*Theorem.* Let user i contribute nothing before a time t. At t, let an order a be chosen from fixed
+candidates, as a function of the outputs until then and of i's own data. From then on, let a step be
 admitted only if the sum of i's Rényi divergences at order a, this step's included, is at most B_a.
 Then the outputs with and without i are (epsilon, delta)-indistinguishable, in both directions.
 *Proof.* Before t the outputs have the same law with and without i, who contributed nothing. Given
-them, a is a number: in the world with i it is chosen, in the world without i it is the number that
-would have been, a constant of the comparison. Feldman and Zrnic, Thm 4.3 bounds the divergence of
-order a between what follows in the two worlds by B_a, which implies (epsilon, delta) for it, given
-any outputs until t. The mean over these outputs, of one law in both worlds, keeps (epsilon, delta).
+them, a is a number: in the world with i it is the order chosen, and in the world without i it is
+the order that would have been chosen, a constant of the comparison. Feldman and Zrnic, Thm 4.3
+bounds the divergence of order a between what follows in the two worlds by B_a, which implies
+(epsilon, delta) for it, given any outputs until t. The mean over these outputs, whose law is the
+same in both worlds, keeps (epsilon, delta).
 
 The running sum at this order, converted with the whole delta, also holds at every stopping time
 (`PROOFS.md`, epsilons at any time), as long as charges do not follow the user's own sampling coins.
 
-"Whichever order still holds" is another rule, and not proven for costs that are chosen adaptively.
-Here the order never changes. One number is kept of what a user has spent, instead of one per
-order, and more steps are admitted than if all orders had to hold. Neighbouring datasets differ by
-adding or removing one user.
+"Whichever order still holds" is another rule, and is not proven for costs that are chosen
+adaptively. Here the order never changes. The state is one number per user instead of one per order,
+and more steps are admitted than if all orders had to hold. Neighbouring datasets differ by adding
+or removing one user.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ MAX_ORDERS: Final = 256
 _BLOCK: Final = 2**14  # users times orders at a time
 
 
-def own_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
-    """Return at which order most steps of each charge are admitted, as an index.
+def best_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
+    """Return the index of the order that admits most steps of each charge.
 
-    That is where budget // max(cost, 1) is largest; of several, where the quotient of the two as
-    float64 numbers is (IEEE 754 division: the same everywhere); of several still, the first. So a
-    charge of nothing goes where the budget is largest, and one that fits nowhere where it is
-    nearest to fitting.
+    At this order budget // max(cost, 1) is largest. Ties go to the largest quotient of the two as
+    float64 numbers (IEEE 754 division: the same on every machine), then to the first order. So a
+    charge of 0 gets the order with the largest budget, and a charge that fits at no order gets the
+    one at which it is nearest to fitting.
 
     Args:
-        costs: units of each charge at each order, int64, shape (n, k): rows of a tariff.
+        costs: units of each charge at each order, int64, shape (n, k): rows of a cost table.
         budgets: units, one per order, k of them, at most 256.
 
     Returns:
@@ -92,7 +93,7 @@ def own_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
 
 
 @dataclass(frozen=True, init=False)
-class OwnOrderFilter:
+class PerUserOrderFilter:
     """Admit while the sum of Rényi divergences at the user's own order is at most its budget.
 
     State is two arrays that the caller owns, a row per user: `spent`, int64 units at the user's
@@ -103,7 +104,7 @@ class OwnOrderFilter:
     Args:
         orders: k orders, > 1, at most 2**40, all different; k at most 256.
         budgets: k budgets in nats, >= 0, each of which alone implies the guarantee
-            (`accounting.ladder_for`), rounded down to units.
+            (`accounting.candidate_orders`), rounded down to units.
     """
 
     measure = "renyi"
@@ -120,18 +121,18 @@ class OwnOrderFilter:
         return cls.__new__(cls)._set(orders, budgets)
 
     def initial_state(self, n: int) -> IntArray:
-        """Return what n users have spent who have spent nothing."""
+        """Return `spent` of n users who have spent nothing."""
         return np.zeros(user_count("n", n), dtype=np.int64)
 
     def bind(self, mechanism: Mechanism, norms: npt.ArrayLike) -> OrderArray:
-        """Return the order that admits most steps of each norm, shape (n,): for enrolment."""
+        """Return the order that admits most steps of each norm, shape (n,), for enrolment."""
         vector = norm_vector("norms", norms)
         chosen = np.empty(vector.size, dtype=np.uint8)
         whole = self._filter()
         for start in range(0, vector.size, _BLOCK):
             block = slice(start, start + _BLOCK)
             costs = whole.charge_units(mechanism, vector[block])
-            chosen[block] = own_order(costs, self.budget_units)
+            chosen[block] = best_order(costs, self.budget_units)
         return chosen
 
     def charge_units(
@@ -147,7 +148,7 @@ class OwnOrderFilter:
     def admit_units(
         self, spent: IntArray, order: OrderArray, cost_units: IntArray
     ) -> tuple[IntArray, BoolArray]:
-        """Return (new_spent, admitted): spent + cost where this is within the budget, else spent.
+        """Return (new_spent, admitted): spent + cost if that is within the budget, otherwise spent.
 
         Args:
             spent: units, shape (n,).
@@ -178,7 +179,7 @@ class OwnOrderFilter:
     ) -> tuple[IntArray, FloatArray, IntArray]:
         """Return (new_spent, granted_norms, charged_units): budget-aware clipping, FZ Alg. 7.
 
-        Each user's is what `RenyiFilter.grant_units` of that order alone gives.
+        The result is that of `RenyiFilter.grant_units` with each user's order alone.
         """
         granted = norm_vector("norms", norms).copy()
         units = self._checked(spent, self.budgets_at(order)).copy()
@@ -201,9 +202,9 @@ class OwnOrderFilter:
         norms: npt.ArrayLike,
         granted: npt.ArrayLike,
     ) -> IntArray:
-        """Return what users are charged who are granted the least of what several filters grant.
+        """Return the charge of users who are granted the least of what several filters grant.
 
-        Each user's is what `RenyiFilter.charge_granted` of that order alone gives; shape (n,).
+        The result is that of `RenyiFilter.charge_granted` with each user's order alone; shape (n,).
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
         units = self._checked(spent, self.budgets_at(order))
@@ -221,7 +222,7 @@ class OwnOrderFilter:
         """Return each user's budget in units, shape (n,).
 
         Raises:
-            InvalidInput: for an index of no order.
+            InvalidInput: for an index without an order.
         """
         indices = whole_array("order", order)
         if indices.dtype != np.uint8 or indices.ndim != 1:
@@ -236,7 +237,7 @@ class OwnOrderFilter:
         return from_units_down(budgets - self._checked(spent, budgets))
 
     def exhausted(self, spent: IntArray, order: OrderArray) -> BoolArray:
-        """Return whether nothing is left, bool (n,)."""
+        """Return whether the user has nothing left, bool (n,)."""
         budgets = self.budgets_at(order)
         return np.asarray(self._checked(spent, budgets) == budgets)
 
@@ -245,7 +246,7 @@ class OwnOrderFilter:
         return RenyiFilter.from_units(self.orders[part], self.budget_units[part])
 
     def _groups(self, order: OrderArray, n: int) -> list[tuple[int, npt.NDArray[np.intp]]]:
-        """Return each order that occurs with the rows of its users."""
+        """Return each order in use, with the rows of its users."""
         if self.budgets_at(order).size != n:
             raise InvalidInput("order", order.shape, f"one index for each of {n} users")
         return [(index, np.flatnonzero(order == index)) for index in np.unique(order).tolist()]
@@ -253,7 +254,7 @@ class OwnOrderFilter:
     def _checked(self, spent: IntArray, budgets: IntArray) -> IntArray:
         units = unit_array("state", spent, MAX_BUDGET_UNITS)
         if units.shape != budgets.shape:
-            raise InvalidInput("state", units.shape, f"of shape {budgets.shape}, as order is")
+            raise InvalidInput("state", units.shape, f"of the shape of order, {budgets.shape}")
         if bool((units > budgets).any()):
             bad = int(np.argmax(units > budgets))
             raise InvalidInput("state", int(units[bad]), f"at most the budget {int(budgets[bad])}")
@@ -263,7 +264,7 @@ class OwnOrderFilter:
         alphas = renyi_orders("orders", orders)
         units = whole_numbers("budgets", budgets, 0, MAX_BUDGET_UNITS)
         if alphas.size > MAX_ORDERS or len(units) != alphas.size:
-            allowed = f"one for each of {alphas.size} orders, of which {MAX_ORDERS} at most"
+            allowed = f"one for each of {alphas.size} orders, at most {MAX_ORDERS}"
             raise InvalidInput("budgets", budgets, allowed)
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
         object.__setattr__(self, "budget_units", tuple(units))

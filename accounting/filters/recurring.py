@@ -50,7 +50,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.tariffs import LevelArray
+from accounting.costs.norm_levels import LevelArray
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
 from accounting.filters.accounts import (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.tariffs import MAX_LEVELS, LevelArray, checked_levels
+from accounting.costs.norm_levels import MAX_LEVELS, LevelArray, checked_levels
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import IntArray, unit_array, whole_array, whole_number
 from accounting.filters.due_steps import StepArray, extended

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, positive_finite
 

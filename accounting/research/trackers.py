@@ -40,13 +40,13 @@ from accounting.odometers import MAX_TICKS, advance_units
 class _Odometer:
     """An odometer with one increment. `increment_units`: D in units, rounded up.
 
-    The state is an int64 array of shape (n, 2) that the caller owns: (used, rungs) of each user.
+    The state is an int64 array of shape (n, 2) that the caller owns: (used, ticks) of each user.
     """
 
     increment_units: int
 
     def initial_state(self, n: int) -> IntArray:
-        """Return the state of n users who have spent nothing: on an empty first rung."""
+        """Return the state of n users who have spent nothing: on an empty first tick."""
         state = np.zeros((user_count("n", n), 2), dtype=np.int64)
         state[:, 1] = 1
         return state
@@ -65,24 +65,24 @@ class _Odometer:
         columns = unit_array("state", state, MAX_TICKS)
         if columns.ndim != 2 or columns.shape[1] != 2:
             raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
-        used, rungs = self._climb(
+        used, ticks = self._climb(
             np.ascontiguousarray(columns[:, 0]),
             np.ascontiguousarray(columns[:, 1]),
             cost_units(cost),
         )
-        return np.stack([used, rungs], axis=1), self._bound(rungs)
+        return np.stack([used, ticks], axis=1), self._bound(ticks)
 
-    def _climb(self, used: IntArray, rungs: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
-        return advance_units(used, rungs, cost, self.increment_units)
+    def _climb(self, used: IntArray, ticks: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
+        return advance_units(used, ticks, cost, self.increment_units)
 
-    def _bound(self, rungs: IntArray) -> FloatArray:
-        # A number of rungs above 2**53 is rounded up first, to the next float64 or the one after:
+    def _bound(self, ticks: IntArray) -> FloatArray:
+        # A number of ticks above 2**53 is rounded up first, to the next float64 or the one after:
         # what release 0.1.0 said of a history is what is said of it now, to the last bit.
-        count = rungs.astype(np.float64)
-        count[count.astype(np.int64) < rungs] *= 1.0 + 2.0**-52
+        count = ticks.astype(np.float64)
+        count[count.astype(np.int64) < ticks] *= 1.0 + 2.0**-52
         increment = float_toward(Fraction(self.increment_units, 2**UNIT_BITS), UP)
         bound = product_up(increment, count)
-        bound[rungs >= MAX_TICKS] = math.inf
+        bound[ticks >= MAX_TICKS] = math.inf
         return bound
 
     def _set_increment(self, step: float, power: int) -> int:
@@ -118,11 +118,11 @@ class RenyiTracker(_Odometer):
 class GdpOdometer(_Odometer):
     """A bound on mu squared (Koskela et al., App. C.5); the root of the bound is mu.
 
-    Costs and bounds are in mu squared, in which Gaussian steps add up, and so do rungs:
+    Costs and bounds are in mu squared, in which Gaussian steps add up, and so do ticks:
     B_{m+1}^2 = B_m^2 + D_m^2. Gaussian steps only.
 
     Args:
-        step: the increment, in mu, > 0, or several: the first rung spans the first one squared,
+        step: the increment, in mu, > 0, or several: the first tick spans the first one squared,
             and so on; the last one repeats, and is what `increment_units` says. Small increments
             first bound those who spend little more tightly.
 
@@ -143,16 +143,16 @@ class GdpOdometer(_Odometer):
             raise InvalidInput("step", increments, allowed)
         object.__setattr__(self, "first_units", tuple(units[:-1]))
 
-    def _climb(self, used: IntArray, rungs: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
-        new_used, new_rungs = advance_units(used, rungs, cost, self.increment_units)
-        early = np.flatnonzero(rungs <= len(self.first_units))
-        spent, height, left = used[early], rungs[early], cost[early]
+    def _climb(self, used: IntArray, ticks: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
+        new_used, new_rungs = advance_units(used, ticks, cost, self.increment_units)
+        early = np.flatnonzero(ticks <= len(self.first_units))
+        spent, height, left = used[early], ticks[early], cost[early]
         for number, increment in enumerate(self.first_units, start=1):
             here = height == number
             fits = here & (spent + left <= increment)
             spent[fits] += left[fits]
             over = here & ~fits
-            # An empty rung takes as much as it spans; on one that is not the cost would not fit.
+            # An empty tick takes as much as it spans; on one that is not the cost would not fit.
             left[over] -= np.where(spent[over] > 0, 0, increment)
             spent[over] = 0
             height[over] += 1
@@ -164,16 +164,16 @@ class GdpOdometer(_Odometer):
         new_used[early], new_rungs[early] = spent, height
         return new_used, new_rungs
 
-    def _bound(self, rungs: IntArray) -> FloatArray:
+    def _bound(self, ticks: IntArray) -> FloatArray:
         if not self.first_units:
-            return super()._bound(rungs)
+            return super()._bound(ticks)
         ends = np.cumsum([0, *self.first_units])
-        further = rungs - len(self.first_units)
+        further = ticks - len(self.first_units)
         countable = further <= (MAX_COST_UNITS - int(ends[-1])) // self.increment_units
-        units = ends[np.minimum(rungs, len(self.first_units))]
+        units = ends[np.minimum(ticks, len(self.first_units))]
         units += np.where(countable, np.maximum(further, 0), 0) * self.increment_units
         bound = from_units(units)
         high = super()._bound(further[~countable]) + bound[~countable]
         bound[~countable] = np.nextafter(high, math.inf)
-        bound[rungs >= MAX_TICKS] = math.inf
+        bound[ticks >= MAX_TICKS] = math.inf
         return bound

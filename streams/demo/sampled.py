@@ -33,7 +33,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import OwnOrderFilter, PoissonGaussian, ladder_for, norms_of, own_order, tariff
+from accounting import (
+    PerUserOrderFilter,
+    PoissonGaussian,
+    best_order,
+    candidate_orders,
+    cost_table,
+    norms_of,
+)
 from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.images import CLASSES, Images
 from streams.demo.training import CLIP_NORM, Guarantee, probabilities
@@ -310,9 +317,9 @@ class _WatchedRoster:
     def __init__(
         self, roster: Roster, guarantee: Guarantee, mechanism: PoissonGaussian, levels: int
     ) -> None:
-        ladder = ladder_for(guarantee.epsilon, guarantee.delta)
-        self._rule = OwnOrderFilter(ladder.orders, ladder.budgets)
-        self._units = tariff("renyi", mechanism, roster.clip_norm, levels, self._rule.orders)
+        ladder = candidate_orders(guarantee.epsilon, guarantee.delta)
+        self._rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
+        self._units = cost_table("renyi", mechanism, roster.clip_norm, levels, self._rule.orders)
         self._norms = norms_of(np.arange(levels + 1), roster.clip_norm, levels)
         self._roster = roster
         self._order = -1
@@ -340,7 +347,7 @@ class _WatchedRoster:
         levels = np.searchsorted(self._norms, decision.clip_norms)
         if not self.admitted:
             # All levels are the same in the first step, and so are their orders.
-            self._order = int(own_order(self._units[levels[:1]], self._rule.budget_units)[0])
+            self._order = int(best_order(self._units[levels[:1]], self._rule.budget_units)[0])
         self.spent = self.spent + self._units[levels, self._order]
         self.admitted.append(int(np.count_nonzero(decision.admitted)))
         return decision

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Mechanism, own_order
+from accounting import Mechanism, best_order
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import Numbers, RowChanges, joined
 from streams.ledger.kept_accounts import KeptAccounts, Raised
@@ -150,7 +150,7 @@ class Accounts(KeptAccounts):
         charged = free[costs[levels[free]]]
         if not len(charged):
             return NOBODY, len(free) > 0
-        best = own_order(tariff, self.policy.budget)
+        best = best_order(tariff, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1
         return slots[charged], len(charged) < len(free)

@@ -2,7 +2,7 @@
 
 A user who was admitted to step t of such a run, with a norm above 0, took part in it, and is not
 admitted again before step t + b, b the ``min_separation`` of the run. The theorem is in
-``accounting.costs.banded``; what is decided here is that of ``accounting.SeparationFilter``.
+``accounting.costs.banded``; what is decided here is that of ``accounting.MinSeparationFilter``.
 
 What is kept of a run are b, and of each of its last b - 1 steps who took part:
 

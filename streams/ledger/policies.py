@@ -257,7 +257,7 @@ def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
         )
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_tariff)
+    _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
 
 
 def _check_covered(

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from accounting import InvalidInput
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Numbers
 from streams.ledger.kept_accounts import Sought

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, Mechanism, OwnOrderFilter, advance_units, own_order
+from accounting import InvalidInput, Mechanism, PerUserOrderFilter, advance_units, best_order
 from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_own_orders, measure_of
@@ -135,7 +135,7 @@ class Rule:
         if not len(free):
             return rows.order, bound
         order = rows.order.copy()
-        order[free] = own_order(costs[free], self._policy.budget)
+        order[free] = best_order(costs[free], self._policy.budget)
         return order, bound
 
     def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
@@ -247,8 +247,8 @@ class Rule:
             return self._filter.charge_granted(spent, mechanism, norms, granted)
         return self._own_filter().charge_granted(spent, order, mechanism, norms, granted)
 
-    def _own_filter(self) -> OwnOrderFilter:
-        return OwnOrderFilter.from_units(self._policy.orders, self._policy.budget)
+    def _own_filter(self) -> PerUserOrderFilter:
+        return PerUserOrderFilter.from_units(self._policy.orders, self._policy.budget)
 
     def _granted(
         self,

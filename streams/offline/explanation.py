@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from accounting import PoissonGaussian
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.forgotten import alone
 from streams.ledger.ledger import Ledger

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian
 from accounting.costs.mechanisms import noise_scale
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import MECHANISMS

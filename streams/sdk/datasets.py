@@ -19,7 +19,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from accounting import MEASURES, InvalidInput, Measure, MeasureName, ladder_for
+from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
 from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
@@ -92,7 +92,7 @@ def policy_from(
             if epsilon is None or delta is None:
                 raise InvalidRequest("epsilon and delta belong together: give both")
             if own_order:
-                orders, budget = ladder_for(epsilon, delta)
+                orders, budget = candidate_orders(epsilon, delta)
             else:
                 budget = row.budgets_for(epsilon, delta, orders)
         units = _units("budget", row, budget)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.mechanisms import noise_scale
-from accounting.measures import tariff
+from accounting.measures import cost_table
 from streams.schemas import Policy, RosterMechanism
 from streams.sdk.arguments import read_event
 from streams.sdk.errors import InvalidRequest
@@ -81,7 +81,7 @@ def chosen_mechanism(
 
 def _tariff(mechanism: Mechanism, policy: Policy, clip_norm: float, levels: int) -> bytes:
     try:
-        units = tariff(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
+        units = cost_table(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     return units.astype("<i8").tobytes()

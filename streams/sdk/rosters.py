@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Mechanism
-from accounting.costs.tariffs import grid_norms, levels_of
+from accounting.costs.norm_levels import grid_norms, levels_of
 from streams.schemas import (
     ChargeRoster,
     Enrolled,

@@ -28,7 +28,7 @@ from msgspec import UNSET
 from numpy.typing import ArrayLike
 
 from accounting import InvalidInput
-from accounting.costs.tariffs import MAX_LEVELS, grid_norms
+from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
     VERSION,

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from accounting import InvalidInput, PoissonGaussian, charge_units, ladder_for
-from accounting.filters.per_user_order import OwnOrderFilter
+from accounting import InvalidInput, PoissonGaussian, candidate_orders, charge_units
+from accounting.filters.per_user_order import PerUserOrderFilter
 from streams.sdk.errors import InvalidRequest
 
 _ACCURACY: Final = 1e-4
@@ -38,8 +38,8 @@ def noise_for_steps(
     if not 0.0 < clip_norm < math.inf:
         raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
     try:
-        ladder = ladder_for(epsilon, delta)
-        rule = OwnOrderFilter(ladder.orders, ladder.budgets)
+        ladder = candidate_orders(epsilon, delta)
+        rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
         budgets = np.array(rule.budget_units)
 
         def lasts(ratio: float) -> bool:

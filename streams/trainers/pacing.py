@@ -19,10 +19,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, PoissonGaussian, ladder_for
-from accounting.costs.tariffs import grid_norms
-from accounting.filters.per_user_order import OwnOrderFilter, own_order
-from accounting.measures import tariff
+from accounting import InvalidInput, PoissonGaussian, candidate_orders
+from accounting.costs.norm_levels import grid_norms
+from accounting.filters.per_user_order import PerUserOrderFilter, best_order
+from accounting.measures import cost_table
 from streams.sdk.errors import InvalidRequest
 
 
@@ -42,10 +42,10 @@ class Pace:
         if steps < 1:
             raise InvalidRequest(f"steps is {steps}; it must be at least 1")
         try:
-            ladder = ladder_for(epsilon, delta)
+            ladder = candidate_orders(epsilon, delta)
         except InvalidInput as error:
             raise InvalidRequest(str(error)) from error
-        self._rule = OwnOrderFilter(ladder.orders, ladder.budgets)
+        self._rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
         self._steps = steps
         self._order = self._budget = -1
         self._mechanism: PoissonGaussian | None = None
@@ -62,7 +62,7 @@ class Pace:
         budgets = np.array(self._rule.budget_units)
         lasts = (budgets // np.maximum(self._units, 1) >= self._steps).any(axis=1)
         first = int(np.flatnonzero(lasts).max())
-        self._order = int(own_order(self._units[first : first + 1], self._rule.budget_units)[0])
+        self._order = int(best_order(self._units[first : first + 1], self._rule.budget_units)[0])
         self._budget = int(budgets[self._order])
         self._level = np.full(users, first, dtype=np.int64)
         self._spent = np.full(users, step * self._costs[first], dtype=np.int64)
@@ -97,7 +97,7 @@ class Pace:
     def _price(self, mechanism: PoissonGaussian) -> None:
         self._mechanism = mechanism
         highest, levels = float(self._norms[-1]), len(self._norms) - 1
-        self._units = tariff("renyi", mechanism, highest, levels, self._rule.orders)
+        self._units = cost_table("renyi", mechanism, highest, levels, self._rule.orders)
 
     @property
     def _costs(self) -> NDArray[np.int64]:

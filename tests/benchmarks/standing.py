@@ -13,12 +13,12 @@ import numpy as np
 from accounting import (
     AccountTerms,
     BudgetAccount,
-    OwnOrderFilter,
+    PerUserOrderFilter,
     PoissonGaussian,
     RecurringCharge,
-    ladder_for,
-    own_order,
-    tariff,
+    best_order,
+    candidate_orders,
+    cost_table,
 )
 from tests.benchmarks.servers import spread
 
@@ -57,9 +57,9 @@ def measure(users: int, rounds: int) -> Times:
     """DP-SGD at (8, 1e-5), rate 0.001, noise 1.1 C; who has spent what, and levels, at random."""
     times = Times(users)
     rng = np.random.default_rng(users)
-    rule = OwnOrderFilter(*ladder_for(8.0, 1e-5))
+    rule = PerUserOrderFilter(*candidate_orders(8.0, 1e-5))
     charges, others = (
-        tariff("renyi", PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
+        cost_table("renyi", PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
         for noise in (1.1, 1.2)
     )
     increments = tuple(budget // 10 for budget in rule.budget_units)
@@ -67,7 +67,7 @@ def measure(users: int, rounds: int) -> Times:
     slots = [np.arange(users)]
     for _ in range(rounds):
         spent = rng.integers(0, 2**40, users)
-        order = own_order(charges, rule.budget_units)[levels]
+        order = best_order(charges, rule.budget_units)[levels]
         balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
         account = BudgetAccount(AccountTerms(rule.budget_units, increments, "per-user"), balances)
 

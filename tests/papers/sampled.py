@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import PoissonGaussian, charge_units, ladder_for
-from accounting.filters.per_user_order import OwnOrderFilter
+from accounting import PoissonGaussian, candidate_orders, charge_units
+from accounting.filters.per_user_order import PerUserOrderFilter
 from accounting.release.clipping import norm_products, row_norms
 from streams import Turnstile
 from streams.demo.images import CLASSES, Images
@@ -56,8 +56,8 @@ def noise_of(epsilon: float, steps: int, rate: float, clip_norm: float) -> float
 
 def worst_case_steps(epsilon: float, noise_stddev: float, rate: float, clip_norm: float) -> int:
     """How often the clip norm is admitted at this noise."""
-    ladder = ladder_for(epsilon, DELTA)
-    rule = OwnOrderFilter(ladder.orders, ladder.budgets)
+    ladder = candidate_orders(epsilon, DELTA)
+    rule = PerUserOrderFilter(ladder.orders, ladder.budgets)
     mechanism = PoissonGaussian(noise_stddev, rate)
     units = charge_units("renyi", mechanism, [clip_norm], orders=rule.orders)[0]
     return int((np.array(rule.budget_units) // units).max())

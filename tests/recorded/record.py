@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
-from accounting.measures import tariff
+from accounting.measures import cost_table
 from streams.ledger.ledger import Output
 from streams.schemas import (
     Allow,
@@ -239,7 +239,7 @@ def make_third(seed: int) -> Log:
             levels = rng.integers(0, LEVELS + 1, len(rows)).astype(np.uint8)
             units = b""
             if rng.random() < 0.4 or run not in log.units:
-                costs = tariff(
+                costs = cost_table(
                     policy.get("measure", "zcdp"), mechanism, CLIP, LEVELS, policy.get("orders")
                 )
                 units = costs.astype("<i8").tobytes()
@@ -353,7 +353,7 @@ def make_clipped(seed: int) -> Log:
 def _chain_tariff(name: str, scale: float) -> bytes:
     """What each level costs in every budget that counts for a dataset."""
     policy = NESTED[name]
-    units = tariff(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
+    units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
     outer = policy.get("within")
     return units.astype("<i8").tobytes() + (_chain_tariff(outer, scale) if outer else b"")
 

@@ -28,15 +28,15 @@ from accounting import (
     InvalidInput,
     Laplace,
     Mechanism,
-    OwnOrderFilter,
+    MinSeparationFilter,
+    MinSeparationState,
+    PerUserOrderFilter,
     PoissonGaussian,
     PureDP,
     PureDPFilter,
     RecurringCharge,
     RenyiFilter,
     RosterColumns,
-    SeparationFilter,
-    SeparationState,
     SparseVector,
     StatedCost,
     ZcdpFilter,
@@ -198,9 +198,9 @@ def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharg
 FIRST = np.zeros(1, dtype=np.uint8)
 PAIR = np.zeros((1, 2), dtype=np.int64)
 TARIFF = np.array([0, 1, 2, 3])
-OWN = OwnOrderFilter([2.0, 4.0], [0.3, 0.5])
+OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
 APPROX = ApproxZcdpFilter(0.3, 1e-5)
-APART = SeparationFilter(ZcdpFilter(0.3), 2)
+APART = MinSeparationFilter(ZcdpFilter(0.3), 2)
 APART_STATE = APART.initial_state(1)
 ROGERS = RogersFilter(1.0, 1e-5)
 TABLE: list[Case] = [
@@ -312,33 +312,39 @@ TABLE: list[Case] = [
 ]
 TABLE += [
     *(
-        one("tariff", lambda c, n, m=m: accounting.tariff("gdp", m, c, n), 1.0, 3)
+        one("cost_table", lambda c, n, m=m: accounting.cost_table("gdp", m, c, n), 1.0, 3)
         for m in (Gaussian(1.0), Laplace(5e-324), Laplace(1.7e308), PureDP(), PoissonGaussian(1, 1))
     ),
     *(
-        one("tariff", lambda c, n, o, m=m: accounting.tariff("renyi", m, c, n, o), 1.0, 3, ORDERS)
+        one(
+            "cost_table",
+            lambda c, n, o, m=m: accounting.cost_table("renyi", m, c, n, o),
+            1.0,
+            3,
+            ORDERS,
+        )
         for m in (PoissonGaussian(1.0, 0.1), PoissonGaussian(5e-324, 0.1), Laplace(1.0))
     ),
-    one("tariff", lambda m: accounting.tariff(m, PureDP(), 1.0, 3), "pure-dp"),
+    one("cost_table", lambda m: accounting.cost_table(m, PureDP(), 1.0, 3), "pure-dp"),
     one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(5e-324), n), [1.0]),
     one("charge_units", lambda n: accounting.charge_units("pure-dp", Laplace(1.7e308), n), [1.0]),
-    one("checked_tariff", accounting.checked_tariff, np.array([0, 1])),
+    one("checked_cost_table", accounting.checked_cost_table, np.array([0, 1])),
     one("levels_of", accounting.levels_of, [1.0], 1.0, 3),
     one("norms_of", accounting.norms_of, [1], 1.0, 3),
-    one("ladder_for", accounting.ladder_for, 1.0, 1e-5),
-    one("own_order", accounting.own_order, np.array([[1]]), [1]),
-    one("OwnOrderFilter", OwnOrderFilter, [2.0], [1.0]),
-    one("OwnOrderFilter", OwnOrderFilter.from_units, [2.0], [1]),
-    one("OwnOrderFilter", OWN.initial_state, 1),
-    one("OwnOrderFilter", OWN.admit_units, NOTHING, FIRST, NOTHING),
-    one("OwnOrderFilter", OWN.remaining, NOTHING, FIRST),
-    one("OwnOrderFilter", OWN.exhausted, NOTHING, FIRST),
+    one("candidate_orders", accounting.candidate_orders, 1.0, 1e-5),
+    one("best_order", accounting.best_order, np.array([[1]]), [1]),
+    one("PerUserOrderFilter", PerUserOrderFilter, [2.0], [1.0]),
+    one("PerUserOrderFilter", PerUserOrderFilter.from_units, [2.0], [1]),
+    one("PerUserOrderFilter", OWN.initial_state, 1),
+    one("PerUserOrderFilter", OWN.admit_units, NOTHING, FIRST, NOTHING),
+    one("PerUserOrderFilter", OWN.remaining, NOTHING, FIRST),
+    one("PerUserOrderFilter", OWN.exhausted, NOTHING, FIRST),
     *(
-        one("OwnOrderFilter", lambda s, n, m=m, f=f: f(s, FIRST, m, n), NOTHING, [0.1])
+        one("PerUserOrderFilter", lambda s, n, m=m, f=f: f(s, FIRST, m, n), NOTHING, [0.1])
         for m in MECHANISMS
         for f in (OWN.admit_norms, OWN.grant_units)
     ),
-    one("OwnOrderFilter", lambda n: OWN.bind(Gaussian(1.0), n), [0.1]),
+    one("PerUserOrderFilter", lambda n: OWN.bind(Gaussian(1.0), n), [0.1]),
     one("PureDPFilter", PureDPFilter, 1.0),
     *(case for case in cases_of_filter(PureDPFilter(0.3))),
     one("pure_to_gdp", accounting.pure_to_gdp, [1.0]),
@@ -356,16 +362,16 @@ TABLE += [
         lambda c, s, b, n: accounting.banded_steps(c, s, min_separation=b, steps=n),
         *([1.0, 0.5], 1.0, 2, 3),
     ),
-    one("SeparationFilter", lambda b: SeparationFilter(ZcdpFilter(1.0), b), 2),
-    one("SeparationFilter", lambda t, c: APART.admit_units(APART_STATE, t, c), 1, NOTHING),
+    one("MinSeparationFilter", lambda b: MinSeparationFilter(ZcdpFilter(1.0), b), 2),
+    one("MinSeparationFilter", lambda t, c: APART.admit_units(APART_STATE, t, c), 1, NOTHING),
     one(
-        "SeparationFilter",
+        "MinSeparationFilter",
         lambda t, n: APART.admit_norms(APART_STATE, t, Gaussian(1.0), n),
         *(1, [0.1]),
     ),
     one(
-        "SeparationFilter",
-        lambda s, n: APART.admit_units(SeparationState(s, n), 1, NOTHING),
+        "MinSeparationFilter",
+        lambda s, n: APART.admit_units(MinSeparationState(s, n), 1, NOTHING),
         *(NOTHING, NOTHING),
     ),
     one("mechanism_from", lambda c: accounting.mechanism_from(GaussianDpEvent(1.0), c), 1.0),
@@ -401,10 +407,10 @@ ELSEWHERE = {
     *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease"),
     *(
         "BalanceColumns",
-        "Ladder",
+        "CandidateOrders",
         "OdometerRise",
         "RosterColumns",
-        "SeparationState",
+        "MinSeparationState",
         "StepOutcome",
     ),
 }

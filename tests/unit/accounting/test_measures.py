@@ -150,27 +150,27 @@ def test_orders_belong_to_measures_that_have_them(row: Measure) -> None:
 
 @ROWS
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
-def test_what_is_not_the_same_on_every_machine_is_charged_by_tariffs(
+def test_what_is_not_the_same_on_every_machine_is_charged_by_cost_tables(
     row: Measure, mechanism: Mechanism
 ) -> None:
     inexact = {("renyi", PoissonGaussian), *product(("renyi", "gdp"), (Laplace, PureDP))}
-    assert row.needs_tariff(mechanism) == ((row.name, type(mechanism)) in inexact)
-    assert row.covers_by_tariff(mechanism) == (row.covers(mechanism) or row.needs_tariff(mechanism))
-    if row.covers_by_tariff(mechanism):
-        units = row.tariff(mechanism, 1.0, 4, orders_of(row))
+    assert row.needs_table(mechanism) == ((row.name, type(mechanism)) in inexact)
+    assert row.covers_by_table(mechanism) == (row.covers(mechanism) or row.needs_table(mechanism))
+    if row.covers_by_table(mechanism):
+        units = row.cost_table(mechanism, 1.0, 4, orders_of(row))
         assert (np.diff(units, axis=0) > 0).all()
     else:
         with pytest.raises(InvalidInput, match="mechanism"):
-            row.tariff(mechanism, 1.0, 4, orders_of(row))
+            row.cost_table(mechanism, 1.0, 4, orders_of(row))
 
 
 @ROWS
-def test_a_sample_of_everybody_is_charged_by_tariffs_wherever_the_plain_gaussian_is(
+def test_a_sample_of_everybody_is_charged_by_cost_tables_wherever_the_plain_gaussian_is(
     row: Measure,
 ) -> None:
     everybody = PoissonGaussian(2.0, 1.0)
-    assert not row.needs_tariff(everybody)
-    assert row.covers_by_tariff(everybody) == row.covers(Gaussian(2.0))
-    if row.covers_by_tariff(everybody):
-        plain = row.tariff(Gaussian(2.0), 1.0, 4, orders_of(row))
-        assert (row.tariff(everybody, 1.0, 4, orders_of(row)) == plain).all()
+    assert not row.needs_table(everybody)
+    assert row.covers_by_table(everybody) == row.covers(Gaussian(2.0))
+    if row.covers_by_table(everybody):
+        plain = row.cost_table(Gaussian(2.0), 1.0, 4, orders_of(row))
+        assert (row.cost_table(everybody, 1.0, 4, orders_of(row)) == plain).all()

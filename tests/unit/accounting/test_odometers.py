@@ -38,12 +38,12 @@ def algorithm_5(costs: list[int], step: int) -> list[int]:
 
 
 def run(costs: list[list[int]], steps: list[int]) -> list[int]:
-    """The rungs after each step of one user."""
-    used, rungs = np.zeros((1, len(steps)), dtype=np.int64), np.ones(1, dtype=np.int64)
+    """The ticks after each step of one user."""
+    used, ticks = np.zeros((1, len(steps)), dtype=np.int64), np.ones(1, dtype=np.int64)
     trace = []
     for cost in costs:
-        used, rungs = advance_units(used, rungs, np.array([cost]), steps)
-        trace.append(int(rungs[0]))
+        used, ticks = advance_units(used, ticks, np.array([cost]), steps)
+        trace.append(int(ticks[0]))
     return trace
 
 
@@ -58,18 +58,18 @@ def test_tracker_of_step_one_on_costs_of_0_4_is_1_1_2_2_3() -> None:
 
 @given(st.lists(st.integers(0, 20), max_size=40), st.integers(20, 45))
 def test_costs_up_to_the_step_give_algorithm_5(costs: list[int], step: int) -> None:
-    assert [step * rung for rung in run([[c] for c in costs], [step])] == algorithm_5(costs, step)
+    assert [step * tick for tick in run([[c] for c in costs], [step])] == algorithm_5(costs, step)
 
 
 @given(cost_lists, st.integers(1, 30))
 def test_bound_is_never_below_the_sum_of_costs_at_any_time(costs: list[int], step: int) -> None:
     total, previous = 0, 1
-    for cost, rungs in zip(costs, run([[c] for c in costs], [step]), strict=True):
+    for cost, ticks in zip(costs, run([[c] for c in costs], [step]), strict=True):
         total += cost
-        assert total <= rungs * step
-        assert rungs >= previous
-        previous = rungs
-    # Each restart wastes less than what caused it: never more than twice the need, and one rung.
+        assert total <= ticks * step
+        assert ticks >= previous
+        previous = ticks
+    # Each restart wastes less than what caused it: never more than twice the need, and one tick.
     assert previous <= 2 * math.ceil(total / step) + 1
 
 
@@ -80,13 +80,13 @@ def test_bound_is_never_below_the_sum_of_costs_at_any_time(costs: list[int], ste
 )
 def test_one_schedule_bounds_every_order(costs: list[tuple[int, int]], a: int, b: int) -> None:
     totals = [0, 0]
-    rungs = run([list(c) for c in costs], [a, b])
+    ticks = run([list(c) for c in costs], [a, b])
     single = [run([[c[j]] for c in costs], [step]) for j, step in enumerate((a, b))]
     for t, cost in enumerate(costs):
         totals = [totals[0] + cost[0], totals[1] + cost[1]]
-        assert totals[0] <= rungs[t] * a
-        assert totals[1] <= rungs[t] * b
-        assert rungs[t] >= max(math.ceil(totals[0] / a), math.ceil(totals[1] / b), 1)
+        assert totals[0] <= ticks[t] * a
+        assert totals[1] <= ticks[t] * b
+        assert ticks[t] >= max(math.ceil(totals[0] / a), math.ceil(totals[1] / b), 1)
     # An order with no costs never forces a restart.
     silent = run([[c[0], 0] for c in costs], [a, b])
     assert silent == single[0]
@@ -97,68 +97,68 @@ def test_stopping_before_the_bound_exceeds_m_steps_is_a_filter_with_that_budget(
     for m in range(1, 6):
         costs = rng.integers(0, 25, size=40).tolist()
         admitted, step = 0, 10
-        for t, rungs in enumerate(run([[c] for c in costs], [step])):
-            if rungs > m:
+        for t, ticks in enumerate(run([[c] for c in costs], [step])):
+            if ticks > m:
                 break
             admitted = sum(costs[: t + 1])
         assert admitted <= m * step
 
 
 @pytest.mark.parametrize(
-    ("costs", "rungs", "used"),
+    ("costs", "ticks", "used"),
     [
         ([0], [1], 0),
         ([10], [1], 10),
-        ([11], [2], 1),  # the empty first rung is used
+        ([11], [2], 1),  # the empty first tick is used
         ([30], [3], 10),
-        ([1, 11], [1, 3], 1),  # a used rung is left as it is
+        ([1, 11], [1, 3], 1),  # a used tick is left as it is
         ([1, 30], [1, 4], 10),
         ([10, 0, 1], [1, 1, 2], 1),
         ([5, 5, 5], [1, 1, 2], 5),
     ],
 )
 def test_costs_above_the_step_climb_several_rungs(
-    costs: list[int], rungs: list[int], used: int
+    costs: list[int], ticks: list[int], used: int
 ) -> None:
     state, height, trace = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), []
     for cost in costs:
         state, height = advance_units(state, height, np.array([cost]), 10)
         trace.append(int(height[0]))
-    assert trace == rungs
+    assert trace == ticks
     assert int(state[0]) == used
 
 
 def test_orders_restart_together_and_keep_what_stands_on_the_last_rung() -> None:
-    used, rungs = advance_units(
+    used, ticks = advance_units(
         np.array([[4, 4], [0, 0]]), np.array([1, 1]), np.array([[25, 7], [25, 7]]), [10, 10]
     )
-    assert rungs.tolist() == [4, 3]
+    assert ticks.tolist() == [4, 3]
     assert used.tolist() == [[5, 0], [5, 0]]
 
 
 @given(cost_lists, st.integers(1, 30), st.integers(0, 30))
 def test_users_together_are_as_users_alone(costs: list[int], step: int, start: int) -> None:
     used = np.full(len(costs), min(start, step))
-    rungs = np.arange(1, len(costs) + 1)
-    together = advance_units(used, rungs, np.array(costs, dtype=np.int64), step)
+    ticks = np.arange(1, len(costs) + 1)
+    together = advance_units(used, ticks, np.array(costs, dtype=np.int64), step)
     for i, cost in enumerate(costs):
-        alone = advance_units(used[i : i + 1], rungs[i : i + 1], np.array([cost]), step)
+        alone = advance_units(used[i : i + 1], ticks[i : i + 1], np.array([cost]), step)
         assert (alone[0][0], alone[1][0]) == (together[0][i], together[1][i])
-    column = advance_units(used[:, None], rungs, np.array(costs, dtype=np.int64)[:, None], [step])
+    column = advance_units(used[:, None], ticks, np.array(costs, dtype=np.int64)[:, None], [step])
     np.testing.assert_array_equal(column[0][:, 0], together[0])
     np.testing.assert_array_equal(column[1], together[1])
-    np.testing.assert_array_equal(rungs, np.arange(1, len(costs) + 1))
+    np.testing.assert_array_equal(ticks, np.arange(1, len(costs) + 1))
 
 
 @pytest.mark.parametrize("step", [1, 3, MAX_BUDGET_UNITS])
 def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
-    used, rungs = np.array([0, step]), np.array([1, MAX_TICKS])
+    used, ticks = np.array([0, step]), np.array([1, MAX_TICKS])
     cost = np.array([MAX_COST_UNITS - 1, MAX_COST_UNITS - 1])
     for _ in range(3):
-        used, rungs = advance_units(used, rungs, cost, step)
+        used, ticks = advance_units(used, ticks, cost, step)
         assert ((used >= 0) & (used <= step)).all()
-        assert ((rungs >= 1) & (rungs <= MAX_TICKS)).all()
-    assert rungs[1] == MAX_TICKS
+        assert ((ticks >= 1) & (ticks <= MAX_TICKS)).all()
+    assert ticks[1] == MAX_TICKS
     _, saturated = advance_units(np.array([0]), np.array([1]), np.array([MAX_COST_UNITS]), step)
     assert saturated.tolist() == [MAX_TICKS]
     mixed = advance_units(
@@ -188,21 +188,21 @@ def test_gdp_odometer_adds_mu_squared_and_bounds_it() -> None:
 
 
 def unequal(steps: list[int], costs: list[int]) -> list[tuple[int, int]]:
-    """The algorithm in words, one cost at a time: (used, rungs), where the last step repeats."""
+    """The algorithm in words, one cost at a time: (used, ticks), where the last step repeats."""
 
-    def span(rung: int) -> int:
-        return steps[min(rung, len(steps)) - 1]
+    def span(tick: int) -> int:
+        return steps[min(tick, len(steps)) - 1]
 
-    used, rung, trace = 0, 1, []
+    used, tick, trace = 0, 1, []
     for cost in costs:
-        if used + cost <= span(rung):
+        if used + cost <= span(tick):
             used += cost
         else:
-            rung, used = (rung + 1 if used else rung), cost
-            while used > span(rung):
-                used -= span(rung)
-                rung += 1
-        trace.append((used, rung))
+            tick, used = (tick + 1 if used else tick), cost
+            while used > span(tick):
+                used -= span(tick)
+                tick += 1
+        trace.append((used, tick))
     return trace
 
 
@@ -221,9 +221,9 @@ def test_gdp_odometer_climbs_steps_that_differ(costs: list[list[int]], roots: li
     for step, row in enumerate(costs):
         state, bound = odometer.advance(state, np.array(row) * unit**2)
         for user in range(3):
-            used, rung = expected[user][step]
-            assert state[user].tolist() == [used * 2**4, rung]
-            spans = [*roots, *[roots[-1]] * max(rung - len(roots), 0)][:rung]
+            used, tick = expected[user][step]
+            assert state[user].tolist() == [used * 2**4, tick]
+            spans = [*roots, *[roots[-1]] * max(tick - len(roots), 0)][:tick]
             height = sum(Fraction(root * unit) ** 2 for root in spans)
             assert sum(row[user] for row in costs[: step + 1]) * Fraction(unit) ** 2 <= height
             assert exact.is_smallest_float_at_least(float(bound[user]), height)
@@ -268,14 +268,14 @@ def test_float_bound_is_never_below_the_exact_sum(costs: list[float], step: floa
 def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
     tracker = RenyiTracker(2.0, 0.1)
     state = tracker.initial_state(1)
-    for rung in (1, 2, 3):
+    for tick in (1, 2, 3):
         state, _ = tracker.advance(state, [0.1])
-        assert state.tolist() == [[tracker.increment_units, rung]]
+        assert state.tolist() == [[tracker.increment_units, tick]]
 
 
 def test_bounds_beyond_2_53_rungs_are_those_of_release_0_1_0() -> None:
-    rungs = [2**53, 2**53 + 1, 2**54 - 1, 2**60 + 129, 2**60 + 2**59 + 1]
-    state = np.array([[0, number] for number in rungs])
+    ticks = [2**53, 2**53 + 1, 2**54 - 1, 2**60 + 129, 2**60 + 2**59 + 1]
+    state = np.array([[0, number] for number in ticks])
     _, bounds = RenyiTracker(2.0, 1.0).advance(state, np.zeros(5))
     assert [int(bound) for bound in bounds.tolist()] == [
         9007199254740992,
@@ -295,16 +295,16 @@ def test_what_is_no_odometer_state_is_refused() -> None:
         tracker.advance(tracker.initial_state(2), [0.1])
     with pytest.raises(InvalidInput, match="cost"):
         tracker.advance(tracker.initial_state(1), [math.nan])
-    with pytest.raises(InvalidInput, match="rungs"):
+    with pytest.raises(InvalidInput, match="ticks"):
         advance_units(zero, one[:1], zero, 1)
-    with pytest.raises(InvalidInput, match="rungs"):
+    with pytest.raises(InvalidInput, match="ticks"):
         advance_units(zero, -one, zero, 1)
     with pytest.raises(InvalidInput, match="used"):
         advance_units(zero, one, zero, [1, 2])
     with pytest.raises(InvalidInput, match="used"):
         advance_units(-one, one, zero, 1)
     for bad in (0, -1, MAX_BUDGET_UNITS + 1):
-        with pytest.raises(InvalidInput, match="increment"):
+        with pytest.raises(InvalidInput, match="tick_size"):
             advance_units(zero, one, zero, bad)
 
 

@@ -14,14 +14,14 @@ from accounting import (
     Gaussian,
     GdpFilter,
     InvalidInput,
-    OwnOrderFilter,
+    PerUserOrderFilter,
     PoissonGaussian,
     RecurringCharge,
     RenyiFilter,
     advance_units,
-    ladder_for,
-    own_order,
-    tariff,
+    best_order,
+    candidate_orders,
+    cost_table,
 )
 from accounting.filters.roster import HALTED
 
@@ -50,10 +50,10 @@ def random_levels(users: int, seed: int = 0) -> np.ndarray:
 
 def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_order_charges() -> None:
     users = 3000
-    rule = OwnOrderFilter(*ladder_for(2.0, 1e-5))
-    charges = tariff("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
+    rule = PerUserOrderFilter(*candidate_orders(2.0, 1e-5))
+    charges = cost_table("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
     levels = random_levels(users)
-    order = own_order(charges, rule.budget_units)[levels]
+    order = best_order(charges, rule.budget_units)[levels]
     increments = np.array([budget // 7 for budget in rule.budget_units])
     account = BudgetAccount(
         AccountTerms(rule.budget_units, tuple(increments.tolist()), "per-user"), balances_of(users)
@@ -90,11 +90,11 @@ def test_the_filters_of_other_measures_say_the_same(measure: str) -> None:
     users, orders = 500, [2.0, 8.0, 32.0]
     if measure == "gdp":
         rule: GdpFilter | RenyiFilter = GdpFilter(1.0)
-        charges = tariff("gdp", Gaussian(6.0), 1.0, 100)
+        charges = cost_table("gdp", Gaussian(6.0), 1.0, 100)
         account = BudgetAccount(AccountTerms(rule.budget_units, (2**40,)), balances_of(users))
     else:
         rule = RenyiFilter(orders, [0.5, 1.7, 9.0])
-        charges = tariff("renyi", PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
+        charges = cost_table("renyi", PoissonGaussian(1.0, 0.2), 1.0, 100, orders)
         terms = AccountTerms(rule.budget_units, (2**40, 2**41, 2**42), "all")
         account = BudgetAccount(terms, balances_of(users, 3))
     levels = random_levels(users)
@@ -161,8 +161,8 @@ def test_a_user_takes_no_more_than_40_bytes() -> None:
         ((None,), "cost_tables"),
         (([],), "cost_tables"),
         (([[0, 1, 2]],), "cost_table"),
-        (([[0, 2, 1, 3]],), "tariff"),
-        (([[1, 2, 3, 4]],), "tariff"),
+        (([[0, 2, 1, 3]],), "cost_table"),
+        (([[1, 2, 3, 4]],), "cost_table"),
         (([[[0], [1], [2], [3]]],), "cost_table"),
         (([[0, 1, 2, 3]], [0, 0], [1, 1]), "positions"),
         (([[0, 1, 2, 3]], [5], [1]), "positions"),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from accounting import Gaussian, PoissonGaussian
-from accounting.measures import tariff
+from accounting.measures import cost_table
 from streams.ledger.ledger import Channel
 from streams.schemas import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
 from streams.wire.packing import tariff_digest, unpack_positions
@@ -76,7 +76,7 @@ class RosterLog(AuditedLog):
 
 def prices(scale=4.0, measure="zcdp", orders=None, rate=None) -> bytes:
     mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
-    return tariff(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
+    return cost_table(measure, mechanism, CLIP, LEVELS, orders).astype("<i8").tobytes()
 
 
 def begun(users=(7, 8, 9, 10), **policy) -> RosterLog:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from accounting import Gaussian, PoissonGaussian
-from accounting.measures import tariff
+from accounting.measures import cost_table
 from streams.ledger.ledger import Ledger
 from streams.schemas import MAX_BUDGETS, NestedDecision, Reason, Rejected
 from streams.wire.packing import unpack_users
@@ -55,7 +55,7 @@ def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
     packed, name = b"", dataset
     while name:
         policy = DATASETS[name]
-        units = tariff(policy["measure"], mechanism, CLIP, LEVELS, policy.get("orders"))
+        units = cost_table(policy["measure"], mechanism, CLIP, LEVELS, policy.get("orders"))
         packed, name = packed + units.astype("<i8").tobytes(), policy.get("within", "")
     return packed
 
@@ -91,7 +91,7 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
         log.open(name)
     log.enrol([1, 2], dataset="search")
     assert exhausted(log.charge(0, [1], [1.0], scale=1.0, dataset="ads")) == [True]
-    units = 2 * tariff("zcdp", Gaussian(4.0), CLIP, LEVELS).astype("<i8").tobytes()
+    units = 2 * cost_table("zcdp", Gaussian(4.0), CLIP, LEVELS).astype("<i8").tobytes()
     step = log.step(0, units, members=2, dataset="search", positions=[0, 1], levels=[0, 1])
     assert (told(step, "halted"), told(step, "exhausted")) == ([], [0])  # level 0 asks for nothing
     step = log.step(1, members=2, dataset="search", positions=[0], levels=[1])

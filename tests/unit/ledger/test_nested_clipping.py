@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from accounting import Gaussian
-from accounting.measures import tariff
+from accounting.measures import cost_table
 from streams.ledger.ledger import Ledger
 from streams.schemas import Policy, Reason, Rejected
 from streams.wire.packing import unpack_norms, unpack_users
@@ -145,7 +145,7 @@ def test_the_own_exhaustion_is_kept_where_it_says_something_and_never_compared()
 
 
 def prices(measure: str, scale: float, orders: list[float] | None = None) -> bytes:
-    return tariff(measure, Gaussian(scale), CLIP, LEVELS, orders).astype("<i8").tobytes()
+    return cost_table(measure, Gaussian(scale), CLIP, LEVELS, orders).astype("<i8").tobytes()
 
 
 MEASURES = [

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from accounting import SeparationFilter, ZcdpFilter, banded_step
+from accounting import MinSeparationFilter, ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
 from streams.ledger import limits
 from streams.ledger.ledger import Ledger
@@ -231,7 +231,7 @@ def test_no_charge_of_such_a_run_writes_more_than_is_counted():
 )
 def test_it_is_the_separation_filter_of_accounting(separation, steps):
     log = apart(separation, budget=0.1)
-    rule = SeparationFilter(ZcdpFilter.from_units(budget_units(0.1)), separation)
+    rule = MinSeparationFilter(ZcdpFilter.from_units(budget_units(0.1)), separation)
     state = rule.initial_state(4)
     for step, norms in enumerate(steps):
         asked = [user for user, norm in enumerate(norms) if norm is not None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import MEASURES, ladder_for
+from accounting import MEASURES, candidate_orders
 from streams import Turnstile
 from streams.offline.explanation import Event, explain
 from streams.offline.report import Losses, report
@@ -18,7 +18,7 @@ from tests.unit.offline.service import Archived, new_service
 
 DELTA = 1e-5
 ORDERS = [3.0, 5.0, 9.0, 17.0]
-LADDER = ladder_for(4.0, DELTA)
+LADDER = candidate_orders(4.0, DELTA)
 BEST = int(np.argmax(LADDER.budgets / LADDER.orders))  # the order that Gaussian steps are bound to
 
 # Name: terms of the dataset, mu squared of all steps, and their number.

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from msgspec import UNSET
 
-from accounting import budget_units, gdp_budget, ladder_for, renyi_budgets, zcdp_budget
+from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
 from streams.schemas import Policy
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
@@ -45,7 +45,7 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
     ]
     own = policy(measure="renyi", epsilon=8.0, delta=1e-5)
     assert own.own_order is True
-    ladder = ladder_for(8.0, 1e-5)
+    ladder = candidate_orders(8.0, 1e-5)
     assert own.orders == ladder.orders.tolist()
     assert own.budget == [budget_units(number) for number in ladder.budgets.tolist()]
     budgets = renyi_budgets(8.0, 1e-5, [8, 32])

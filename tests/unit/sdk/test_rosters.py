@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from streams.schemas import (
     ChargeRoster,
     Enrol,

@@ -15,15 +15,15 @@ from accounting import (
     InvalidInput,
     Laplace,
     Mechanism,
-    OwnOrderFilter,
+    PerUserOrderFilter,
     PoissonGaussian,
     RenyiFilter,
-    ladder_for,
-    own_order,
+    best_order,
+    candidate_orders,
+    cost_table,
     renyi_budgets,
     renyi_cost,
     renyi_to_delta,
-    tariff,
 )
 
 MECHANISMS: list[Mechanism] = [Gaussian(2.0), PoissonGaussian(1.0, 0.05), Laplace(3.0)]
@@ -35,7 +35,7 @@ def test_the_own_order_admits_most_steps_of_the_charge(
     rows: list[list[int]], budgets: tuple[int, ...]
 ) -> None:
     costs = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    chosen = own_order(costs, budgets)
+    chosen = best_order(costs, budgets)
     assert chosen.dtype == np.uint8
     for row, index in zip(rows, chosen.tolist(), strict=True):
         steps = [budget // max(cost, 1) for budget, cost in zip(budgets, row, strict=True)]
@@ -46,7 +46,7 @@ def test_the_own_order_admits_most_steps_of_the_charge(
 
 
 def test_a_charge_of_nothing_has_the_largest_budget_and_one_too_large_the_nearest() -> None:
-    assert own_order(np.array([[0, 0, 0], [9, 8, 20]]), [4, 5, 7]).tolist() == [2, 1]
+    assert best_order(np.array([[0, 0, 0], [9, 8, 20]]), [4, 5, 7]).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_charge_of_nothing_has_the_largest_budget_and_one_too_large_the_neares
 )
 def test_what_has_no_order_is_refused(costs: np.ndarray, budgets: list[int]) -> None:
     with pytest.raises(InvalidInput):
-        own_order(costs, budgets)
+        best_order(costs, budgets)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_has_no_order_is_refused(costs: np.ndarray, budgets: list[int]) -> 
 @pytest.mark.parametrize("clip", [False, True])
 def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, clip: bool) -> None:
     orders, budgets = [2.0, 5.5, 16.0], [0.3, 0.9, 2.0]
-    rule = OwnOrderFilter(orders, budgets)
+    rule = PerUserOrderFilter(orders, budgets)
     rng = np.random.default_rng(3)
     order = rng.integers(0, 3, 40).astype(np.uint8)
     spent = rule.initial_state(40)
@@ -111,7 +111,7 @@ def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, c
 
 def test_what_several_filters_grant_is_charged_at_the_own_order() -> None:
     orders, budgets = [2.0, 5.5, 16.0], [2**44, 2**45, 2**46]
-    rule, step = OwnOrderFilter.from_units(orders, budgets), Gaussian(1.0)
+    rule, step = PerUserOrderFilter.from_units(orders, budgets), Gaussian(1.0)
     rng = np.random.default_rng(4)
     order = rng.integers(0, 3, 200).astype(np.uint8)
     spent = (np.array(budgets)[order] * rng.choice([0.0, 0.5, 0.97, 1.0], 200)).astype(np.int64)
@@ -135,7 +135,7 @@ def test_what_several_filters_grant_is_charged_at_the_own_order() -> None:
 def test_no_sequence_of_charges_spends_more_than_the_budget_of_the_own_order(
     data: st.DataObject,
 ) -> None:
-    rule = OwnOrderFilter.from_units([2.0, 4.0], [100, 70])
+    rule = PerUserOrderFilter.from_units([2.0, 4.0], [100, 70])
     order = np.array([0, 1], dtype=np.uint8)
     spent = rule.initial_state(2)
     for _ in range(20):
@@ -149,7 +149,7 @@ def test_no_sequence_of_charges_spends_more_than_the_budget_of_the_own_order(
 
 
 def test_states_and_orders_that_are_none_are_refused() -> None:
-    rule = OwnOrderFilter.from_units([2.0, 4.0], [100, 70])
+    rule = PerUserOrderFilter.from_units([2.0, 4.0], [100, 70])
     good = np.array([0, 1], dtype=np.uint8)
     cost = np.array([1, 1])
     for spent, order in [
@@ -164,7 +164,7 @@ def test_states_and_orders_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidInput):
         rule.admit_units(np.array([0, 0]), good, np.array([1]))
     with pytest.raises(InvalidInput):
-        OwnOrderFilter([2.0], [1.0, 2.0])
+        PerUserOrderFilter([2.0], [1.0, 2.0])
     with pytest.raises(InvalidInput):
         rule.charge_units(good, Gaussian(1.0), [1.0])
 
@@ -172,7 +172,7 @@ def test_states_and_orders_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
 def test_every_rung_of_the_ladder_alone_implies_the_target(epsilon: float, delta: float) -> None:
-    ladder = ladder_for(epsilon, delta)
+    ladder = candidate_orders(epsilon, delta)
     assert 8 <= ladder.orders.size <= 32
     assert (np.diff(ladder.orders) > 0.0).all()
     assert (ladder.budgets == renyi_budgets(epsilon, delta, ladder.orders)).all()
@@ -183,12 +183,12 @@ def test_every_rung_of_the_ladder_alone_implies_the_target(epsilon: float, delta
 
 def test_a_target_that_no_order_implies_has_no_ladder() -> None:
     with pytest.raises(InvalidInput, match="epsilon"):
-        ladder_for(0.0, 1e-300)
+        candidate_orders(0.0, 1e-300)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_the_ladder_admits_nearly_as_many_steps_as_the_best_order_of_all(epsilon: float) -> None:
-    ladder = ladder_for(epsilon, 1e-5)
+    ladder = candidate_orders(epsilon, 1e-5)
     orders = 1.0 + np.exp2(np.arange(-6 * 16, 10 * 16) / 16.0)
     budgets = renyi_budgets(epsilon, 1e-5, orders)
     for noise, rate in [(0.5, 1e-3), (0.8, 1e-3), (1.1, 1e-2), (5.0, 1.0)]:
@@ -200,10 +200,10 @@ def test_the_ladder_admits_nearly_as_many_steps_as_the_best_order_of_all(epsilon
 
 def test_a_user_of_small_norms_takes_part_in_millions_of_steps_at_a_high_order() -> None:
     """At (1, 1e-5), rate 0.001, noise 0.8 C: 3.9 million steps at 0.1 C, at an order near 18."""
-    ladder = ladder_for(1.0, 1e-5)
-    rule = OwnOrderFilter(*ladder)
-    charges = tariff("renyi", PoissonGaussian(0.8, 1e-3), 1.0, 10, ladder.orders)
-    small, worst = own_order(charges[[1, 10]], rule.budget_units).tolist()
+    ladder = candidate_orders(1.0, 1e-5)
+    rule = PerUserOrderFilter(*ladder)
+    charges = cost_table("renyi", PoissonGaussian(0.8, 1e-3), 1.0, 10, ladder.orders)
+    small, worst = best_order(charges[[1, 10]], rule.budget_units).tolist()
     assert 17.0 <= ladder.orders[small] <= 19.0
     assert 9.0 <= ladder.orders[worst] <= 10.0
     steps = [Fraction(rule.budget_units[i], int(charges[1, i])) for i in (small, worst)]
@@ -212,7 +212,7 @@ def test_a_user_of_small_norms_takes_part_in_millions_of_steps_at_a_high_order()
 
 
 def test_a_step_of_nobody_is_granted_and_admitted() -> None:
-    rule = OwnOrderFilter.from_units([2.0, 8.0], [10, 20])
+    rule = PerUserOrderFilter.from_units([2.0, 8.0], [10, 20])
     nobody, order = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
     spent, granted, charged = rule.grant_units(nobody, order, Gaussian(1.0), np.empty(0))
     assert spent.shape == granted.shape == charged.shape == (0,)

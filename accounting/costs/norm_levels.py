@@ -1,14 +1,14 @@
-"""Tariffs: the norms of a step on a short grid, and what each of them is charged.
+"""Norm levels: a step's norms on a short grid, and the table of what each level is charged.
 
-A roster says a user's norm in one byte. Level l of L stands for the norm l C / L, C the clip bound,
-rounded up to float64: a norm rounds up to its level, the contribution is clipped to the norm of the
-level, and that norm is what is charged. Level 0 is the norm 0, which is charged nothing, and level
-L is C itself. Rounding a level any way would be sound as long as the clip is what is charged;
-rounded up, nothing of a contribution is lost.
+A roster stores a user's norm in one byte. Level l of L stands for the norm l C / L, rounded up to
+float64, where C is the clip norm. A norm rounds up to its level, the contribution is clipped to the
+norm of the level, and that norm is charged. Level 0 is norm 0, which is charged nothing; level L is
+C itself. Any rounding is sound as long as the clip is what is charged. Rounding up loses nothing of
+a contribution.
 
-Which level a norm has is decided by comparing float64 numbers. The charges of the levels, whole
-units, are a `tariff`: it is computed once (`accounting.measures.tariff`), and what is computed with
-exp and log on one machine travels as integers from then on.
+The level of a norm is decided by comparing float64 numbers. A *cost table* holds the charge of
+every level in whole units (`accounting.measures.cost_table`). It is computed once: charges that
+depend on one machine's exp and log are stored and sent as integers from then on.
 """
 
 from __future__ import annotations
@@ -41,33 +41,36 @@ _BLOCK: Final = 2**16  # norms at a time, so that the temporaries stay in the ca
 
 
 def grid_norms(clip_norm: float, levels: int) -> FloatArray:
-    """Return the smallest float64 >= clip_norm l / levels of each l from 0 on; shape (levels + 1,).
+    """Return the norm grid: the smallest float64 >= clip_norm l / levels for l = 0 to levels.
 
     Args:
         clip_norm: the largest norm, finite, > 0.
-        levels: how many there are above 0.
+        levels: the number of levels above 0.
+
+    Returns:
+        Shape (levels + 1,).
 
     Raises:
-        InvalidInput: for other arguments, or a clip norm so small that levels would not differ.
+        InvalidInput: for other arguments, or a clip norm so small that two levels would be equal.
     """
     norms = _grid(positive_finite("clip_norm", clip_norm), index(levels)).copy()
     if not (np.diff(norms) > 0.0).all():
-        raise InvalidInput("clip_norm", clip_norm, "large enough for levels that differ")
+        raise InvalidInput("clip_norm", clip_norm, "large enough for distinct levels")
     return norms
 
 
 @lru_cache(maxsize=64)
 def _grid(largest: float, levels: int) -> FloatArray:
-    """The norms, which nobody changes: every step asks for those of its roster again."""
+    # Cached and read-only: every step asks for the grid of its roster again.
     step = Fraction(largest) / levels
     return np.array([float_toward(step * level, UP) for level in range(levels + 1)])
 
 
 def norms_of(levels: npt.ArrayLike, clip_norm: float, levels_count: int) -> FloatArray:
-    """Return the norm of each level, which is what to clip to: exactly what is charged.
+    """Return the norm of each level: the norm to clip to, and exactly the norm that is charged.
 
     Args:
-        levels: whole numbers from 0 to `levels_count`, any shape; bytes, as a roster has them.
+        levels: whole numbers from 0 to `levels_count`, any shape, such as a roster's bytes.
         clip_norm: the norm of the highest level, finite, > 0.
         levels_count: L, 1 to 255.
 
@@ -90,7 +93,7 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
         levels: L, 1 to 255.
 
     Returns:
-        uint8, of the shape of `norms`; 0 for a norm of 0 alone.
+        uint8, of the shape of `norms`; 0 only for norm 0.
 
     Raises:
         InvalidInput: for norms above the clip norm, below 0 or NaN, and for other arguments.
@@ -108,48 +111,49 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
 
 
 def checked_levels(levels: npt.ArrayLike, most: int) -> LevelArray:
-    """Return `levels` as bytes if all are whole numbers from 0 to `most`, else raise."""
+    """Return `levels` as bytes if all are whole numbers from 0 to `most`, or raise InvalidInput."""
     array = whole_array("levels", levels)
     if array.size and not 0 <= int(array.min()) <= int(array.max()) <= most:
         bad = array[(array < 0) | (array > most)].flat[0]
-        raise InvalidInput("levels", int(bad), f"from 0 to {most}, the highest of the grid")
+        raise InvalidInput("levels", int(bad), f"from 0 to {most}, the highest level")
     checked: LevelArray = array.astype(np.uint8, copy=False)
     return checked
 
 
 def rising(units: IntArray) -> IntArray:
-    """Return charges of levels in their order, of shape (L + 1,) or (L + 1, k), made monotone.
+    """Return the charges of all levels, of shape (L + 1,) or (L + 1, k), made monotone.
 
-    A charge that was rounded up is one that may be raised to that of the level below.
+    Charges are rounded up, so raising one to that of the level below is sound.
     """
     raised: IntArray = np.maximum.accumulate(units, axis=0)
     return raised
 
 
-def checked_tariff(tariff: npt.ArrayLike) -> IntArray:
-    """Return a tariff if it is one: int64 units, 0 at level 0, never less at a higher level.
+def checked_cost_table(table: npt.ArrayLike) -> IntArray:
+    """Return `table` if it is a cost table: int64 units, 0 at level 0, never falling.
 
     Args:
-        tariff: shape (L + 1,) or (L + 1, k), L from 1 to 255.
+        table: shape (L + 1,) or (L + 1, k), L from 1 to 255.
 
     Raises:
         InvalidInput: for anything else.
     """
-    units = unit_array("tariff", tariff, MAX_COST_UNITS)
+    units = unit_array("cost_table", table, MAX_COST_UNITS)
     if units.ndim not in (1, 2) or not 2 <= len(units) <= MAX_LEVELS + 1 or not units.size:
         allowed = f"of shape (L + 1,) or (L + 1, k), L from 1 to {MAX_LEVELS}"
-        raise InvalidInput("tariff", units.shape, allowed)
+        raise InvalidInput("cost_table", units.shape, allowed)
     if units[0].any():
-        raise InvalidInput("tariff", units[0].tolist(), "0 at level 0, where nothing is taken")
+        raise InvalidInput("cost_table", units[0].tolist(), "0 at level 0")
     if bool((np.diff(units, axis=0) < 0).any()):
         first = int(np.argwhere(np.diff(units, axis=0) < 0)[0][0])
-        raise InvalidInput("tariff", units[first + 1].tolist(), f"at least that of level {first}")
+        allowed = f"at least the charge of level {first}"
+        raise InvalidInput("cost_table", units[first + 1].tolist(), allowed)
     return units
 
 
 def _levels_within(values: FloatArray, grid: FloatArray) -> LevelArray:
-    """Return the levels of one flat block of norms of the grid."""
-    # The quotient is rounded; what it gives is moved to where the comparisons say.
+    """Return the levels of one flat block of norms."""
+    # The quotient is rounded, so the comparisons correct the level that it gives.
     levels = np.ceil(values / grid[-1] * (grid.size - 1)).astype(np.intp)
     np.minimum(levels, grid.size - 1, out=levels)
     while (low := grid.take(levels) < values).any():

@@ -21,14 +21,14 @@ from accounting import (
     PoissonGaussian,
     PureDP,
     charge_units,
-    checked_tariff,
+    checked_cost_table,
+    cost_table,
     cost_units,
     levels_of,
     norms_of,
     renyi_cost,
-    tariff,
 )
-from accounting.costs.tariffs import grid_norms
+from accounting.costs.norm_levels import grid_norms
 from tests.unit.accounting import rational_model as model
 
 ORDERS = [1.5, 9.5, 64.0]
@@ -106,25 +106,25 @@ def test_grids_that_are_none_are_refused(clip: float, count: int, argument: str)
     for call in (
         lambda: levels_of([0.0], clip, count),
         lambda: norms_of([0], clip, count),
-        lambda: tariff("zcdp", Gaussian(1.0), clip, count),
+        lambda: cost_table("zcdp", Gaussian(1.0), clip, count),
     ):
         with pytest.raises(InvalidInput, match=argument):
             call()
 
 
 @given(clip_norms, st.integers(1, 24), model.usual_scale)
-def test_a_tariff_is_what_an_auditor_computes_in_fractions(
+def test_a_cost_table_is_what_an_auditor_computes_in_fractions(
     clip: float, count: int, scale: float
 ) -> None:
     norms = norms_of(np.arange(count + 1), clip, count).tolist()
     mechanism = Gaussian(scale)
-    assert tariff("zcdp", mechanism, clip, count).tolist() == [
+    assert cost_table("zcdp", mechanism, clip, count).tolist() == [
         model.zcdp_units(norm, scale) for norm in norms
     ]
-    assert tariff("gdp", mechanism, clip, count).tolist() == [
+    assert cost_table("gdp", mechanism, clip, count).tolist() == [
         model.gdp_units(norm, scale) for norm in norms
     ]
-    assert tariff("renyi", mechanism, clip, count, ORDERS).tolist() == [
+    assert cost_table("renyi", mechanism, clip, count, ORDERS).tolist() == [
         [model.renyi_units(norm, scale, order) for order in ORDERS] for norm in norms
     ]
 
@@ -135,17 +135,17 @@ def test_a_tariff_is_what_an_auditor_computes_in_fractions(
     [Gaussian(0.7), PoissonGaussian(0.7, 0.01), Laplace(0.7), PureDP(), PoissonGaussian(1e9, 1e-9)],
     ids=repr,
 )
-def test_a_tariff_covers_what_its_measure_charges_and_never_falls(
+def test_a_cost_table_covers_what_its_measure_charges_and_never_falls(
     row: object, mechanism: Mechanism
 ) -> None:
     measure: MeasureName = row.name
     orders = ORDERS if MEASURES[measure].per_order else None
-    if not MEASURES[measure].covers_by_tariff(mechanism):
+    if not MEASURES[measure].covers_by_table(mechanism):
         with pytest.raises(InvalidInput, match="mechanism"):
-            tariff(measure, mechanism, 2.0, 255, orders)
+            cost_table(measure, mechanism, 2.0, 255, orders)
         return
-    units = tariff(measure, mechanism, 2.0, 255, orders)
-    assert checked_tariff(units) is units
+    units = cost_table(measure, mechanism, 2.0, 255, orders)
+    assert checked_cost_table(units) is units
     norms = norms_of(np.arange(256), 2.0, 255)
     if measure == "renyi":
         assert (units >= cost_units(renyi_cost(mechanism, norms, ORDERS))).all()
@@ -154,12 +154,16 @@ def test_a_tariff_covers_what_its_measure_charges_and_never_falls(
 
 
 def test_a_sample_of_everybody_is_charged_as_the_plain_gaussian() -> None:
-    sampled = tariff("renyi", PoissonGaussian(3.0, 1.0), 1.0, 100, ORDERS)
-    assert (sampled == tariff("renyi", Gaussian(3.0), 1.0, 100, ORDERS)).all()
+    sampled = cost_table("renyi", PoissonGaussian(3.0, 1.0), 1.0, 100, ORDERS)
+    assert (sampled == cost_table("renyi", Gaussian(3.0), 1.0, 100, ORDERS)).all()
 
 
 def test_charges_beyond_every_budget_saturate() -> None:
-    assert tariff("zcdp", Gaussian(1e-200), 1.0, 2).tolist() == [0, MAX_COST_UNITS, MAX_COST_UNITS]
+    assert cost_table("zcdp", Gaussian(1e-200), 1.0, 2).tolist() == [
+        0,
+        MAX_COST_UNITS,
+        MAX_COST_UNITS,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +180,6 @@ def test_charges_beyond_every_budget_saturate() -> None:
         [0, -1],
     ],
 )
-def test_what_is_no_tariff_is_refused(wrong: object) -> None:
-    with pytest.raises(InvalidInput, match="tariff"):
-        checked_tariff(wrong)
+def test_what_is_no_cost_table_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidInput, match="cost_table"):
+        checked_cost_table(wrong)

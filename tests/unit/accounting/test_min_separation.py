@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from accounting import (
     GdpFilter,
     InvalidInput,
+    MinSeparationFilter,
+    MinSeparationState,
     RenyiFilter,
-    SeparationFilter,
-    SeparationState,
     ZcdpFilter,
     banded_step,
     banded_steps,
@@ -68,7 +68,7 @@ def test_what_a_run_moves_is_at_most_what_was_charged_for_it(data: st.DataObject
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     factor = np.tril(rng.normal(size=(steps + bands, steps)))
     factor = np.where(np.arange(steps + bands)[:, None] - np.arange(steps) < bands, factor, 0.0)
-    rule = SeparationFilter(ZcdpFilter(6.0), bands)
+    rule = MinSeparationFilter(ZcdpFilter(6.0), bands)
     state, norms = rule.initial_state(1), np.zeros(steps)
     for step in range(steps):
         norm = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
@@ -96,7 +96,7 @@ def test_participations_that_overlap_would_cost_more_than_their_sum() -> None:
 def test_who_is_admitted_can_pay_and_is_far_enough_from_the_last_time(
     bands: int, steps: list[list[int]]
 ) -> None:
-    rule = SeparationFilter(ZcdpFilter.from_units(100), bands)
+    rule = MinSeparationFilter(ZcdpFilter.from_units(100), bands)
     state = rule.initial_state(3)
     spent, last = [0, 0, 0], [-(10**9)] * 3
     for step, costs in enumerate(steps):
@@ -115,7 +115,7 @@ def test_who_is_admitted_can_pay_and_is_far_enough_from_the_last_time(
 def test_every_filter_of_gaussian_steps_keeps_participations_apart(
     rule: GdpFilter | RenyiFilter,
 ) -> None:
-    apart = SeparationFilter(rule, 3)
+    apart = MinSeparationFilter(rule, 3)
     state, seen = apart.initial_state(1), []
     for step in range(9):
         state, admitted = apart.admit_norms(state, step, banded_step([1.0, 0.5, 0.25], 4.0), [1.0])
@@ -124,7 +124,7 @@ def test_every_filter_of_gaussian_steps_keeps_participations_apart(
 
 
 def test_a_step_that_is_over_admits_nobody_who_took_part_later() -> None:
-    rule = SeparationFilter(ZcdpFilter(1.0), 1)
+    rule = MinSeparationFilter(ZcdpFilter(1.0), 1)
     state, _ = rule.admit_units(rule.initial_state(2), 5, np.array([1, 0]))
     _, admitted = rule.admit_units(state, 5, np.array([1, 1]))
     assert admitted.tolist() == [False, True]
@@ -135,8 +135,8 @@ def test_a_step_that_is_over_admits_nobody_who_took_part_later() -> None:
 def test_separations_and_states_that_are_none_are_refused() -> None:
     for arguments in [(ZcdpFilter(1.0), 0), (ZcdpFilter(1.0), 1.5), (1.0, 3)]:
         with pytest.raises(InvalidInput):
-            SeparationFilter(*arguments)
-    rule = SeparationFilter(ZcdpFilter(1.0), 2)
+            MinSeparationFilter(*arguments)
+    rule = MinSeparationFilter(ZcdpFilter(1.0), 2)
     state = rule.initial_state(2)
     cost = np.array([1, 1])
     with pytest.raises(InvalidInput, match="step"):
@@ -144,7 +144,7 @@ def test_separations_and_states_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidInput, match="users"):
         rule.admit_units(state, 0, cost[:1])
     with pytest.raises(InvalidInput, match="next_step"):
-        rule.admit_units(SeparationState(state.spent, -cost), 0, cost)
+        rule.admit_units(MinSeparationState(state.spent, -cost), 0, cost)
 
 
 # --- the steps of a matrix ----------------------------------------------------------------------
