@@ -46,7 +46,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 _LARGEST_EPSILON: Final = 1e200  # a larger one counts as this for upper bounds of delta
 
 
-class Report(Protocol):
+class MethodReport(Protocol):
     """A method: tables made once for a mechanism and the levels of a grid."""
 
     def epsilon(self, counts: IntArray, delta: float) -> Bounds:
@@ -141,10 +141,8 @@ class ReportAccountant:
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
     tables are computed at its first use and kept:
 
-    - "tightest": the default. Bounds from all methods together: the upper one is at most 5 % above
-      the least of theirs, and mostly some thousandths; exact but for rounding for histories of
-      Gaussian steps alone. Its delta does not rise with epsilon, nor its epsilon with delta,
-      wherever intervals are narrow.
+    - "tightest": the default. Exact except for rounding for histories of Gaussian steps alone;
+      otherwise the interval of "pld", with the smaller upper bound of "pld" and "renyi".
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound alone, loose by the conversion; the fastest.
     - "saddlepoint": certified bounds, at a cost that does not depend on the number of steps. Its
@@ -189,7 +187,7 @@ class ReportAccountant:
         groups = (self._rates > 0.0) & large, self._rates > 0.0
         self._sampled = [group for group in groups if group.any()]
         self._orders = None if orders is None else renyi_orders("orders", orders)
-        self._reports: dict[Method, Report] = {}
+        self._reports: dict[Method, MethodReport] = {}
 
     def epsilon(
         self, counts: npt.ArrayLike, delta: float, method: Method = "tightest"
@@ -202,7 +200,7 @@ class ReportAccountant:
         """
         level = probability("delta", delta)
 
-        def found(report: Report, rows: IntArray) -> Bounds:
+        def found(report: MethodReport, rows: IntArray) -> Bounds:
             return self._epsilon_if_never_drawn(report, rows, level, report.epsilon(rows, level))
 
         return self._report(counts, method, found)
@@ -218,7 +216,7 @@ class ReportAccountant:
         asked = nonnegative_finite("epsilon", epsilon)
         level = min(asked, _LARGEST_EPSILON)
 
-        def found(report: Report, rows: IntArray) -> Bounds:
+        def found(report: MethodReport, rows: IntArray) -> Bounds:
             bounds = self._delta_if_never_drawn(report, rows, level, report.delta(rows, level))
             return bounds if level == asked else bounds._replace(lower=np.zeros(len(rows)))
 
@@ -236,7 +234,7 @@ class ReportAccountant:
         return report.orders, found if checked.ndim == 2 else found[0]
 
     def _epsilon_if_never_drawn(
-        self, report: Report, rows: IntArray, delta: float, bounds: Bounds
+        self, report: MethodReport, rows: IntArray, delta: float, bounds: Bounds
     ) -> Bounds:
         """Return bounds that are also at most the epsilon of the steps without sampling.
 
@@ -259,7 +257,7 @@ class ReportAccountant:
         return _at_most(bounds, upper)
 
     def _delta_if_never_drawn(
-        self, report: Report, rows: IntArray, epsilon: float, bounds: Bounds
+        self, report: MethodReport, rows: IntArray, epsilon: float, bounds: Bounds
     ) -> Bounds:
         """Return bounds that are also at most the delta by the probability of being drawn."""
         upper = bounds.upper.copy()
@@ -273,7 +271,7 @@ class ReportAccountant:
         return _at_most(bounds, upper)
 
     def _report(
-        self, counts: npt.ArrayLike, method: Method, ask: Callable[[Report, IntArray], Bounds]
+        self, counts: npt.ArrayLike, method: Method, ask: Callable[[MethodReport, IntArray], Bounds]
     ) -> BoundedArray:
         if method not in METHODS:
             raise InvalidInput("method", method, f"one of {', '.join(METHODS)}")
@@ -283,24 +281,18 @@ class ReportAccountant:
         one = ask(self._method(method), checked[np.newaxis])
         return BoundedArray(Bounds(*(part.reshape(()) for part in one)))
 
-    def _method(self, method: Method) -> Report:
+    def _method(self, method: Method) -> MethodReport:
         if method not in self._reports:
             self._reports[method] = self._build(method)
         return self._reports[method]
 
-    def _saddle_point(self) -> SaddlePointReport:
-        report = self._method("saddlepoint")
-        assert isinstance(report, SaddlePointReport)
-        return report
-
-    def _build(self, method: Method) -> Report:
+    def _build(self, method: Method) -> MethodReport:
         mechanisms, norms = self._mechanisms, self._norms
         if method == "tightest":
             pld, renyi = self._method("pld"), self._method("renyi")
             assert isinstance(pld, PldReport)
             assert isinstance(renyi, RenyiReport)
-            ratios = gaussian_ratios(mechanisms, norms)
-            return TightestReport(pld, renyi, self._saddle_point, ratios)
+            return TightestReport(pld, renyi, gaussian_ratios(mechanisms, norms))
         if method == "renyi":
             return RenyiReport(mechanisms, norms, self._orders)
         if method == "pld":

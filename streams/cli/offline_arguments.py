@@ -103,8 +103,8 @@ def add_offline(verbs: Any) -> None:
         "--method",
         default="tightest",
         choices=_METHODS,
-        help="Rényi divergences, loss distributions, the saddle point, or the least of the three "
-        "(default tightest)",
+        help="loss distributions (pld), Rényi divergences, the saddle point, or the smaller bound "
+        "of the first two (default tightest)",
     )
     reported.add_argument(
         "--output",

@@ -1,4 +1,4 @@
-"""The report that joins the bounds of all methods: hardly looser, falling, at best exact."""
+"""The tightest report: no looser than loss distributions or Rényi, exact for Gaussian steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from accounting import Gaussian, PoissonGaussian
 from accounting.costs.mechanisms import Mechanism
 from accounting.exact.validation import IntArray
 from accounting.reports import NormGrid, ReportAccountant
-from accounting.reports.tightest import ANCHORS
 from tests.examples import examples
 
 GRID = NormGrid(1.0, 4)
@@ -47,35 +46,6 @@ def test_delta_is_not_useless_where_one_method_can_say_nothing(
     assert delta.bounds.lower <= float(delta) <= most
 
 
-THOROUGH = pytest.mark.thorough
-HISTORIES = [
-    pytest.param(PoissonGaussian(0.8, 1e-4), [0, 0, 0, 10**5], marks=THOROUGH),
-    (PoissonGaussian(0.3, 1e-4), [0, 0, 0, 10**3]),
-    pytest.param(PoissonGaussian(1.0, 0.01), [300, 0, 20, 40], marks=THOROUGH),
-    (PoissonGaussian(2.0, 0.5), [0, 3, 0, 1]),
-    (Gaussian(5.0), [10, 3, 0, 40]),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
-def test_delta_does_not_rise_with_epsilon(mechanism: Mechanism, history: list[int]) -> None:
-    report = ReportAccountant(mechanism, GRID)
-    most = float(report.epsilon(history, 1e-9))
-    epsilons = most * np.concatenate([[0.0], np.linspace(0.01, 1.0, 24), [0.5, 0.5 + 1e-9]])
-    deltas = [float(report.delta(history, epsilon)) for epsilon in np.sort(epsilons).tolist()]
-    assert (np.diff(deltas) <= 0.0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mechanism", "history"), HISTORIES, ids=str)
-def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[int]) -> None:
-    report = ReportAccountant(mechanism, GRID)
-    deltas = np.concatenate([np.geomspace(1e-9, 0.99, 24), [1e-5, 1e-5 * (1 + 1e-9)]])
-    epsilons = [float(report.epsilon(history, delta)) for delta in np.sort(deltas).tolist()]
-    assert (np.diff(epsilons) <= 0.0).all()
-
-
 @pytest.mark.slow
 @examples(5)
 @given(
@@ -84,15 +54,16 @@ def test_epsilon_does_not_rise_with_delta(mechanism: Mechanism, history: list[in
     st.lists(st.integers(0, 200), min_size=4, max_size=4),
     st.floats(-9.0, -0.2).map(lambda x: 10.0**x),
 )
-def test_no_method_is_tighter_by_more_than_a_twentieth_and_no_lower_bound_is_above(
+def test_upper_bound_is_the_least_of_both_methods_and_intervals_overlap(
     rate: float, noise: float, history: list[int], delta: float
 ) -> None:
     report = ReportAccountant(PoissonGaussian(noise, rate), GRID)
     for level, ask in ((delta, report.epsilon), (3.0 * noise * delta, report.delta)):
         found = ask(history, level)
-        for method in ("pld", "renyi"):
+        least = min(float(ask(history, level, method)) for method in ("pld", "renyi"))
+        assert float(found) <= least
+        for method in ("pld", "renyi", "saddlepoint"):
             other = ask(history, level, method)
-            assert float(found) <= float(other) * 1.06
             assert found.bounds.lower <= float(other)
             assert other.bounds.lower <= float(found)
 
@@ -132,12 +103,6 @@ def test_epsilon_of_many_gaussian_steps_is_the_exact_one() -> None:
     assert bounds.upper - bounds.lower < 1e-8
 
 
-def test_points_of_the_curve_are_whole_powers_of_ten_and_what_is_between() -> None:
-    assert ANCHORS[0] == 1.0
-    assert {1e-5, 1e-6, 1e-9, 1e-300} <= set(ANCHORS.tolist())
-    assert (np.diff(ANCHORS) < 0.0).all()
-
-
 @pytest.mark.slow
 def test_users_are_bounded_as_if_each_were_alone() -> None:
     report = ReportAccountant(PoissonGaussian(1.0, 0.02), GRID)
@@ -146,14 +111,3 @@ def test_users_are_bounded_as_if_each_were_alone() -> None:
         together = ask(counts, level)
         alone = [float(ask(row, level)) for row in counts]
         np.testing.assert_allclose(together, alone, rtol=1e-9)
-
-
-def test_no_method_has_an_upper_bound_that_is_lower_by_more_than_six_percent() -> None:
-    """Above 1e8 steps saddle points are closer, and count only if they are so by a twentieth."""
-    mechanism = PoissonGaussian(1.0, 3.106e-6)
-    history = ReportAccountant(mechanism, NormGrid(0.05626, 1))
-    least = min(
-        float(history.epsilon([10**9], 6.28e-7, method))
-        for method in ("pld", "renyi", "saddlepoint")
-    )
-    assert least <= float(history.epsilon([10**9], 6.28e-7)) <= 1.06 * least
