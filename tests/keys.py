@@ -52,7 +52,7 @@ def binding(number: int = 1, operator: str = OPERATOR, **fields: Any) -> BindOpe
     """Binds a key of the operator."""
     log = fields.pop("log", NO_TOPIC)
     key = public_key(operator)
-    return BindOperator(v=3, request="b", number=number, log=log, operator=key, **fields)
+    return BindOperator(request="b", number=number, log=log, operator=key, **fields)
 
 
 def registration(
@@ -61,5 +61,5 @@ def registration(
     """Registers a principal by its own key, by that of another name, or by none (UNSET)."""
     public = UNSET if key is UNSET else public_key(str(key or principal))
     return RegisterPrincipal(
-        v=3, request="p", number=number, principal=principal, key=public, creates=creates
+        request="p", number=number, principal=principal, key=public, creates=creates
     )

@@ -294,7 +294,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         name: in_measure if policy.measure == "renyi" else in_measure[0],
         "orders": policy.orders or None,
         "on_exhaustion": policy.on_exhaustion,
-        "user_ids": policy.user_ids or "mixed",
+        "user_ids": policy.user_ids,
         "within": policy.within or None,
         "pseudonyms": policy.pseudonyms or None,
         "allow": to_builtins(policy.allow) if policy.allow else None,

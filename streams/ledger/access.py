@@ -5,30 +5,32 @@ from __future__ import annotations
 from streams.ledger.arrears import wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.state import State
-from streams.schemas import VERSION, Reason, Rejection
+from streams.schemas import Reason, Rejection
 
 
-def budgets_of(state: State, dataset: str, version: int = VERSION) -> Budgets:
-    """Of a dataset that a request of this version wants to charge."""
+def budgets_of(state: State, dataset: str) -> Budgets:
+    """Return every budget that a charge to this dataset draws on.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET.
+    """
     try:
         budgets = state.policies.budgets(dataset)
     except KeyError:
         detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
         raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
-    if budgets.is_nested and version < 3:
-        detail = (
-            f"dataset {dataset!r} is within another one, of which version {version} knows "
-            "nothing: open and charge it in version 3"
-        )
-        raise Rejection(Reason.UNSUPPORTED_VERSION, detail)
     if state.rosters.asleep:
         wake(state, budgets)
     return budgets
 
 
-def open_budgets_of(state: State, dataset: str, version: int = VERSION) -> Budgets:
-    """The same, of a dataset that is not closed."""
-    budgets = budgets_of(state, dataset, version)
+def open_budgets_of(state: State, dataset: str) -> Budgets:
+    """Return every budget that a charge to this open dataset draws on.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET or DATASET_CLOSED.
+    """
+    budgets = budgets_of(state, dataset)
     check_open(state, dataset)
     return budgets
 

@@ -66,16 +66,6 @@ class Accounts(KeptAccounts):
         self._rows.base[slots] += rest
         return self.note(slots, slots, bound)
 
-    def measure(self, plan: Plan) -> tuple[int, int]:
-        """How many users a plan would charge, and how many odometers it would raise."""
-        self._rows.reserve(len(self._index) + len(plan.new_users))
-        charged = raised = 0
-        for block in self._blocks(plan.slots):
-            _, _, settled = self._decide(plan, block)
-            charged += int(np.count_nonzero(settled.charged))
-            raised += len(settled.raised)
-        return charged, raised
-
     def prepare(self, plan: Plan) -> None:
         """Have rows, up to date, for all users of a plan that was made of the accounts as they are.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from streams.ledger.columns import Numbers
 from streams.ledger.runs import RunState
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Charge, ChargeRoster, Enrol, OpenRun, Reason, Rejection
+from streams.schemas import ChargeRoster, Enrol, OpenRun, Reason, Rejection
 
 
 class Separations(Tracked[int]):
@@ -105,9 +105,8 @@ def separation_of(
         has_roster: whether anybody is enrolled in it.
 
     Raises:
-        Rejection: UNSUPPORTED_VERSION or SEPARATION_CHANGED.
+        Rejection: SEPARATION_CHANGED.
     """
-    check_version(request, separation)
     asked = request.min_separation
     is_new = known is None or (known.step < 0 and opened.attempt > known.attempt and not has_roster)
     if asked is UNSET or asked == separation or is_new:
@@ -119,20 +118,6 @@ def separation_of(
         "is, or open a run of another name"
     )
     raise Rejection(Reason.SEPARATION_CHANGED, detail)
-
-
-def check_version(request: OpenRun | Charge, separation: int | UnsetType) -> None:
-    """Whether who opens or charges a run can be told what becomes of it.
-
-    Raises:
-        Rejection: UNSUPPORTED_VERSION.
-    """
-    if separation is not UNSET and request.v < 3:
-        detail = (
-            f"run {request.run!r} keeps participations apart, of which version {request.v} knows "
-            "nothing: open and charge it in version 3"
-        )
-        raise Rejection(Reason.UNSUPPORTED_VERSION, detail)
 
 
 def check_roster(request: Enrol | ChargeRoster, separation: int | UnsetType) -> None:

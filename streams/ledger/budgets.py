@@ -23,9 +23,8 @@ from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
 from streams.ledger.kept_accounts import Raised, Sought
-from streams.schemas import Charge, Policy, User
+from streams.schemas import ERASED, TOO_SOON, Charge, Policy, User
 
-_NOBODY = np.empty(0, dtype=np.uint8)
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 Ids = NDArray[np.int64] | list[User]
@@ -42,11 +41,9 @@ class Charged:
     exhausted: NDArray[np.bool_]  # who has nothing left in some budget
     clipped: Numbers  # positions granted less than asked for
     granted: NDArray[np.float64]  # the norms of those positions
-    refused: NDArray[np.uint8]  # the first budget that does not admit each of the halted
+    reasons: NDArray[np.uint8]  # why, for each of the halted, as a decision has it
     raised: list[tuple[str, Iterator[Raised]]]  # by dataset
     changes: list[AccountsChanges]
-    too_soon: NDArray[np.bool_] | None  # who had to wait; None: nobody ever has to
-    forgotten: NDArray[np.bool_] | None  # who is not known any more; None: nobody is
 
 
 class Budgets:
@@ -111,36 +108,52 @@ class Budgets:
             plans: of each budget.
             too_soon: who is left out whatever is left, (n,): nothing is asked of them anywhere.
         """
+        reasons = np.zeros(len(plans[0].users), dtype=np.uint8)
+        if too_soon is not None:
+            reasons[too_soon] = TOO_SOON
         forgotten = self.are_forgotten(plans[0].users)
-        left_out = [who for who in (too_soon, forgotten) if who is not None]
-        if left_out:
-            out = reduce(np.logical_or, left_out)
-            plans = [replace(plan, norms=np.where(out, 0.0, plan.norms)) for plan in plans]
+        if forgotten is not None:
+            reasons[forgotten] = ERASED
+        left_out = reasons > 0
+        if left_out.any():
+            plans = [replace(plan, norms=np.where(left_out, 0.0, plan.norms)) for plan in plans]
         for accounts, plan in zip(self.accounts, plans, strict=True):
             accounts.prepare(plan)
-        granted, refused_by = None, _NOBODY
+        granted = None
         if self.is_nested:
             granted, refused_by = self._granted(plans)
+            reasons[~left_out] = refused_by[~left_out]
         outcomes = [
             accounts.charge(plan, granted)
             for accounts, plan in zip(self.accounts, plans, strict=True)
         ]
         own = outcomes[0]
-        admitted = own.admitted & ~out if left_out else own.admitted
+        admitted = own.admitted & ~left_out
         return Charged(
             users=plans[0].users,
             admitted=admitted,
             exhausted=reduce(np.logical_or, [outcome.exhausted for outcome in outcomes]),
             clipped=own.clipped,
             granted=own.granted,
-            refused=refused_by[~admitted] if self.is_nested else _NOBODY,
+            reasons=reasons[~admitted],
             raised=[
                 (name, outcome.raised) for name, outcome in zip(self.names, outcomes, strict=True)
             ],
             changes=[outcome.changes for outcome in outcomes],
-            too_soon=too_soon,
-            forgotten=forgotten,
         )
+
+    def reasons(self, halted: Ids, refused_by: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the reason byte of each halted member of a roster, (n,).
+
+        Args:
+            halted: who is halted.
+            refused_by: the first budget that does not admit each of them.
+        """
+        reasons = refused_by.copy() if self.is_nested else np.zeros(len(halted), dtype=np.uint8)
+        forgotten = self.are_forgotten(halted)
+        if forgotten is not None:
+            reasons[forgotten] = ERASED
+        return reasons
 
     def known_as(self, users: Ids) -> Ids:
         """These users, by their names those who were forgotten."""
@@ -167,21 +180,18 @@ class Budgets:
         nothing = (grants == 0) & (plans[0].norms > 0)
         return np.asarray(grants.min(axis=0)), nothing.argmax(axis=0).astype(np.uint8)
 
-    def enrolment(
-        self, users: NDArray[np.int64] | list[User], members: Numbers, version: int
-    ) -> list[Sought]:
+    def enrolment(self, users: NDArray[np.int64] | list[User], members: Numbers) -> list[Sought]:
         """Where users are who are to be enrolled, in each budget; nothing has changed.
 
         Args:
             users: who is to be enrolled.
             members: slots in the dataset itself of those who are.
-            version: of the request.
 
         Raises:
             Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.
         """
         for accounts in self.accounts:
-            check_kinds(accounts.policy, accounts.first_user, users, version)
+            check_kinds(accounts.policy, accounts.first_user, users)
         return [self.own.seek(users, members), *(outer.seek(users) for outer in self.accounts[1:])]
 
     def tariffs(self, packed: bytes, levels: int) -> list[Numbers]:

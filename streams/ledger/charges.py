@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import Mechanism
 from streams.ledger.index import UNKNOWN
 from streams.ledger.names import Names
-from streams.ledger.policies import mechanism_of, user_ids_of
-from streams.normal_form import first_irregular, normal_form
+from streams.ledger.policies import mechanism_of
 from streams.schemas import Charge, Policy, Reason, Rejection, User
 from streams.wire.packing import select_users, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
@@ -44,7 +42,7 @@ def check_charge(
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
     mechanism = mechanism_of(charge.mechanism, charge.scale, *(policy for policy, _ in held))
     for policy, first in held:
-        check_kinds(policy, first, users, charge.v)
+        check_kinds(policy, first, users)
     check_norms(norms, charge.clip_norm)
     return users, norms, mechanism
 
@@ -113,23 +111,18 @@ def check_new_users(
     check_homes(users, partition, partitions)
 
 
-def check_kinds(
-    policy: Policy, first: User | None, users: NDArray[np.int64] | list[User], version: int
-) -> None:
-    """Whether these ids are of the kinds that the dataset has.
+def check_kinds(policy: Policy, first: User | None, users: NDArray[np.int64] | list[User]) -> None:
+    """Check that these ids are of the kinds that the dataset has.
 
     Args:
         policy: of the dataset.
         first: its first user in this partition, if it has one.
         users: of the charge.
-        version: of the charge.
 
     Raises:
         Rejection: MIXED_USERS.
     """
-    if isinstance(users, list):
-        _check_names(policy, users, version)
-    allowed = user_ids_of(policy)
+    allowed = policy.user_ids
     if allowed == "mixed" or not len(users):
         return
     kind = _kind(users[0] if first is None else first) if allowed == "one-kind" else allowed
@@ -141,23 +134,6 @@ def check_kinds(
         detail = (
             f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
             f"are of kind {kind} (user_ids: {allowed}): one person must not have two budgets"
-        )
-        raise Rejection(Reason.MIXED_USERS, detail)
-
-
-def _check_names(policy: Policy, users: list[User], version: int) -> None:
-    """Names as they are and names in normal form do not meet in one dataset."""
-    if policy.user_ids is UNSET and version >= 2:
-        detail = (
-            f"dataset {policy.dataset!r} was created by version 1, which takes string ids as they "
-            "are and not in normal form: charge them in version 1"
-        )
-        raise Rejection(Reason.MIXED_USERS, detail)
-    irregular = first_irregular(users) if policy.user_ids is not UNSET and version < 2 else None
-    if irregular is not None:
-        detail = (
-            f"user {irregular!a} is not in normal form, as those of dataset "
-            f"{policy.dataset!r} are; it would be {normal_form(irregular)!a}"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
 

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.access import open_budgets_of
-from streams.ledger.apart import check_roster, check_version
+from streams.ledger.apart import check_roster
 from streams.ledger.arrears import note_taken, owed_beside, rosters_beside, wake
-from streams.ledger.limits import check_decision, check_size, check_values, fits_by_counts
+from streams.ledger.limits import check_decision, check_size
 from streams.ledger.members import Members
 from streams.ledger.outputs import (
     Output,
@@ -33,21 +33,16 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
     """
-    budgets = open_budgets_of(state, charge.dataset, charge.v)
+    budgets = open_budgets_of(state, charge.dataset)
     run = under_current_attempt(state.runs.get(charge.address), charge)
     separation = state.separations.get(charge.address, UNSET)
-    check_version(charge, separation)
     digest = charge_digest(charge)
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
     check_size(charge, budgets.orders, owed_beside(state, budgets, charge))
     plans = budgets.plan(charge)
-    if charge.v >= 3:
-        check_decision(plans[0].users, clips=budgets.clips)
-    orders = budgets.own.rule.orders or 1
-    if charge.v == 1 and not fits_by_counts(charge, orders):
-        check_values(charge, orders, *budgets.own.measure(plans[0]))
+    check_decision(plans[0].users, clips=budgets.clips)
     too_soon = None
     if separation is not UNSET:
         waiting = state.participants.have_to_wait(charge.address, plans[0].slots)
@@ -148,9 +143,9 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     )
     halted = budgets.own.users_at(members.slots_of(outcome.halted)[0])
     exhausted = members.is_exhausted(outcome.halted)
-    refused = budgets, outcome.refused_by
+    reasons = budgets.reasons(halted, outcome.refused_by)
     return [
         answer_to(charge, decision),
-        *halted_of(charge, halted, exhausted, refused, place),
+        *halted_of(charge, halted, exhausted, reasons, budgets.names, place),
         *checkpoints,
     ]

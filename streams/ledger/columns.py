@@ -40,7 +40,7 @@ _PACKED = "~"
 
 
 class UnknownState(Exception):
-    """What is stored has a kind of state that this release does not know: a later one wrote it."""
+    """What is stored has a kind of state that this release does not know."""
 
 
 @dataclass(frozen=True)

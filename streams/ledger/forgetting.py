@@ -37,7 +37,6 @@ def forget(state: State, place: Place, request: Forget) -> list[Output]:
         forgotten += there
         tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
     answer = Forgotten(
-        v=request.v,
         request=request.request,
         partition=place.partition,
         offset=place.offset,

@@ -89,7 +89,7 @@ def ledger_of(
         LayoutMismatch: the state is of another P.
         LostErasureKey: users were forgotten under a key that is not among these.
         UnknownOperator: the operator is not among these.
-        UnknownState: a later release wrote some of it.
+        UnknownState: another release wrote some of it.
     """
     ledger = Ledger(partition, partitions, topic, erasure_keys, operator_keys)
     ledger.load(kept.pages)

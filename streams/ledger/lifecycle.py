@@ -29,9 +29,7 @@ from streams.ledger.policies import (
     check_policy,
     check_within,
     is_same_policy,
-    policy_as_of,
     policy_to_store,
-    quoted,
 )
 from streams.ledger.runs import RunState, closed, opened, under_current_attempt
 from streams.ledger.state import LayoutMismatch, State
@@ -80,25 +78,21 @@ def create_dataset(
         state.gate.check_creation(policy, outer, sender)
         if outer:
             check_open(state, outer[0].dataset)
-        stored = policy_to_store(policy, request.v, outer)
+        stored = policy_to_store(policy, outer)
         if not state.layout:  # the first dataset binds P of the log
             state.layout[()] = stored.partitions
         state.policies[request.address] = stored
-    elif not is_same_policy(stored, policy, request.v):
+    elif not is_same_policy(stored, policy):
         detail = (
-            f"dataset {policy.dataset!r} exists with another policy ({quoted(stored)}); "
-            "a policy never changes"
+            f"dataset {policy.dataset!r} exists with another policy, and a policy never changes"
         )
-        if request.v == 1:  # which forgot what comes of it; later clients say it
-            detail += ": create a dataset with another name"
-        raise Rejection(Reason.POLICY_CHANGED, detail)
+        raise Rejection(Reason.POLICY_CHANGED, detail, held=stored)
     check_open(state, policy.dataset)
     return DatasetCreated(
-        v=request.v,
         request=request.request,
         partition=place.partition,
         offset=place.offset,
-        policy=policy_as_of(stored, request.v),
+        policy=stored,
     )
 
 
@@ -116,7 +110,6 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
             raise Rejection(Reason.DATASET_IN_USE, detail)
         del state.policies[request.address]
     return DatasetWithdrawn(
-        v=request.v,
         dataset=name,
         request=request.request,
         partition=place.partition,
@@ -137,7 +130,6 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
         if (name,) not in state.closed:
             state.closed[name,] = place.offset
     return DatasetClosed(
-        v=request.v,
         dataset=request.dataset,
         request=request.request,
         partition=place.partition,
@@ -148,7 +140,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
 
 def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     """Open a run, or another attempt of it."""
-    budgets = open_budgets_of(state, request.dataset, request.v)
+    budgets = open_budgets_of(state, request.dataset)
     address = request.address
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
@@ -157,7 +149,6 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     if asked is not UNSET and asked != separation:
         state.separations[address] = asked
     return RunOpened(
-        v=request.v,
         dataset=request.dataset,
         run=request.run,
         attempt=run.attempt,
@@ -165,7 +156,7 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
         partition=place.partition,
         offset=place.offset,
         last_step=run.step,
-        policy=policy_as_of(budgets.own.policy, request.v),
+        policy=budgets.own.policy,
         outer=budgets.policies[1:] if budgets.is_nested else UNSET,
         min_separation=asked,
     )
@@ -177,7 +168,6 @@ def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
     run = under_current_attempt(state.runs.get(request.address), request)
     _end_run(state, request.address, run)
     return RunClosed(
-        v=request.v,
         dataset=request.dataset,
         run=request.run,
         attempt=run.attempt,
@@ -194,7 +184,6 @@ def bind_operator(
     """Have an operator, or another one."""
     state.gate.bind(request, sender)
     return OperatorBound(
-        v=request.v,
         request=request.request,
         partition=place.partition,
         offset=place.offset,
@@ -209,7 +198,6 @@ def register_principal(
     """Know a principal by another key, or no more."""
     state.gate.register(request, sender)
     return PrincipalRegistered(
-        v=request.v,
         request=request.request,
         partition=place.partition,
         offset=place.offset,

@@ -44,7 +44,6 @@ _FIXED = 4096  # names, tokens, headers
 _PER_USER = 200
 _PER_ORDER = 25
 _PER_ID_BYTE = 8
-_LARGEST_VALUE = 2**29 - 1  # in Redis
 
 
 def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
@@ -63,8 +62,6 @@ def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
 def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None:
     """Refuse a charge of too many users, or that might write more than ``MAX_WRITE_BYTES``.
 
-    Version 1 has no such limit but that of Redis, see ``check_values``, unless something is owed.
-
     Args:
         charge: one step in one partition.
         orders: of the policy of each dataset that it counts against, by name.
@@ -77,8 +74,6 @@ def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None
     if users > MAX_CHARGE_USERS:
         detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
         raise Rejection(Reason.TOO_LARGE, detail)
-    if charge.v < 2 and not owed:
-        return
     written = _most_written(users, id_bytes(charge.users), orders)
     if written <= MAX_WRITE_BYTES < written + owed:
         detail = (
@@ -96,12 +91,12 @@ def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None
 
 
 def check_decision(users: NDArray[np.int64] | list[User], *, clips: bool) -> None:
-    """Refuse a charge of version 3 of which more might have to be said than an answer holds.
+    """Reject a charge whose decision could exceed the maximum answer size.
 
-    Of every user the decision has four bits and which budget refused, and either the id, if the
-    user is halted, or what was granted. Most often that is less than the request, where a norm
-    takes eight bytes; it is not where it takes fewer, or where the names of those who were
-    forgotten are longer than their ids.
+    The decision has two bits for each user, and either the id and a reason byte, if the user is
+    halted, or the granted norm. Usually that is less than the request, where a norm takes eight
+    bytes. It is more where norms take fewer bytes, or where the keyed hashes of erased users are
+    longer than their ids.
 
     Args:
         users: by the names that the decision has.
@@ -175,37 +170,6 @@ def _check_answer(members: int, clip: bool) -> None:
         detail = (
             f"what is said of a roster of {members} users may take {said} bytes, more than "
             f"{MAX_REQUEST_BYTES}: use more partitions"
-        )
-        raise Rejection(Reason.TOO_LARGE, detail)
-
-
-def fits_by_counts(charge: Charge, orders: int) -> bool:
-    """Whether all that a charge can write fits in one value of Redis."""
-    ids = id_bytes(charge.users)
-    return most_written(count_of(charge.users), ids, charge.dataset, orders) <= _LARGEST_VALUE
-
-
-def check_values(charge: Charge, orders: int, charged: int, raised: int) -> None:
-    """Refuse a charge of version 1 that could never be written.
-
-    Args:
-        charge: one for which ``fits_by_counts`` is not true.
-        orders: of the dataset's policy.
-        charged: how many users would have spent more.
-        raised: how many odometers would have risen.
-
-    Raises:
-        Rejection: TOO_LARGE.
-    """
-    users, ids = count_of(charge.users), id_bytes(charge.users)
-    decision = 22 * users + ids
-    changes = 9 * users + ids + charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + decision
-    per_checkpoint = 139 + 2 * len(charge.dataset) + 9 * orders
-    answers = raised * per_checkpoint + 7 * ids + decision
-    if _FIXED + max(changes, answers) > _LARGEST_VALUE:
-        detail = (
-            f"{users} users at {orders} orders write {changes} bytes of changes and {answers} of "
-            f"answers; Redis keeps at most {_LARGEST_VALUE} in one value: charge fewer users a step"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from accounting.filters.recurring import StepOutcome
@@ -29,15 +28,12 @@ from streams.schemas import (
     Decision,
     Enrol,
     Enrolled,
-    ForgettingDecision,
     Halted,
-    NestedDecision,
     OdometerCheckpoint,
     Rejected,
     Rejection,
     Request,
     RosterDecision,
-    SeparatedDecision,
     User,
     encode,
     odometer_key,
@@ -87,15 +83,14 @@ def answer_to(request: Request, answer: bytes) -> Output:
 def decision_of(
     charge: Charge, digest: bytes, budgets: Budgets, outcome: Charged, place: Place
 ) -> Decision:
-    """What is said of a step that was charged."""
+    """Return the decision about a step that was charged."""
     users, admitted = outcome.users, outcome.admitted
     halted = (
         [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
         if isinstance(users, list)
         else users[~admitted]
     )
-    decision = Decision(
-        v=charge.v,
+    return Decision(
         dataset=charge.dataset,
         run=charge.run,
         attempt=charge.attempt,
@@ -107,24 +102,11 @@ def decision_of(
         admitted=pack_bits(admitted),
         exhausted=pack_bits(outcome.exhausted),
         halted=pack_users(halted),
+        reasons=outcome.reasons.tobytes(),
+        budgets=budgets.names,
         clipped=outcome.clipped.astype("<u4").tobytes(),
         granted=pack_norms(outcome.granted),
     )
-    return _with_reasons(decision, budgets, outcome)
-
-
-def _with_reasons(decision: Decision, budgets: Budgets, outcome: Charged) -> Decision:
-    """A decision that says why users are halted, where the budget of its dataset is not all."""
-    said: dict[str, Any] = asdict(decision)
-    if budgets.is_nested:
-        said |= _refused(budgets, outcome.refused)
-    if outcome.too_soon is not None:
-        said["too_soon"] = pack_bits(outcome.too_soon)
-    if outcome.forgotten is not None and decision.v >= 3:
-        return ForgettingDecision(**said, forgotten=pack_bits(outcome.forgotten))
-    if outcome.too_soon is not None:
-        return SeparatedDecision(**said)
-    return NestedDecision(**said) if budgets.is_nested else decision
 
 
 def enrolled_of(
@@ -138,7 +120,6 @@ def enrolled_of(
     """What is said of a roster, whose members have these digests, but for those at positions."""
     count, (digests, forgotten) = len(members), known
     return Enrolled(
-        v=request.v,
         dataset=request.dataset,
         run=request.run,
         attempt=request.attempt,
@@ -166,7 +147,6 @@ def roster_decision_of(
     """What is said of a step of a roster: what changed with it."""
     count = charge.members
     return RosterDecision(
-        v=charge.v,
         dataset=charge.dataset,
         run=charge.run,
         attempt=charge.attempt,
@@ -187,18 +167,24 @@ def halted_of(
     charge: ChargeRoster,
     users: NDArray[np.int64] | list[User],
     exhausted: NDArray[np.bool_],
-    refused: tuple[Budgets, NDArray[np.uint8]],
+    reasons: NDArray[np.uint8],
+    budgets: list[str],
     place: Place,
 ) -> Iterator[Output]:
-    """The HALT events of a step of a roster: who is halted, whether anything is left, and of which
-    of these budgets there is too little.
+    """Yield the HALT events of a roster step.
+
+    Args:
+        charge: the step.
+        users: who is halted.
+        exhausted: which of them have nothing left, (n,).
+        reasons: why, a byte each, (n,).
+        budgets: the names of the budgets that reasons refer to.
+        place: of the record.
     """
-    budgets, refused_by = refused
     starts = range(0, len(users), _HALTED_USERS)
     for part, start in enumerate(starts):
         some = slice(start, start + _HALTED_USERS)
         halted = Halted(
-            v=charge.v,
             dataset=charge.dataset,
             run=charge.run,
             attempt=charge.attempt,
@@ -209,12 +195,9 @@ def halted_of(
             parts=len(starts),
             users=pack_users(users[some]),
             exhausted=pack_bits(exhausted[some]),
+            reasons=reasons[some].tobytes(),
+            budgets=budgets,
         )
-        if budgets.is_nested:
-            halted = replace(halted, **_refused(budgets, refused_by[some]))
-        forgotten = budgets.are_forgotten(users[some])
-        if forgotten is not None:
-            halted = replace(halted, forgotten=pack_bits(forgotten))
         yield answer_to(charge, encode(halted))
 
 
@@ -223,7 +206,6 @@ def checkpoint_of(
 ) -> Output:
     """What is said of a user whose bound rose in a dataset."""
     checkpoint = OdometerCheckpoint(
-        v=charge.v,
         dataset=dataset,
         user=risen.user,
         partition=place.partition,
@@ -237,16 +219,6 @@ def checkpoint_of(
 def tombstone_of(dataset: str, user: User, place: Place) -> Output:
     """By which the checkpoints of a user are forgotten."""
     return Output(Channel.ODOMETER, odometer_key(dataset, user), tombstone(place.offset))
-
-
-class _Refused(TypedDict):
-    budgets: list[str]
-    refused: bytes
-
-
-def _refused(budgets: Budgets, refused: NDArray[np.uint8]) -> _Refused:
-    """Which budgets there are, and which of them refused the halted."""
-    return {"budgets": budgets.names, "refused": refused.tobytes()}
 
 
 def reject(
@@ -268,7 +240,6 @@ def reject(
     dataset, run, *_ = (*(request.address if request else ()), None, None)
     attempt, step, token = (getattr(request, name, None) for name in ("attempt", "step", "request"))
     rejected = Rejected(
-        v=request.v if request else 1,
         partition=place.partition,
         offset=place.offset,
         reason=rejection.reason,
@@ -280,5 +251,6 @@ def reject(
         step=step,
         request=token,
         current_attempt=current_attempt,
+        held=rejection.held,
     )
     return Output(Channel.REJECTS, run.encode() if run else None, encode(rejected))

@@ -30,7 +30,6 @@ from streams.schemas import (
     Policy,
     Reason,
     Rejection,
-    UserIds,
 )
 
 MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
@@ -58,7 +57,6 @@ def check_policy(policy: Policy) -> None:
     if per_order and not policy.orders:
         complaint = f"measure {measure} needs at least one order"
     elif policy.orders and not per_order:
-        # In the words in which it was said first: a log gives the same rejects for ever.
         complaint = f"orders belong to measure renyi, not to {measure}"
     elif not all(math.isfinite(order) for order in policy.orders):
         complaint = f"orders must be finite, not {policy.orders}"
@@ -72,18 +70,6 @@ def check_policy(policy: Policy) -> None:
         )
     elif policy.within == policy.dataset:
         complaint = "a dataset cannot be within itself"
-    elif (
-        policy.within is not UNSET
-        and policy.on_exhaustion == "clip"
-        and not has_own_exhaustion(policy)
-    ):
-        # In the words in which it was said first: a log gives the same rejects for ever.
-        complaint = "a dataset within another one halts: on_exhaustion=clip has one budget only"
-    elif has_own_exhaustion(policy) and policy.within is UNSET:
-        complaint = (
-            "own_exhaustion belongs to a dataset within another one: elsewhere there is no other "
-            "on_exhaustion"
-        )
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -110,21 +96,13 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
     if not outer:
         return
     nearest, complaint = outer[0], None
-    clipping = next((each.dataset for each in outer if each.on_exhaustion == "clip"), None)
     no_steps = next((each for each in outer if not measure_of(each).covers(Gaussian(1.0))), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = f"{MAX_BUDGETS} budgets at most hold one within the other"
-    elif clipping is not None and not has_own_exhaustion(policy):
-        complaint = f"dataset {clipping!r} clips; only one that halts can have others in it"
     elif policy.on_exhaustion == "clip" and no_steps is not None:
         complaint = (
             f"on_exhaustion=clip grants norms of gaussian steps, which {no_steps.measure} of "
             f"dataset {no_steps.dataset!r} has none of"
-        )
-    elif nearest.user_ids is UNSET:
-        complaint = (
-            f"dataset {nearest.dataset!r} was created by version 1, which says nothing of user "
-            "ids: it can have no others in it"
         )
     elif policy.user_ids not in (UNSET, nearest.user_ids):
         complaint = (
@@ -145,68 +123,27 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 
 
-def user_ids_of(policy: Policy) -> UserIds:
-    """Which kinds of ids a stored policy allows; version 1 allowed all."""
-    return "mixed" if policy.user_ids is UNSET else policy.user_ids
-
-
 def has_own_orders(policy: Policy) -> bool:
     """Whether each user is bound to one of the orders, and charged there alone."""
     return policy.own_order is True
 
 
-def has_own_exhaustion(policy: Policy) -> bool:
-    """Whether its ``on_exhaustion`` decides, and no other one of those that it is within."""
-    return policy.own_exhaustion is True
+def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:
+    """Return the policy of a new dataset within these others.
 
-
-def policy_to_store(policy: Policy, version: int, outer: Sequence[Policy]) -> Policy:
-    """What a request of this version fixes, within these others.
-
-    From version 2 on, if it names no kinds of ids, theirs, or one kind. Where all of them halt,
-    ``own_exhaustion`` says nothing, and is not kept: an earlier release can read what is.
+    If it names no kinds of user ids, the dataset has those of the nearest outer one, or one kind.
     """
-    if all(each.on_exhaustion == "halt" for each in (policy, *outer)):
-        policy = msgspec.structs.replace(policy, own_exhaustion=UNSET)
-    if version >= 2 and policy.user_ids is UNSET:
-        ids = user_ids_of(outer[0]) if outer else "one-kind"
-        return msgspec.structs.replace(policy, user_ids=ids)
-    return policy
+    if policy.user_ids is not UNSET:
+        return policy
+    ids = outer[0].user_ids if outer else "one-kind"
+    return msgspec.structs.replace(policy, user_ids=ids)
 
 
-def is_same_policy(stored: Policy, asked: Policy, version: int) -> bool:
-    """Whether a request of this version asks for what is there.
-
-    From version 2 on it leaves kinds of ids that it does not name as they are. What
-    ``own_exhaustion`` says follows from the others, as far as it can be there.
-    """
-    stored, asked = (
-        msgspec.structs.replace(policy, own_exhaustion=UNSET) for policy in (stored, asked)
-    )
-    if version >= 2 and asked.user_ids is UNSET:
-        return _without_user_ids(stored) == asked
-    same_ids = user_ids_of(stored) == user_ids_of(asked)
-    return same_ids and _without_user_ids(stored) == _without_user_ids(asked)
-
-
-def policy_as_of(policy: Policy, version: int) -> Policy:
-    """A stored policy as an answer of this version can say it."""
-    if version < 3:
-        policy = msgspec.structs.replace(policy, own_order=UNSET, within=UNSET, pseudonyms=UNSET)
-        policy = msgspec.structs.replace(policy, allow=UNSET, own_exhaustion=UNSET)
-    return policy if version >= 2 else _without_user_ids(policy)
-
-
-def quoted(policy: Policy) -> str:
-    """A policy as texts quote it: as the version did that knew no more than it says."""
-    text = str(policy)
-    for field in ("user_ids", "own_order", "within", "pseudonyms", "allow", "own_exhaustion"):
-        text = text.replace(f", {field}={UNSET}", "")
-    return text
-
-
-def _without_user_ids(policy: Policy) -> Policy:
-    return msgspec.structs.replace(policy, user_ids=UNSET)
+def is_same_policy(stored: Policy, asked: Policy) -> bool:
+    """Return whether a request asks for the stored policy; unnamed kinds of user ids match all."""
+    if asked.user_ids is UNSET:
+        asked = msgspec.structs.replace(asked, user_ids=stored.user_ids)
+    return stored == asked
 
 
 def filter_of(policy: Policy) -> BudgetFilter:

@@ -121,7 +121,7 @@ def enrolment(
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
-    sought = budgets.enrolment(added, members.slots, request.v)
+    sought = budgets.enrolment(added, members.slots)
     return Enrolment(msgspec.structs.replace(known, id_bytes=written), sought)
 
 

@@ -27,19 +27,13 @@ from streams.schemas import (
     CloseRun,
     Decision,
     Enrol,
-    ForgettingDecision,
-    NestedDecision,
     OpenRun,
     Reason,
     Rejection,
     RosterDecision,
-    SeparatedDecision,
 )
-from streams.wire.packing import other_digests
 
-_AnyDecision: TypeAlias = (
-    Decision | NestedDecision | SeparatedDecision | ForgettingDecision | RosterDecision
-)
+_AnyDecision: TypeAlias = Decision | RosterDecision
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):
@@ -132,22 +126,17 @@ def check_next_step(run: RunState, charge: Charge | ChargeRoster) -> None:
         raise Rejection(Reason.STEP_OUT_OF_ORDER, detail)
 
 
-def stored_decision(
-    run: RunState, charge: Charge | ChargeRoster, digest: bytes
-) -> Decision | RosterDecision:
-    """The decision about the last step, for a charge of it with the same content.
-
-    The step may have been charged first in another version, which knows it by another digest.
+def stored_decision(run: RunState, charge: Charge | ChargeRoster, digest: bytes) -> _AnyDecision:
+    """Return the decision about the last step, for a charge with the same content.
 
     Raises:
         Rejection: STEP_CONTENT_CHANGED.
     """
-    others = other_digests(charge) if isinstance(charge, Charge) else []
-    if digest != run.digest and run.digest not in others:
+    if digest != run.digest:
         detail = f"step {charge.step} was already charged with other content"
         raise Rejection(Reason.STEP_CONTENT_CHANGED, detail)
-    decision: Decision | RosterDecision = msgspec.msgpack.decode(run.decision, type=_AnyDecision)
-    return msgspec.structs.replace(decision, v=charge.v, attempt=charge.attempt, digest=digest)
+    decision: _AnyDecision = msgspec.msgpack.decode(run.decision, type=_AnyDecision)
+    return msgspec.structs.replace(decision, attempt=charge.attempt)
 
 
 def counted(run: RunState) -> tuple[int, int] | None:

@@ -166,7 +166,7 @@ class State:
 
         Raises:
             LayoutMismatch: they are of another P.
-            UnknownState: a later release wrote some of them.
+            UnknownState: another release wrote some of them.
         """
         for name, packed in changes.entries.items():
             self._kind_of(name).put_back(name, bytes(packed))
@@ -184,7 +184,7 @@ class State:
 
         Raises:
             LayoutMismatch: it is of another P.
-            UnknownState: a later release wrote some of it.
+            UnknownState: another release wrote some of it.
         """
         accounts: dict[tuple[Address, int], bytes] = {}
         members: dict[tuple[Address, int], bytes] = {}

@@ -82,7 +82,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         """Set an entry to what was stored under its name, or delete it.
 
         Raises:
-            UnknownState: a later release wrote it: it has fields, or values, that are not known.
+            UnknownState: another release wrote it: it has fields or values that are unknown here.
         """
         address = _address(name)
         if packed != _GONE:

@@ -26,19 +26,19 @@ from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Applied, Compared, Fold
 from streams.operations.guarantees import budget_epsilon
 from streams.schemas import (
+    ERASED,
+    TOO_SOON,
     Charge,
     ChargeRoster,
     Decision,
     Enrol,
     Forget,
-    ForgettingDecision,
     Forgotten,
     Halted,
-    NestedDecision,
-    SeparatedDecision,
     User,
     decode_answer,
 )
+from streams.sdk.followers import refusing_budget
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
@@ -192,7 +192,7 @@ class _Told:
         self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
         self._known: dict[str, _Known] = {}
         self._positions: dict[Address, int] = {}
-        self._refused_by: dict[Address, str] = {}
+        self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
 
     def earlier(self, partition: int, offset: int) -> Iterator[Event]:
         """What the state that the log is applied from has of the user, by dataset."""
@@ -260,16 +260,10 @@ class _Told:
         if len(clipped):
             granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
         budgets = self._ledger.policies.budgets(charge.dataset)
-        refused_by, too_soon = None, False
-        forgotten = self._is_forgotten(budgets)
+        reason = None
         if not admitted[place]:
-            granted, refused_by = 0.0, charge.dataset
-            if isinstance(decision, SeparatedDecision):
-                too_soon = bool(unpack_bits(decision.too_soon, decision.users)[place])
-            if too_soon or forgotten:
-                refused_by = None
-            elif isinstance(decision, NestedDecision | SeparatedDecision | ForgettingDecision):
-                refused_by = _refusing(decision, int(np.count_nonzero(~admitted[:place])))
+            granted = 0.0
+            reason = decision.reasons[int(np.count_nonzero(~admitted[:place]))]
         mechanism = mechanism_of(charge.mechanism, charge.scale, *budgets.policies)
         asked = [
             measure_of(policy).charge_units(mechanism, [norm], policy.orders or None)[0]
@@ -280,9 +274,9 @@ class _Told:
             charge,
             norm=norm,
             granted=granted,
-            refused_by=refused_by,
-            too_soon=too_soon,
-            forgotten=forgotten,
+            refused_by=None if reason is None else refusing_budget(reason, decision.budgets),
+            too_soon=reason == TOO_SOON,
+            forgotten=reason == ERASED,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
         )
@@ -295,19 +289,21 @@ class _Told:
         level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
         halted = bool(members.is_halted(row)[0])
         for output in applied.outputs[1:]:
-            # Who is halted is told once, and stays so until the member is admitted again.
+            # A HALT is published once; the member stays halted until it is admitted again.
             said = msgspec.msgpack.decode(output.value)
             if said["type"] == "halted":
                 self._hear(address, decode_answer(output.value))
         if not halted:
-            self._refused_by.pop(address, None)
+            self._reasons.pop(address, None)
         norms = grid_norms(terms.clip_norm, terms.levels)
         budgets = self._ledger.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.add(budgets.names[-1])
         asked = [tariff[level] for tariff in budgets.tariffs(terms.units, terms.levels)]
-        refused_by = self._refused_by.get(address, charge.dataset) if halted else None
         forgotten = halted and self._is_forgotten(budgets)
+        refused_by = None
+        if halted and not forgotten:
+            refused_by = refusing_budget(self._reasons.get(address, 0), budgets.names)
         return self._event(
             applied,
             charge,
@@ -315,7 +311,7 @@ class _Told:
             granted=0.0 if halted else float(norms[granted]),
             level=level,
             sampling_rate=charge.sampling_rate,
-            refused_by=None if forgotten else refused_by,
+            refused_by=refused_by,
             forgotten=forgotten,
             exhausted=bool(members.is_exhausted(row)[0]),
             budgets=self._shares(budgets, asked),
@@ -393,11 +389,11 @@ class _Told:
         )
 
     def _hear(self, address: Address, answer: object) -> None:
-        """Whose budget was too small, if a HALT event says so."""
+        """Note the reason of the user's HALT event, if there is one."""
         assert isinstance(answer, Halted)
         users = list(unpack_users(answer.users))
         if self._user in users:
-            self._refused_by[address] = _refusing(answer, users.index(self._user))
+            self._reasons[address] = answer.reasons[users.index(self._user)]
 
     def _slot(self, dataset: str) -> int | None:
         budgets = self._ledger.policies.budgets(dataset)
@@ -440,15 +436,6 @@ class _Told:
                 )
             )
         return tuple(shares)
-
-
-def _refusing(
-    answer: NestedDecision | SeparatedDecision | ForgettingDecision | Halted, number: int
-) -> str:
-    """Whose budget one of the halted does not fit."""
-    if isinstance(answer.refused, bytes) and isinstance(answer.budgets, list):
-        return answer.budgets[answer.refused[number]]
-    return answer.dataset
 
 
 class _Offset(msgspec.Struct):

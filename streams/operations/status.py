@@ -242,7 +242,7 @@ def _identity(meta: dict[str, str], topics: TopicsSeen) -> list[str]:
     if not meta:
         return problems
     if layout != str(LAYOUT):
-        problems.append(f"Redis holds state of layout {layout or 1}, not {LAYOUT}")
+        problems.append(f"Redis holds state of layout {layout}, not {LAYOUT}")
     elif topic != topics.topic.hex():
         problems.append(f"the state belongs to topic {topic}, norms is {topics.topic.hex()} now")
     elif partitions != str(topics.partitions):

@@ -72,6 +72,13 @@ class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
     datasets: list[Name]  # all of these, sorted
 
 
+TOO_SOON = 254
+"""The reason byte of a user whose last participation is less than ``min_separation`` steps ago."""
+
+ERASED = 255
+"""The reason byte of an erased user. Among the halted users it is named by its keyed hash."""
+
+
 class Decision(OfRun, frozen=True, tag="decision"):
     """Who is admitted to one step, in one partition; positions are those of the request's users."""
 
@@ -79,46 +86,15 @@ class Decision(OfRun, frozen=True, tag="decision"):
     step: int
     partition: int
     offset: int  # of the charge that was applied
-    digest: bytes  # of the charge, by its own version: 16 bytes
+    digest: bytes  # of the charge: 16 bytes
     users: int  # how many the charge had
     admitted: bytes  # bit set, least significant bit first
     exhausted: bytes  # bit set: nothing is left after this step
     halted: Users  # the ids of those not admitted: the HALT events of this step
+    reasons: bytes  # a byte for each halted user: the index of a budget, TOO_SOON or ERASED
+    budgets: list[Name]  # the dataset itself, then the datasets it is within, the nearest first
     clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
     granted: bytes = b""  # float64 granted norms of those positions
-
-
-class NestedDecision(Decision, frozen=True, kw_only=True, tag="nested-decision"):
-    """The same, of a dataset that is within others."""
-
-    budgets: list[Name]  # the dataset itself, then the others, the nearest first
-    # For each of the halted the first of these budgets that the step does not fit or, where norms
-    # are clipped, that has nothing for it.
-    refused: bytes
-
-
-class SeparatedDecision(Decision, frozen=True, kw_only=True, tag="separated-decision"):
-    """The same, of a run that keeps participations apart."""
-
-    # Bit set: halted whatever is left, since the last time this user took part is less than
-    # min_separation steps ago.
-    too_soon: bytes
-    # As in a nested decision, if the dataset is within others; 0 for who came too soon.
-    budgets: list[Name] | UnsetType = UNSET
-    refused: bytes | UnsetType = UNSET
-
-
-class ForgettingDecision(Decision, frozen=True, kw_only=True, tag="forgetting-decision"):
-    """The same, whatever the run and its dataset, where somebody was halted who was forgotten."""
-
-    # Bit set: halted because they were forgotten. Among the halted they have the names that took
-    # the place of their ids.
-    forgotten: bytes
-    # As in a separated decision, if the run keeps participations apart.
-    too_soon: bytes | UnsetType = UNSET
-    # As in a nested decision, if the dataset is within others; 0 for who was forgotten.
-    budgets: list[Name] | UnsetType = UNSET
-    refused: bytes | UnsetType = UNSET
 
 
 class Enrolled(OfRun, frozen=True, tag="enrolled"):
@@ -176,10 +152,8 @@ class Halted(OfRun, frozen=True, tag="halted"):
     parts: int
     users: Users
     exhausted: bytes  # bit set: nothing is left, least significant bit first
-    # As in a nested decision, if the dataset is within others.
-    budgets: list[Name] | UnsetType = UNSET
-    refused: bytes | UnsetType = UNSET
-    forgotten: bytes | UnsetType = UNSET  # as in a forgetting decision, if anybody was
+    reasons: bytes  # as in a decision
+    budgets: list[Name]  # as in a decision
 
 
 class Forgotten(Record, frozen=True, tag="forgotten"):
@@ -218,9 +192,6 @@ Answer: TypeAlias = (
     | RunOpened
     | RunClosed
     | Decision
-    | NestedDecision
-    | SeparatedDecision
-    | ForgettingDecision
     | Enrolled
     | RosterDecision
     | Halted
@@ -265,7 +236,7 @@ class Rejected(Record, frozen=True, tag="rejected"):
     partition: int
     offset: int
     reason: Reason
-    detail: str
+    detail: str  # for people; programs read the other fields
     record: bytes  # the original bytes
     # What could be read of the request, so that its sender finds the answer.
     dataset: str | None = None
@@ -273,8 +244,9 @@ class Rejected(Record, frozen=True, tag="rejected"):
     attempt: int | None = None
     step: int | None = None
     request: str | None = None
-    # For older-attempt: what a new attempt has to exceed.
+    # Of the run that the request is about, if there is one: what a new attempt has to exceed.
     current_attempt: int | None = None
+    held: Policy | None = None  # for policy-changed: the policy that the dataset has
 
 
 def odometer_key(dataset: str, user: User) -> bytes:

@@ -7,11 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-VERSION = 3
-"""What this module writes."""
-
-OLDEST = 1
-"""What it still reads."""
+VERSION = 1
+"""The version of the records. Records of other versions are refused."""
 
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)")]
 """A dataset or a run: 1 to 128 letters, digits, dots, dashes and underscores."""
@@ -34,11 +31,11 @@ UserIds: TypeAlias = Literal["one-kind", "integer", "string", "mixed"]
 by "1" would have two budgets. ``one-kind``: whichever comes first in a partition."""
 
 Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-"""One that a partition has given. In version 1 at most 2**53."""
+"""One that a partition has given."""
 
 AskedAttempt: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
-"""One that a sender asks for, 0 for the next. Nobody can ask for the last one that an answer can
-carry, which would end the run. In version 1 from 1 to 2**53."""
+"""One that a sender asks for, 0 for the next. The last attempt that an answer can carry cannot be
+requested: it would end the run."""
 
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Fingerprint: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)")]
@@ -65,9 +62,9 @@ Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
 class Record(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
-    """What all records share: a ``type`` and the version by which they are meant."""
+    """What all records share: a ``type`` and a version."""
 
-    v: int = 1
+    v: int = VERSION
 
 
 class OfDataset(Record, frozen=True):

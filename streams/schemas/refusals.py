@@ -6,15 +6,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streams.schemas.requests import Request
+    from streams.schemas.requests import Policy, Request
 
 
 class Reason(StrEnum):
     """Why a record was refused, in the order in which the checks are made.
 
-    Three things are out of this order: a record of more than ``MAX_REQUEST_BYTES`` is too large and
-    is not looked at; in version 1 packed arrays of a wrong length are found after the attempt; and
-    that a dataset or a run is opened or charged in later versions only is found when it is known.
+    One check is out of this order: a record of more than ``MAX_REQUEST_BYTES`` is rejected as too
+    large before it is decoded.
     """
 
     UNSUPPORTED_VERSION = "unsupported-version"
@@ -55,13 +54,24 @@ class Rejection(Exception):
     """A record that is not applied: its reason for programs, its detail for people.
 
     The detail is cut to ``MAX_DETAIL`` characters: it may quote the record, which may be long.
-    ``request`` is what could be read of it, if it could be.
+
+    Attributes:
+        request: the decoded record, if it could be decoded.
+        held: for POLICY_CHANGED, the policy that the dataset has.
     """
 
-    def __init__(self, reason: Reason, detail: str, request: Request | None = None) -> None:
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str,
+        request: Request | None = None,
+        *,
+        held: Policy | None = None,
+    ) -> None:
         if len(detail) > MAX_DETAIL:
             detail = f"{detail[:MAX_DETAIL]} ..."
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
         self.request = request
+        self.held = held

@@ -63,26 +63,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         default_factory=list
     )  # renyi only, increasing
     on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
-    # From version 2 on. Not given: one-kind, or the policy that is there already; in version 1:
-    # mixed. A policy that is stored without it is of version 1.
+    # Not given in a request: the kinds of the dataset it is within, or one-kind. If the dataset
+    # exists, its kinds are kept. A stored policy always has it.
     user_ids: UserIds | UnsetType = UNSET
-    # From version 3 on. Each user is bound to one of the orders, with its first charge that costs
-    # something, and charged there alone; else all orders have to hold.
+    # Each user is bound to one of the orders by its first charge that costs something, and charged
+    # at that order alone. Not given: all orders have to hold.
     own_order: Literal[True] | UnsetType = UNSET
-    # From version 3 on. Another dataset, whose budget every charge has to fit as well, and is
-    # charged to: of the same users. If this one clips, or that one does or one around it, the
-    # policy has to have own_exhaustion, too.
+    # Another dataset of the same users. Every charge to this dataset has to fit that budget too,
+    # and is charged to it. The on_exhaustion of the charged dataset applies: a clipped norm is the
+    # largest that all budgets have room for.
     within: Name | UnsetType = UNSET
-    # From version 3 on. Users are known by pseudonyms of the key that has this fingerprint: under
-    # another key, or none, everybody would be somebody else, with nothing spent.
+    # The fingerprint of the key that users' pseudonyms are made with. Under another key, or none,
+    # each user would be another user with nothing spent.
     pseudonyms: Fingerprint | UnsetType = UNSET
-    # From version 3 on. Requests about it have to be signed by one of these. Not given: by one of
-    # those that the dataset names that it is within, or by nobody, if none of them names any.
+    # Requests about the dataset have to be signed by one of these principals. Not given: the access
+    # list of the nearest dataset around it applies; without any, requests need no signature.
     allow: Allow | UnsetType = UNSET
-    # From version 3 on. Its on_exhaustion decides what becomes of who cannot pay, whatever the
-    # datasets around it say: a clipped norm is the largest that all budgets have room for. Not
-    # kept where all of them halt.
-    own_exhaustion: Literal[True] | UnsetType = UNSET
 
     def epsilon(self, delta: float = DELTA) -> float:
         """Return the epsilon that the budget guarantees to every user, rounded up.
@@ -167,11 +163,11 @@ class CreateDataset(Record, frozen=True, tag="create-dataset"):
 class OpenRun(OfRun, frozen=True, tag="open-run"):
     """Begins an attempt of a run and fences every lower one; sent to every partition."""
 
-    # 0, from version 2 on: the one after the last. The same token again gets the same answer.
+    # 0: the attempt after the last one. The same token again gets the same answer.
     attempt: AskedAttempt
     request: Token
-    # From version 3 on: a user who takes part in step t, with a norm above 0, is not admitted
-    # again before step t + min_separation. Fixed with the first step; not given: as the run has it.
+    # A user who takes part in step t, with a norm above 0, is not admitted again before step
+    # t + min_separation. Fixed with the first step; not given: as the run has it.
     min_separation: MinSeparation | UnsetType = UNSET
 
 

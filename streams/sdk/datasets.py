@@ -24,7 +24,6 @@ from accounting.exact.validation import exact_numbers
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     DELTA,
-    VERSION,
     Allow,
     Answer,
     CloseDataset,
@@ -112,7 +111,7 @@ def policy_from(
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"own_order": True} if own_order else {}),
-                **({} if within is None else {"within": within, "own_exhaustion": True}),
+                **({} if within is None else {"within": within}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": asdict(allow)}),
             },
@@ -144,18 +143,17 @@ def create(
     """
     home, others = _home_and_others(policy.dataset, connection.partitions)
     try:
-        created = _created(connection, policy, VERSION, [home], deadline)[home]
+        created = _created(connection, policy, [home], deadline)[home]
     except PolicyChanged as error:
         raise changed(error, policy, delta) from error
-    # A dataset of version 1 is completed by it: what it says of user ids no later one can say.
-    version = 1 if created.policy.user_ids is UNSET else VERSION
     try:
         # What the home holds is what the others must hold.
-        replies = _created(connection, created.policy, version, others, deadline)
+        replies = _created(connection, created.policy, others, deadline)
     except PolicyChanged as error:
+        there = "another policy" if error.held is None else terms(error.held)
         raise PartitionsDisagree(
             f"partition {home}, which decides, holds {terms(created.policy)}, and partition "
-            f"{error.partition} another policy: {error.detail}. If nobody has used the dataset, "
+            f"{error.partition} holds {there}. If nobody has used the dataset, "
             "withdraw it with withdraw_dataset and create it again",
             error.partition,
         ) from error
@@ -174,7 +172,7 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
     home, others = _home_and_others(name, connection.partitions)
     for somewhere in (others, [home]):
         token = connection.new_token()
-        request = encode(WithdrawDataset(v=VERSION, dataset=name, request=token))
+        request = encode(WithdrawDataset(dataset=name, request=token))
         connection.ask(token, dict.fromkeys(somewhere, request), deadline)
 
 
@@ -194,7 +192,7 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
     # Where it is decided first: nobody completes there what is to be closed.
     for somewhere in ([home], others):
         token = connection.new_token()
-        request = encode(CloseDataset(v=VERSION, dataset=name, request=token))
+        request = encode(CloseDataset(dataset=name, request=token))
         for reply in connection.survey(token, dict.fromkeys(somewhere, request), deadline).values():
             if isinstance(reply, DatasetClosed):
                 datasets.update(reply.datasets)
@@ -280,12 +278,11 @@ def check_agreement(
 def _created(
     connection: Connection,
     policy: Policy,
-    version: int,
     partitions: Sequence[int],
     deadline: Deadline,
 ) -> dict[int, DatasetCreated]:
     token = connection.new_token()
-    request = encode(CreateDataset(v=version, request=token, policy=policy))
+    request = encode(CreateDataset(request=token, policy=policy))
     answers = connection.ask(token, dict.fromkeys(partitions, request), deadline)
     return {p: answer for p, answer in answers.items() if isinstance(answer, DatasetCreated)}
 

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from streams.ledger.forgotten import alone
 from streams.normal_form import normal_form
-from streams.schemas import VERSION, Forget, Forgotten, User, encode
+from streams.schemas import Forget, Forgotten, User, encode
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
@@ -38,7 +38,6 @@ def forget(
         known = normal_form(known)
     token = connection.new_token()
     request = Forget(
-        v=VERSION,
         request=token,
         user=known,
         dataset=UNSET if dataset is None else dataset,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from streams.schemas import Reason, Rejected
+from streams.schemas import Policy, Reason, Rejected
 
 
 class TurnstileError(Exception):
@@ -66,6 +66,7 @@ class RequestRejected(TurnstileError):
         detail: why, for people.
         partition: which partition refused; None if none was asked.
         current_attempt: the attempt of the run in that partition, if it has one.
+        held: the policy that the dataset has, if it is another one than was asked for.
     """
 
     def __init__(
@@ -74,18 +75,21 @@ class RequestRejected(TurnstileError):
         detail: str,
         partition: int | None,
         current_attempt: int | None = None,
+        held: Policy | None = None,
     ) -> None:
         where = "refused" if partition is None else f"partition {partition} refused"
         advice = ADVICE.get(reason)
         super().__init__(f"{where}: {reason}: {detail}" + (f"; {advice}" if advice else ""))
         self.current_attempt = current_attempt
+        self.held = held
         self.reason = reason
         self.detail = detail
         self.partition = partition
 
     def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
         """Pickle by the parts, so that the error survives a process boundary."""
-        return type(self), (self.reason, self.detail, self.partition, self.current_attempt)
+        parts = self.reason, self.detail, self.partition, self.current_attempt, self.held
+        return type(self), parts
 
 
 class PolicyChanged(RequestRejected):
@@ -210,4 +214,10 @@ ADVICE: dict[Reason, str] = {
 def refusal_of(rejected: Rejected) -> RequestRejected:
     """The exception of a rejected request."""
     kind = _KINDS.get(rejected.reason, RequestRejected)
-    return kind(rejected.reason, rejected.detail, rejected.partition, rejected.current_attempt)
+    return kind(
+        rejected.reason,
+        rejected.detail,
+        rejected.partition,
+        rejected.current_attempt,
+        rejected.held,
+    )

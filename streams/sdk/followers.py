@@ -16,19 +16,17 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
-from msgspec import UnsetType
 from numpy.typing import NDArray
 
 from streams.schemas import (
+    ERASED,
+    TOO_SOON,
     Answer,
     Decision,
-    ForgettingDecision,
     Halted,
-    NestedDecision,
     OdometerCheckpoint,
     Rejected,
     RosterDecision,
-    SeparatedDecision,
     User,
     Users,
     decode_answer,
@@ -44,9 +42,8 @@ Witnessed: TypeAlias = Decision | RosterDecision | Halted
 """What is said of a step, once and for all."""
 Since: TypeAlias = Literal["earliest", "latest"]
 HaltReason: TypeAlias = Literal["budget", "too-soon", "forgotten"]
-_NAMING = (NestedDecision, SeparatedDecision, ForgettingDecision, Halted)
-"""What may name the budget that was too small for each of the halted."""
-_Naming: TypeAlias = NestedDecision | SeparatedDecision | ForgettingDecision | Halted
+_HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "forgotten"}
+"""From the reason byte of a user who was not halted by a budget."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """What decoding a record raises that no worker has written; TypeError if it has no value."""
 REMEMBERED_STEPS = 1024
@@ -115,19 +112,13 @@ class Reading:
             raise InvalidRequest(f"idle_timeout is {self.idle_timeout}; it must be seconds")
 
 
-class _Seen(NamedTuple):
-    """What is said of a step, whoever asked, and the digests of its charge, by version."""
-
-    content: bytes
-    digests: dict[int, bytes]
-
-
 class Witness:
     """Remembers what was decided of one run, and sees when two decisions contradict each other."""
 
     def __init__(self, dataset: str, run: str) -> None:
         self._name = f"run {run!r} of dataset {dataset!r}"
-        self._seen: defaultdict[int, OrderedDict[Hashable, _Seen]] = defaultdict(OrderedDict)
+        # By partition: the hash of what was said of each step and part.
+        self._seen: defaultdict[int, OrderedDict[Hashable, bytes]] = defaultdict(OrderedDict)
         self._conflict: str | None = None
 
     def see(self, record: Witnessed) -> bool:
@@ -136,14 +127,10 @@ class Witness:
         # HALT events of a roster come beside its decision, in parts.
         part = record.part if isinstance(record, Halted) else None
         is_new = (record.step, part) not in seen
-        # A repeated step is answered to the attempt that repeats it, in the version in which it is.
-        said, digest = msgspec.structs.replace(record, attempt=0, v=0), b""
-        if not isinstance(said, Halted):
-            said, digest = msgspec.structs.replace(said, digest=b""), said.digest
-        content = hashlib.sha256(encode(said)).digest()
-        before = seen.setdefault((record.step, part), _Seen(content, {}))
-        known = before.digests.setdefault(record.v, digest)
-        if (before.content, known) != (content, digest) and self._conflict is None:
+        # A repeated step is answered to the attempt that repeats it.
+        content = hashlib.sha256(encode(msgspec.structs.replace(record, attempt=0))).digest()
+        before = seen.setdefault((record.step, part), content)
+        if before != content and self._conflict is None:
             self._conflict = (
                 f"partition {record.partition} decided step {record.step} of {self._name} in "
                 "two ways, so somebody else than the workers writes to the topic halts. Release "
@@ -173,47 +160,28 @@ def is_whole(decision: Decision) -> bool:
         return False
     if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
         return False
-    for name in ("too_soon", "forgotten"):
-        packed = getattr(decision, name, None)
-        if isinstance(packed, bytes) and len(packed) != octets:
-            return False
-    admitted = unpack_bits(decision.admitted, decision.users)
-    if bool((admitted & (too_soon_of(decision) | forgotten_of(decision))).any()):
-        return False
-    halted = decision.users - int(admitted.sum())
+    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
     packed = isinstance(decision.halted, bytes)
-    if isinstance(decision, _NAMING) and not _are_named(decision, halted):
-        return False
-    return len(decision.halted) == (8 * halted if packed else halted)
+    has_ids = len(decision.halted) == (8 * halted if packed else halted)
+    return has_ids and _has_reasons(decision, halted)
 
 
-def too_soon_of(decision: Decision) -> NDArray[np.bool_]:
-    """Who is halted because the last participation was not long enough ago, (users,)."""
-    too_soon = getattr(decision, "too_soon", None)
-    if isinstance(too_soon, bytes):
-        return unpack_bits(too_soon, decision.users)
-    return np.zeros(decision.users, dtype=np.bool_)
-
-
-def forgotten_of(answer: Decision | Halted) -> NDArray[np.bool_]:
-    """Who is halted because the service was told to forget them, (users,)."""
-    count = answer.users if isinstance(answer, Decision) else _count_of(answer.users)
-    forgotten = getattr(answer, "forgotten", None)
-    if isinstance(forgotten, bytes):
-        return unpack_bits(forgotten, count)
-    return np.zeros(count, dtype=np.bool_)
+def reasons_of(decision: Decision) -> NDArray[np.uint8]:
+    """Return the reason byte of every user, 0 for those admitted, (users,)."""
+    reasons = np.zeros(decision.users, dtype=np.uint8)
+    halted = ~unpack_bits(decision.admitted, decision.users)
+    reasons[halted] = np.frombuffer(decision.reasons, dtype=np.uint8)
+    return reasons
 
 
 def _count_of(users: Users) -> int:
     return len(users) // 8 if isinstance(users, bytes) else len(users)
 
 
-def _are_named(answer: _Naming, halted: int) -> bool:
-    """Whether a budget is named for each of so many who are halted, if any are named."""
-    if isinstance(answer.budgets, UnsetType) or isinstance(answer.refused, UnsetType):
-        return answer.budgets is answer.refused
-    known = len(answer.budgets)
-    return len(answer.refused) == halted and max(answer.refused, default=-1) < known
+def _has_reasons(answer: Decision | Halted, halted: int) -> bool:
+    """Return whether each of so many halted users has a reason that is defined."""
+    known = {*range(len(answer.budgets)), TOO_SOON, ERASED}
+    return len(answer.reasons) == halted and known.issuperset(answer.reasons)
 
 
 def _is_whole_roster(decision: RosterDecision) -> bool:
@@ -230,10 +198,7 @@ def _is_whole_part(halted: Halted) -> bool:
     if isinstance(halted.users, bytes) and len(halted.users) % 8:
         return False
     users = _count_of(halted.users)
-    octets = -(-users // 8)
-    if isinstance(halted.forgotten, bytes) and len(halted.forgotten) != octets:
-        return False
-    fit = len(halted.exhausted) == octets and _are_named(halted, users)
+    fit = len(halted.exhausted) == -(-users // 8) and _has_reasons(halted, users)
     return fit and 0 <= halted.part < halted.parts
 
 
@@ -301,10 +266,8 @@ class LeftOut(NamedTuple):
 
     users: NDArray[np.int64] | list[User]
     exhausted: NDArray[np.bool_]
-    too_soon: NDArray[np.bool_]
-    forgotten: NDArray[np.bool_]
+    reasons: NDArray[np.uint8]  # as in a decision
     budgets: list[str]
-    refused: NDArray[np.uint8]  # which of these, where it is for the budget
 
 
 def left_out_by(answer: Decision | Halted) -> LeftOut:
@@ -313,26 +276,30 @@ def left_out_by(answer: Decision | Halted) -> LeftOut:
         users = unpack_users(answer.halted)
         halted = ~unpack_bits(answer.admitted, answer.users)
         exhausted = unpack_bits(answer.exhausted, answer.users)[halted]
-        too_soon = too_soon_of(answer)[halted]
-        forgotten = forgotten_of(answer)[halted]
     else:
         users = unpack_users(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
-        too_soon = np.zeros(len(users), dtype=np.bool_)
-        forgotten = forgotten_of(answer)
-    budgets, refused = [answer.dataset], bytes(len(users))
-    if isinstance(answer, _NAMING) and isinstance(answer.refused, bytes):
-        budgets, refused = answer.budgets or budgets, answer.refused
-    numbers = np.frombuffer(refused, dtype=np.uint8)
-    return LeftOut(users, exhausted, too_soon, forgotten, budgets, numbers)
+    reasons = np.frombuffer(answer.reasons, dtype=np.uint8)
+    return LeftOut(users, exhausted, reasons, answer.budgets)
+
+
+def halt_reason(reason: int) -> HaltReason:
+    """Return in words what a reason byte stands for."""
+    return _HALT_REASONS.get(reason, "budget")
+
+
+def refusing_budget(reason: int, budgets: list[str]) -> str | None:
+    """Return the budget that a reason byte stands for, if it stands for one."""
+    return None if reason in _HALT_REASONS else budgets[reason]
 
 
 def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
-    """The HALT events of one record."""
-    users, *arrays, budgets, refused = left_out_by(answer)
+    """Yield the HALT events of one record."""
+    left_out = left_out_by(answer)
+    users = left_out.users
     ids = users.tolist() if isinstance(users, np.ndarray) else users
-    lists = (array.tolist() for array in (*arrays, refused))
-    for user, is_exhausted, waits, is_forgotten, number in zip(ids, *lists, strict=True):
+    lists = left_out.exhausted.tolist(), left_out.reasons.tolist()
+    for user, is_exhausted, reason in zip(ids, *lists, strict=True):
         yield Halt(
             dataset=answer.dataset,
             run=answer.run,
@@ -342,8 +309,8 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
             exhausted=is_exhausted,
             partition=answer.partition,
             offset=answer.offset,
-            refused_by=None if waits or is_forgotten else budgets[number],
-            reason="forgotten" if is_forgotten else "too-soon" if waits else "budget",
+            refused_by=refusing_budget(reason, left_out.budgets),
+            reason=halt_reason(reason),
         )
 
 

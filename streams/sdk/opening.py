@@ -29,7 +29,6 @@ from accounting import InvalidInput
 from accounting.exact.validation import whole_number
 from streams.schemas import (
     MAX_SEPARATION,
-    VERSION,
     Answer,
     CloseRun,
     OpenRun,
@@ -114,7 +113,7 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(dataset, name)
-    blank = CloseRun(v=VERSION, dataset=dataset, run=name, attempt=1, request="-")
+    blank = CloseRun(dataset=dataset, run=name, attempt=1, request="-")
     # Step 1. Who refuses an attempt says which one there is, if there is any.
     attempts: dict[int, int | None] = {}
     newest = 1
@@ -161,9 +160,7 @@ def _open_request(
     dataset: str, name: str, separation: int | UnsetType = UNSET
 ) -> Callable[[str, int], bytes]:
     """What asks for an attempt of a run, by token and number."""
-    blank = OpenRun(
-        v=VERSION, dataset=dataset, run=name, attempt=0, request="-", min_separation=separation
-    )
+    blank = OpenRun(dataset=dataset, run=name, attempt=0, request="-", min_separation=separation)
     return lambda token, attempt: encode(replace(blank, request=token, attempt=attempt))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET
 
-from streams.schemas import VERSION, Allow, BindOperator, RegisterPrincipal, encode
+from streams.schemas import Allow, BindOperator, RegisterPrincipal, encode
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
 from streams.sdk.errors import InvalidRequest
@@ -111,7 +111,6 @@ def bind_operator(
             raise InvalidRequest(f"also has {log!r}; the id of a log is 32 hexadecimal digits")
     token = connection.new_token()
     request = BindOperator(
-        v=VERSION,
         request=token,
         # Before records that are copied from those logs, which have numbers of their own.
         number=0 if logs else connection.now(),
@@ -143,7 +142,6 @@ def register(
     bind_operator(connection, operator, deadline)  # where it is not yet
     token = connection.new_token()
     request = RegisterPrincipal(
-        v=VERSION,
         request=token,
         number=connection.now(),
         principal=name,

@@ -31,7 +31,6 @@ from accounting import InvalidInput
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.schemas import (
-    VERSION,
     Answer,
     Charge,
     ChargeRoster,
@@ -270,7 +269,6 @@ class Run:
                 )
             layout = self._laid_out(self._users.read(users))
             blank = Enrol(
-                v=VERSION,
                 dataset=self.dataset,
                 run=self.name,
                 attempt=self.attempt,
@@ -317,7 +315,6 @@ class Run:
                 "is halted, and at which level, this one does not: charge the newest one"
             )
         blank = ChargeRoster(
-            v=VERSION,
             dataset=self.dataset,
             run=self.name,
             attempt=self.attempt,
@@ -374,7 +371,6 @@ class Run:
             deadline = self._connection.deadline(timeout)
             self._closing = self._closing or self._connection.new_token()
             request = CloseRun(
-                v=VERSION,
                 dataset=self.dataset,
                 run=self.name,
                 attempt=self.attempt,
@@ -403,7 +399,6 @@ class Run:
             # Repeating the opening of this attempt changes nothing, and is rejected once a newer
             # attempt was opened. One partition is enough, since every opening reaches all of them.
             repeated = OpenRun(
-                v=VERSION,
                 dataset=self.dataset,
                 run=self.name,
                 attempt=self.attempt,
@@ -454,7 +449,6 @@ class Run:
         self, mechanism: MechanismName, scale: float, clip_norm: float | None
     ) -> Charge:
         return Charge(
-            v=1 if self.policy.user_ids is UNSET else VERSION,  # a dataset goes on in its own
             dataset=self.dataset,
             run=self.name,
             attempt=self.attempt,

@@ -14,14 +14,16 @@ from itertools import pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
-from msgspec import UNSET, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from streams.normal_form import normal_form
 from streams.schemas import (
+    ERASED,
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
+    TOO_SOON,
     Answer,
     Charge,
     Decision,
@@ -32,7 +34,7 @@ from streams.schemas import (
 )
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.sdk.followers import forgotten_of, is_whole, too_soon_of
+from streams.sdk.followers import is_whole, reasons_of
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
 from streams.wire.partitioner import partitions_of
@@ -102,13 +104,14 @@ class Part(NamedTuple):
         if not np.all(admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
             raise _not_of_a_worker(answer, "grants what was not asked for")
         granted[clipped] = lower
+        reasons = reasons_of(answer)
         return StepDecision(
             answer.step,
             admitted,
             granted,
             unpack_bits(answer.exhausted, answer.users),
-            too_soon_of(answer),
-            forgotten_of(answer),
+            reasons == TOO_SOON,
+            reasons == ERASED,
         )
 
 
@@ -249,8 +252,7 @@ def _known(ids: Ids, policy: Policy, pseudonyms: Pseudonyms | None) -> Ids:
     """The users as the log knows them."""
     if pseudonyms is not None:
         return pseudonyms.of(ids)
-    # A dataset of version 1 knows names as they are written.
-    return ids if policy.user_ids is UNSET else _in_normal_form(ids)
+    return _in_normal_form(ids)
 
 
 def _in_normal_form(ids: Ids) -> Ids:

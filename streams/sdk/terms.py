@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
@@ -14,29 +12,18 @@ from streams.schemas import DELTA, Policy, Reason
 from streams.sdk.errors import PolicyChanged
 
 _SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "own_order")
-_QUOTED = "exists with another policy ("
 
 
 def changed(error: PolicyChanged, asked: Policy, delta: float | None) -> PolicyChanged:
-    """The refusal of a policy, with what is there and what was asked for in people's words.
-
-    A partition quotes the policy that it holds, as far as there is room; one that does not fit, as
-    that of many orders, is only said to be another one.
-    """
-    held = _quoted(error.detail)
-    show = f"`turnstile dataset show {asked.dataset}`"
-    if held is None:
-        detail = (
-            f"dataset {asked.dataset!r} exists with another policy, which {show} tells; you asked "
-            f"for {_budget(asked, delta)}"
-        )
-    else:
-        there, wanted = _differences(held, asked, delta)
-        detail = (
-            f"dataset {asked.dataset!r} exists with another policy: it has {there}; you asked for "
-            f"{wanted}: {show}"
-        )
-    return PolicyChanged(Reason.POLICY_CHANGED, detail, error.partition)
+    """Return the refusal of a policy with a text that says how the two policies differ."""
+    if error.held is None:
+        return error
+    there, wanted = _differences(error.held, asked, delta)
+    detail = (
+        f"dataset {asked.dataset!r} exists with another policy: it has {there}; you asked for "
+        f"{wanted}: `turnstile dataset show {asked.dataset}`"
+    )
+    return PolicyChanged(Reason.POLICY_CHANGED, detail, error.partition, held=error.held)
 
 
 def terms(policy: Policy) -> str:
@@ -47,11 +34,8 @@ def terms(policy: Policy) -> str:
 
 def _terms(policy: Policy) -> dict[str, Any]:
     found = asdict(policy)
-    del found["own_exhaustion"]  # which follows from the others
     for field in ("budget", "odometer_step"):
         found[field] = [float(from_units_down(units)) for units in found[field]]
-    if policy.user_ids is UNSET:
-        found["user_ids"] = "as in version 1"
     if policy.allow is not UNSET:
         found["allow"] = asdict(policy.allow)
     return found
@@ -93,21 +77,3 @@ def _budget(policy: Policy, delta: float | None) -> str:
         case "gdp":
             return f"gdp mu {first**0.5:.6g} {implied}"
     return f"{policy.measure} rho {first:.6g} {implied}"
-
-
-def _quoted(detail: str) -> Policy | None:
-    """The policy that a refusal quotes; None if it does not, or not all of it."""
-    begin = detail.find(_QUOTED)
-    try:
-        end = detail.rindex("); a policy never changes")
-        parsed = ast.parse(detail[begin + len(_QUOTED) : end].strip(), mode="eval")
-        return msgspec.convert(_fields(parsed.body), Policy) if begin >= 0 else None
-    except (ValueError, SyntaxError, msgspec.ValidationError):
-        return None
-
-
-def _fields(node: ast.expr) -> Any:
-    """Names and values of a struct as Python writes it; values of any other literal."""
-    if isinstance(node, ast.Call):
-        return {word.arg or "": _fields(word.value) for word in node.keywords}
-    return ast.literal_eval(node)

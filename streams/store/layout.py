@@ -31,8 +31,8 @@ import msgspec
 
 from streams.wire.chain import Chain, genesis
 
-LAYOUT = 2
-"""The version of this layout. State of another version is refused."""
+LAYOUT = 3
+"""The version of this layout and of what is stored in it. Other versions are refused."""
 
 STATE = ("meta", "changes", "pages", "outbox")
 """What the state of a partition is kept in."""
@@ -83,7 +83,6 @@ class Meta:
                 owner=fields["owner"],
                 chain=Chain(head, before, int(fields["last"])),
                 digest=int(fields["digest"], 16),
-                leader_epoch=int(fields.get("leader_epoch", "-1")),  # later than the layout
                 **{name: int(fields[name]) for name in _NUMBERS},
             )
         except (KeyError, ValueError) as error:
@@ -92,6 +91,7 @@ class Meta:
 
 _NUMBERS = (
     "layout",
+    "leader_epoch",
     "partitions",
     "version",
     "next",

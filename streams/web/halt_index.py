@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from streams.schemas import Decision, Halted, User
 from streams.sdk import followers
-from streams.sdk.followers import HaltReason, left_out_by
+from streams.sdk.followers import HaltReason, halt_reason, left_out_by, refusing_budget
 
 MOST = 2**22
-"""Maximum number of pairs of a run and a halted user: 188 MiB."""
+"""Maximum number of pairs of a run and a halted user: 184 MiB."""
 
 _ENTRY = np.dtype(
     [
@@ -35,13 +35,10 @@ _ENTRY = np.dtype(
         ("began", "<f8"),
         ("times", "<u4"),
         ("reason", "u1"),
-        ("refused", "u1"),
         ("exhausted", "?"),
         ("ended", "<f8"),
     ]
 )
-_REASONS: tuple[HaltReason, ...] = ("budget", "too-soon", "forgotten")
-_BUDGET, _TOO_SOON, _FORGOTTEN = range(3)
 
 
 @dataclass(frozen=True)
@@ -141,14 +138,12 @@ class HaltIndex:
         return sorted(episodes, key=lambda one: -one.ended)
 
     def _add(self, run: _Run, found: followers.LeftOut, step: int, written: float) -> None:
-        run.budgets = max(run.budgets, found.budgets, key=len)  # empty in a record without a HALT
+        run.budgets = found.budgets
         entries = np.zeros(len(found.users), dtype=_ENTRY)
         entries["first"] = entries["last"] = step
         entries["began"] = entries["ended"] = written
         entries["times"] = 1
-        entries["reason"][found.too_soon] = _TOO_SOON
-        entries["reason"][found.forgotten] = _FORGOTTEN
-        entries["refused"], entries["exhausted"] = found.refused, found.exhausted
+        entries["reason"], entries["exhausted"] = found.reasons, found.exhausted
         if isinstance(found.users, np.ndarray):
             entries["user"] = found.users
             run.integers = _merged(run.integers, entries)
@@ -172,7 +167,7 @@ def _merged(known: NDArray[np.void], entries: NDArray[np.void]) -> NDArray[np.vo
     inside = at < len(known)
     again[inside] = known["user"][at[inside]] == entries["user"][inside]
     places, repeated = at[again], entries[again]
-    for name in ("last", "ended", "reason", "refused", "exhausted"):
+    for name in ("last", "ended", "reason", "exhausted"):
         known[name][places] = repeated[name]
     known["times"][places] += 1
     if again.all():
@@ -181,7 +176,6 @@ def _merged(known: NDArray[np.void], entries: NDArray[np.void]) -> NDArray[np.vo
 
 
 def _episode(dataset: str, name: str, run: _Run, entry: np.void) -> Episode:
-    is_budget = int(entry["reason"]) == _BUDGET
     return Episode(
         dataset=dataset,
         run=name,
@@ -191,7 +185,7 @@ def _episode(dataset: str, name: str, run: _Run, entry: np.void) -> Episode:
         ended=float(entry["ended"]),
         times=int(entry["times"]),
         is_roster=run.is_roster,
-        reason=_REASONS[int(entry["reason"])],
+        reason=halt_reason(int(entry["reason"])),
         exhausted=bool(entry["exhausted"]),
-        refused_by=run.budgets[int(entry["refused"])] if is_budget else None,
+        refused_by=refusing_budget(int(entry["reason"]), run.budgets),
     )

@@ -13,12 +13,9 @@ from streams.schemas import (
     Charge,
     ChargeRoster,
     Norms,
-    Reason,
-    Rejection,
     User,
     Users,
     encode,
-    uneven,
 )
 
 ROSTER_PAGE = 4096
@@ -28,37 +25,19 @@ PAGE_DIGEST_BYTES = 16
 
 
 def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
-    """Packed ids, or a list of nothing but integers, as int64 (n,); any other list as it is.
-
-    Raises:
-        Rejection: MALFORMED, when packed ids are not a multiple of 8 bytes.
-    """
+    """Return packed ids, or a list of integers only, as int64 (n,); any other list as it is."""
     if isinstance(users, bytes):
-        return _unpack(users, "<i8", "users").astype(np.int64, copy=False)
+        return np.frombuffer(users, dtype="<i8").astype(np.int64, copy=False)
     if all(type(user) is int for user in users):
         return np.array(users, dtype=np.int64)
     return list(users)
 
 
 def unpack_norms(norms: Norms) -> NDArray[np.float64]:
-    """Norms as float64 (n,).
-
-    Raises:
-        Rejection: MALFORMED, when packed norms are not a multiple of 8 bytes.
-    """
+    """Return norms as float64 (n,)."""
     if isinstance(norms, bytes):
-        return _unpack(norms, "<f8", "norms").astype(np.float64, copy=False)
+        return np.frombuffer(norms, dtype="<f8").astype(np.float64, copy=False)
     return np.array(norms, dtype=np.float64)
-
-
-def _unpack(packed: bytes, dtype: str, field: str) -> NDArray[np.generic]:
-    return np.frombuffer(_even(packed, field), dtype=dtype)
-
-
-def _even(packed: bytes, field: str) -> bytes:
-    if len(packed) % 8:
-        raise Rejection(Reason.MALFORMED, uneven(field, packed))
-    return packed
 
 
 def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
@@ -91,26 +70,19 @@ def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
     return np.unpackbits(octets, count=count, bitorder="little").astype(np.bool_)
 
 
-def charge_digest(charge: Charge, version: int | None = None, names: Raw | None = None) -> bytes:
-    """What makes a step the same step: all its content but the attempt, however it is encoded.
+def charge_digest(charge: Charge, names: Raw | None = None) -> bytes:
+    """Return the digest that identifies a step: of its content without the attempt.
+
+    It does not depend on how the charge is encoded.
 
     Args:
         charge: one step of one run in one partition.
-        version: by which rule; the charge's own if it is not given.
         names: its users as they are encoded, if that is known, and not all of them are integers.
-
-    Raises:
-        Rejection: MALFORMED, when packed users or norms are not a multiple of 8 bytes.
     """
-    digest = hashlib.sha256() if (version or charge.v) >= 2 else hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()
     for part in _content(charge, names):
         digest.update(part)
     return digest.digest()[:16]
-
-
-def other_digests(charge: Charge) -> list[bytes]:
-    """The digests of the same content by the rules of other versions: 1, and 2 and later."""
-    return [charge_digest(charge, 2 if charge.v == 1 else 1)]
 
 
 def _content(charge: Charge, names: Raw | None) -> Iterator[bytes]:
@@ -124,13 +96,13 @@ def _content(charge: Charge, names: Raw | None) -> Iterator[bytes]:
         )
     )
     yield content
-    yield _even(norms, "norms") if isinstance(norms, bytes) else pack_norms(unpack_norms(norms))
+    yield norms if isinstance(norms, bytes) else pack_norms(unpack_norms(norms))
 
 
 def _users_of(charge: Charge) -> tuple[bool, bytes]:
     """Whether all users of a charge are integers, which are packed then, and their bytes."""
     users = charge.users
-    users = _even(users, "users") if isinstance(users, bytes) else pack_users(unpack_users(users))
+    users = users if isinstance(users, bytes) else pack_users(unpack_users(users))
     return (True, users) if isinstance(users, bytes) else (False, encode(users))
 
 

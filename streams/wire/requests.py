@@ -81,8 +81,8 @@ class RequestSigner:
         """
         signature = self._key.sign(_message(log, partition, self.principal, request))
         if self.principal is None:
-            return encode(Signed(v=3, request=request, signature=signature))
-        return encode(Signed(v=3, request=request, signature=signature, principal=self.principal))
+            return encode(Signed(request=request, signature=signature))
+        return encode(Signed(request=request, signature=signature, principal=self.principal))
 
 
 def is_signed_by(public: bytes, log: bytes, partition: int, sender: Sender) -> bool:

@@ -345,7 +345,7 @@ class Partitions:
         except Impasse as impasse:
             raise Stopped(stop_at(impasse)) from impasse
         except UnknownState as unknown:
-            raise Stopped(stops.later_release(str(unknown))) from unknown
+            raise Stopped(stops.other_layout(str(unknown))) from unknown
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)
@@ -388,7 +388,7 @@ def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
         case Verdict.FOREIGN:
             raise Stopped(stops.foreign())
         case Verdict.OTHER_LAYOUT:
-            raise Stopped(stops.other_layout(before.get("layout", "")))
+            raise Stopped(stops.other_layout(before.get("layout", "none")))
         case Verdict.OTHER_LOG:
             raise Stopped(stops.other_log(before["topic"], seen.topic.hex()))
         case Verdict.OTHER_PARTITIONS:

@@ -73,29 +73,19 @@ class Stops:
         )
 
     def other_layout(self, found: str) -> Stop:
-        """Another release wrote the state."""
-        if found.isdecimal() and int(found) > LAYOUT:
-            return Stop(
-                StopReason.OTHER_LAYOUT,
-                f"{self._holder} holds state of layout {found}, and this worker reads layout "
-                f"{LAYOUT}",
-                "A newer release wrote it: run that one",
-            )
+        """Return the stop for state in a layout that this worker does not read.
+
+        Args:
+            found: its layout, or what of it is unknown here.
+        """
         return Stop(
             StopReason.OTHER_LAYOUT,
-            f"{self._holder} holds state of layout {found or 'unknown'}, which an earlier release "
-            f"wrote, and this worker reads layout {LAYOUT}",
-            f"{self._rebuild_from_log()}, and nothing that was spent is forgotten"
+            f"{self._holder} holds state of another layout ({found}), and this worker reads layout "
+            f"{LAYOUT}",
+            f"Run the release that wrote the state. Or rebuild it: "
+            f"{_lower(self._rebuild_from_log())}, and nothing that was spent is forgotten"
             if self.log_start == 0
             else f"{self._log_is_trimmed()}. Run the release that wrote the state",
-        )
-
-    def later_release(self, what: str) -> Stop:
-        """A newer release with the same layout wrote a kind of state that is unknown here."""
-        return Stop(
-            StopReason.OTHER_LAYOUT,
-            f"Redis holds {what}, which this worker does not know",
-            "A newer release wrote it: run that one",
         )
 
     def damaged(self, what: str, obstacle: Stop | None = None) -> Stop:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_forgotten import outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Stopped
-from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, policy_in, read
+from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
 from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
@@ -80,7 +80,7 @@ class Auditor(Policies):
         if "policy" in request:
             address["dataset"] = request["policy"]["dataset"]
         run = self.runs[partition].get((address["dataset"], address["run"]))
-        return {**address, "v": request.get("v", 1), "current_attempt": run and run.attempt}
+        return {**address, "current_attempt": run and run.attempt}
 
     def _check_allowed(self, partition: int, request: dict[str, Any]) -> None:
         """Whether who asks may; not of datasets that are not there, nor of creating one."""
@@ -114,11 +114,10 @@ class Auditor(Policies):
 
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
-        policy, version = request["policy"], request["v"]
+        policy = request["policy"]
         chain = self._check_policy(partition, request)
         known = self.datasets[partition].get(policy["dataset"])
-        not_compared = {"user_ids": 0, "own_exhaustion": 0}
-        unsaid = version >= 2 and policy["user_ids"] is NOT_GIVEN
+        unsaid = policy["user_ids"] is NOT_GIVEN
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
         if known is None:
@@ -129,22 +128,18 @@ class Auditor(Policies):
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
             stored = {**policy, "user_ids": kinds} if unsaid else policy
-            if all(p["on_exhaustion"] == "halt" for p in [policy, *(d.policy for d in chain)]):
-                stored = {**stored, "own_exhaustion": NOT_GIVEN}
             known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
-        elif {**known.policy, **not_compared} != {**policy, **not_compared} or (
-            not unsaid and known.kinds != Dataset(policy).kinds
-        ):
+        elif known.policy != ({**policy, "user_ids": known.kinds} if unsaid else policy):
             raise Rejection("policy-changed")
         if known.is_closed:
             raise Rejection("dataset-closed")
         return {
             "type": "dataset-created",
-            "v": version,
+            "v": 1,
             "request": request["request"],
             "partition": partition,
             "offset": offset,
-            "policy": policy_in(version, known.policy),
+            "policy": known.policy,
         }
 
     def _withdraw(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +164,7 @@ class Auditor(Policies):
 
     def _open(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, _ = place
-        dataset, *outer = self._open_chain(partition, request["dataset"], request["v"])
+        dataset, *outer = self._open_chain(partition, request["dataset"])
         attempt, token = request["attempt"], request["request"]
         run = self.runs[partition].get((request["dataset"], request["run"]))
         if run is None:
@@ -180,7 +175,6 @@ class Auditor(Policies):
             attempt = run.attempt + (token != run.request)
         if attempt < run.attempt or (attempt == run.attempt and token != run.request):
             raise Rejection("older-attempt")
-        run.check_version(request)
         asked = request.get("min_separation", NOT_GIVEN)
         if asked not in (NOT_GIVEN, run.separation):
             if attempt == run.attempt or run.step >= 0 or run.roster is not None:
@@ -190,7 +184,7 @@ class Auditor(Policies):
         return {
             **self._about_run(place, request, run),
             "type": "run-opened",
-            "policy": policy_in(request["v"], dataset.policy),
+            "policy": dataset.policy,
             **({"outer": [dataset.policy for dataset in outer]} if outer else {}),
             **({"min_separation": run.separation} if run.separation else {}),
         }

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from tests.audit.auditor_requests import NOT_GIVEN, User, is_normal
+from tests.audit.auditor_requests import User
 from tests.audit.auditor_rosters import LARGEST_COST, Cost
 
 UNIT = 2**44
@@ -90,21 +90,13 @@ class Dataset:
         self.measure = self.policy["measure"]
         self.kinds = self.policy["user_ids"]
         self.binds = self.policy["own_order"] is True
-        self.by_version_1 = self.kinds is NOT_GIVEN
-        if self.by_version_1:
-            self.kinds = "mixed"
 
-    def has_room_for(self, users: list[User], version: int) -> bool:
-        """Whether ids of this kind, written this way, belong to the dataset."""
-        names = [user for user in users if isinstance(user, str)]
-        if names and self.by_version_1 and version >= 2:
-            return False
-        if not self.by_version_1 and not all(map(is_normal, names)):
-            return False
+    def has_room_for(self, users: list[User]) -> bool:
+        """Whether ids of this kind belong to the dataset."""
         kinds = {type(user) for user in users}
         match self.kinds:
             case "integer":
-                return not names
+                return kinds <= {int}
             case "string":
                 return kinds <= {str}
             case "one-kind":

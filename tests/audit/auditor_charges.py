@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_grants import granted_by_all, granted_by_one
-from tests.audit.auditor_requests import Rejection, User, digest_of, is_uneven, numbers_of
+from tests.audit.auditor_requests import Rejection, User, digest_of, numbers_of
 from tests.audit.auditor_rosters import (
+    ERASED,
+    TOO_SOON,
     Cost,
     Roster,
     check_grid,
@@ -19,7 +20,6 @@ from tests.audit.auditor_rosters import (
     digest_of_roster,
     highest_that_fits,
     parts_of_halted,
-    said_of_budgets,
     string_bytes,
 )
 from tests.audit.auditor_state import Held, Place, RunState, home
@@ -29,7 +29,6 @@ LARGEST_RECORD = 8 * 1024 * 1024
 _MOST_USERS = 2**19
 _MOST_WRITTEN = 2**28
 _MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
-_LARGEST_VALUE = 2**29 - 1
 
 Enrolled = tuple[Sequence[Dataset], int, int]
 """A roster: its datasets, the nearest first, how many users it has, and the bytes of strings."""
@@ -46,9 +45,6 @@ class Charges(Held):
     ) -> dict[str, Any]:
         partition, _ = place
         chain, run = self._open_to(partition, charge)
-        run.check_version(charge)
-        if is_uneven(charge):
-            raise Rejection("malformed")
         users, norms = numbers_of(charge["users"], "q"), numbers_of(charge["norms"], "d")
         content = (
             charge["mechanism"],
@@ -62,16 +58,18 @@ class Charges(Held):
         asked, users = users, self.names[partition].known_as(users, chain[-1])
         self._check_count(partition, chain, charge, asked)
         self._validate(partition, chain, charge, asked, users, norms)
-        if charge["v"] >= 3 and _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_RECORD:
+        if _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_RECORD:
             raise Rejection("too-large")
-        self._check_writes_of_1(chain[0], charge, users, norms)
         key = charge["dataset"], charge["run"], charge["step"], partition
         too_soon = [
             norm > 0 and run.has_to_wait(user) for user, norm in zip(users, norms, strict=True)
         ]
         forgotten = [user in self.names[partition].of(chain[-1]) for user in users]
-        left_out = [soon or gone for soon, gone in zip(too_soon, forgotten, strict=True)]
-        granted, refused = self._settle(
+        left_out = [
+            ERASED if gone else TOO_SOON if soon else None
+            for soon, gone in zip(too_soon, forgotten, strict=True)
+        ]
+        granted, reasons = self._settle(
             place, chain, charge, users, norms, left_out, witnesses.get(key, {})
         )
         admitted = [grant is not None for grant in granted]
@@ -84,13 +82,7 @@ class Charges(Held):
         ]
         decision = {
             **_about_step(place, charge),
-            "type": "forgetting-decision"
-            if any(forgotten) and charge["v"] >= 3
-            else "separated-decision"
-            if run.separation
-            else "nested-decision"
-            if len(chain) > 1
-            else "decision",
+            "type": "decision",
             "digest": digest_of(charge, asked, norms),
             "users": len(users),
             "admitted": admitted,
@@ -98,9 +90,8 @@ class Charges(Held):
             "halted": [u for u, is_in in zip(users, admitted, strict=True) if not is_in],
             "clipped": [position for position, _ in clipped],
             "granted": [grant for _, grant in clipped],
-            **said_of_budgets(_names(chain), refused),
-            **({"too_soon": too_soon} if run.separation else {}),
-            **({"forgotten": forgotten} if any(forgotten) and charge["v"] >= 3 else {}),
+            "reasons": reasons,
+            "budgets": _names(chain),
         }
         run.step, run.content, run.decision = charge["step"], content, decision
         self.charged[place] = decision
@@ -108,7 +99,7 @@ class Charges(Held):
 
     def _open_to(self, partition: int, request: dict[str, Any]) -> tuple[list[Dataset], RunState]:
         """What a request wants to charge under the current attempt of a run."""
-        chain = self._open_chain(partition, request["dataset"], request["v"])
+        chain = self._open_chain(partition, request["dataset"])
         run = self._run(partition, request)
         if run.closed:
             raise Rejection("run-closed")
@@ -139,7 +130,7 @@ class Charges(Held):
         if len(users) > _MOST_USERS or too_much or too_long:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
-        if not all(dataset.has_room_for(added, request["v"]) for dataset in chain):
+        if not all(dataset.has_room_for(added) for dataset in chain):
             raise Rejection("mixed-users")
         if len({*roster.members, *added}) < len(roster.members) + len(added):
             raise Rejection("duplicate-user")
@@ -240,7 +231,7 @@ class Charges(Held):
         for dataset in chain:
             _check_mechanism(dataset, charge)
         _check_clipped(chain, charge)
-        if not all(dataset.has_room_for(asked, charge["v"]) for dataset in chain):
+        if not all(dataset.has_room_for(asked) for dataset in chain):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
         if clip_norm is not None and not 0 <= clip_norm < math.inf:
@@ -265,7 +256,7 @@ class Charges(Held):
         rosters = self._rosters_beside(partition, chain)
         written = _may_write(chain, len(asked), string_bytes(asked))
         written += may_owe(len(asked), chain, rosters)
-        if (charge["v"] >= 2 or rosters) and written > _MOST_WRITTEN:
+        if written > _MOST_WRITTEN:
             raise Rejection("too-large")
 
     def _rosters_beside(
@@ -302,33 +293,6 @@ class Charges(Held):
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")
 
-    def _check_writes_of_1(
-        self,
-        dataset: Dataset,
-        charge: Mapping[str, Any],
-        users: list[User],
-        norms: list[float],
-    ) -> None:
-        """What version 1 writes is limited by Redis alone, and so counted and not estimated."""
-        written = _may_write([dataset], len(users), string_bytes(users))
-        if charge["v"] >= 2 or written <= _LARGEST_VALUE:
-            return
-        assert dataset.policy["on_exhaustion"] == "halt", "what clipping grants is not known here"
-        charged = raised = 0
-        for user, norm in zip(users, norms, strict=True):
-            before = dataset.account(user)
-            after = deepcopy(before)
-            _, cost = granted_by_one(dataset, after, charge, norm, None)
-            after.pay(cost, dataset.at_orders(after, dataset.steps))
-            charged += after.spent != before.spent
-            raised += after.rungs != before.rungs
-        orders, name, ids = len(dataset.budget), len(charge["dataset"]), string_bytes(users)
-        decision = 22 * len(users) + ids
-        changes = charged * (4 + 8 * orders) + raised * (12 + 8 * orders) + 9 * len(users) + ids
-        answers = raised * (139 + 2 * name + 9 * orders) + 7 * ids
-        if 4096 + decision + max(changes, answers) > _LARGEST_VALUE:
-            raise Rejection("too-large")
-
     def _settle(
         self,
         place: Place,
@@ -336,33 +300,33 @@ class Charges(Held):
         charge: Mapping[str, Any],
         users: list[User],
         norms: list[float],
-        left_out: list[bool],
+        left_out: list[int | None],
         witness: Mapping[int, float],
     ) -> tuple[list[float | None], list[int]]:
-        """Charge every user; the granted norm of each, None for those left out, and for these the
-        first budget that refused, or 0 for who came too soon or was forgotten.
+        """Charge every user; the granted norm of each, None for those halted, and for these the
+        reason: the first budget that refused, or why nothing was asked of any.
         """
         granted: list[float | None] = []
-        refused = []
+        reasons = []
         for position, (user, norm) in enumerate(zip(users, norms, strict=True)):
             accounts = [d.accounts.setdefault(user, d.account(user)) for d in chain]
-            if left_out[position]:
+            if (reason := left_out[position]) is not None:
                 granted.append(None)
-                refused.append(0)
+                reasons.append(reason)
                 continue
             if len(chain) > 1:
                 grant, refusing, costs = granted_by_all(
                     chain, accounts, charge, norm, witness.get(position)
                 )
-                refused += refusing[:1]
+                reasons += refusing[:1]
             else:
                 grant, cost = granted_by_one(*chain, *accounts, charge, norm, witness.get(position))
                 costs = [cost]
-                refused += [0] * (grant is None)
+                reasons += [0] * (grant is None)
             granted.append(grant)
             for dataset, cost in zip(chain, costs, strict=True):
                 self._book(place, dataset, user, cost)
-        return granted, refused
+        return granted, reasons
 
     def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
         """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
@@ -398,7 +362,7 @@ def _decided_before(
     if charge["step"] == run.step:
         if content != run.content:
             raise Rejection("step-content-changed")
-        return {**run.decision, "v": charge["v"], "attempt": charge["attempt"], "digest": digest}
+        return {**run.decision, "attempt": charge["attempt"], "digest": digest}
     if charge["step"] != run.step + 1:
         raise Rejection("step-out-of-order")
     return None

@@ -21,15 +21,13 @@ class Policies(Charges):
         """Check a policy by itself, and what those allow that it is within: these."""
         policy = request["policy"]
         orders, count = policy["orders"], 1
-        clips, says_so = policy["on_exhaustion"] == "clip", policy["own_exhaustion"] is True
+        clips = policy["on_exhaustion"] == "clip"
         if policy["measure"] == "renyi":
             count = len(orders)
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["own_order"] is True and policy["measure"] != "renyi")
             or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
-            or (policy["within"] is not NOT_GIVEN and clips and not says_so)
-            or (policy["within"] is NOT_GIVEN and says_so)
             or policy["within"] == policy["dataset"]
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
@@ -44,9 +42,7 @@ class Policies(Charges):
             kinds = chain[0].policy["user_ids"]
             if (
                 len(chain) >= 8
-                or (any(outer.policy["on_exhaustion"] == "clip" for outer in chain) and not says_so)
                 or (clips and any(outer.measure == "pure-dp" for outer in chain))
-                or kinds is NOT_GIVEN
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
                 or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
                 or (

@@ -16,8 +16,6 @@ User = int | str
 
 _LARGEST_BUDGET = 2**61
 _LARGEST_RECORD = 8 * 1024 * 1024
-_LAST_ATTEMPT = {1: 2**53, 2: 2**63 - 1, 3: 2**63 - 1}
-_LAST_ASKED = {1: 2**53, 2: 2**62, 3: 2**62}
 _LARGEST_FLOAT = 1.7976931348623157e308
 
 
@@ -83,10 +81,6 @@ def _is_float(value: Any) -> bool:
 NOT_GIVEN = msgspec.UNSET  # it remains itself where it is copied
 
 
-def _is_topic(value: Any) -> bool:
-    return type(value) is str and len(value) == 32 and set(value) <= set("0123456789abcdef")
-
-
 _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
 POLICY = {
     "dataset": _is_name,
@@ -106,45 +100,26 @@ POLICY = {
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
     ),
     "allow": _is_allow,
-    "own_exhaustion": lambda value: value is NOT_GIVEN or value is True,
-}
-_POLICY_SINCE = {
-    "user_ids": 2,
-    **dict.fromkeys(("own_order", "within", "pseudonyms", "allow", "own_exhaustion"), 3),
 }
 
 
-def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
-    """What the requests of one version have to be."""
-    unknown = {
-        name: lambda value: value is NOT_GIVEN
-        for name, since in _POLICY_SINCE.items()
-        if version < since
-    }
-    policy = {**POLICY, **unknown}
-    separation = {}
-    if version >= 3:
-        separation["min_separation"] = lambda value: (
-            value is NOT_GIVEN or _is_integer(2, 2**14)(value)
-        )
-    if version < 3:
-        policy["measure"] = lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp")
-    shared = {"v": lambda value: value == version}
+def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
+    """What the requests have to be."""
+    shared = {"v": lambda value: value == 1}
     run = {**shared, "dataset": _is_name, "run": _is_name}
-    attempt = _is_integer(1, _LAST_ATTEMPT[version])
-    first = 1 if version == 1 else 0
+    attempt = _is_integer(1, 2**63 - 1)
     counter = _is_integer(0, 2**53)
-    records = {
+    return {
         "create-dataset": {
             **shared,
             "request": _is_token,
-            "policy": lambda value: type(value) is dict and fits(value, policy),
+            "policy": lambda value: type(value) is dict and fits(value, POLICY),
         },
         "open-run": {
             **run,
-            "attempt": _is_integer(first, _LAST_ASKED[version]),
+            "attempt": _is_integer(0, 2**62),
             "request": _is_token,
-            **separation,
+            "min_separation": lambda value: value is NOT_GIVEN or _is_integer(2, 2**14)(value),
         },
         "charge": {
             **run,
@@ -156,16 +131,8 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
             "scale": _is_float,
             "clip_norm": lambda value: value is None or _is_float(value),
         },
-    }
-    if version == 1:
-        return records
-    records |= {
         "close-run": {**run, "attempt": attempt, "request": _is_token},
         "withdraw-dataset": {**shared, "dataset": _is_name, "request": _is_token},
-    }
-    if version == 2:
-        return records
-    return records | {
         "enrol": {
             **run,
             "attempt": attempt,
@@ -227,7 +194,7 @@ def _records(version: int) -> dict[str, dict[str, Callable[[Any], bool]]]:
     }
 
 
-_RECORDS = {version: _records(version) for version in (1, 2, 3)}
+_RECORDS = _records()
 _PACKED = {
     "charge": {"users": 8, "norms": 8},
     "enrol": {"users": 8},
@@ -245,7 +212,6 @@ _DEFAULTS = {
     "within": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,
-    "own_exhaustion": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
@@ -264,12 +230,6 @@ _DEFAULTS_OF = {
 
 class _Versioned(msgspec.Struct):
     v: int = 1
-
-
-def policy_in(version: int, policy: dict[str, Any]) -> dict[str, Any]:
-    """A policy as a client of a version knows it."""
-    unknown = [name for name, since in _POLICY_SINCE.items() if version < since]
-    return {**policy, **dict.fromkeys(unknown, NOT_GIVEN)}
 
 
 def fits(fields: dict[str, Any], rules: Mapping[str, Any], kind: str = "") -> bool:
@@ -303,15 +263,16 @@ def _read(value: bytes | None) -> dict[str, Any]:
     decode = (msgspec.json if is_json else msgspec.msgpack).decode
     try:
         # A record of a version to come may be anything, as long as its version can be read.
-        if decode(value, type=_Versioned).v not in _RECORDS:
+        if decode(value, type=_Versioned).v != 1:
             raise Rejection("unsupported-version")
         request = decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Rejection("malformed") from error
     if type(request) is not dict:
         raise Rejection("malformed")
-    version, kind = request.setdefault("v", 1), request.pop("type", None)
-    rules = _RECORDS[version].get(kind) if type(kind) is str else None
+    request.setdefault("v", 1)
+    kind = request.pop("type", None)
+    rules = _RECORDS.get(kind) if type(kind) is str else None
     if rules is None:
         raise Rejection("malformed")
     if is_json:
@@ -321,17 +282,13 @@ def _read(value: bytes | None) -> dict[str, Any]:
         if kind == "bind-operator" and type(request.get("also")) is list:
             also = request["also"]
             request["also"] = [_from_base64(e) if type(e) is str else e for e in also]
-        origin = request.get("origin")
-        if type(origin) is dict and type(origin.get("heads")) is str:
-            request["origin"] = {**origin, "heads": _from_base64(origin["heads"])}
     if not fits(request, rules, kind):
         raise Rejection("malformed")
     request["type"] = kind
-    if version >= 2:
-        names = request.get("users", b"")
-        names = [] if type(names) is bytes else names
-        if is_uneven(request) or not all(map(is_normal, names)):
-            raise Rejection("malformed", request)
+    names = request.get("users", b"")
+    names = [] if type(names) is bytes else names
+    if is_uneven(request) or not all(map(is_normal, names)):
+        raise Rejection("malformed", request)
     return request
 
 
@@ -365,7 +322,7 @@ def numbers_of(values: list[Any] | bytes, code: str) -> list[Any]:
 
 
 def digest_of(charge: Mapping[str, Any], users: list[User], norms: list[float]) -> bytes:
-    """By what a worker recognises the content of a step, by the rule of the charge's version."""
+    """By what a worker recognises the content of a step."""
     packed = all(type(user) is int for user in users)
     ids = struct.pack(f"<{len(users)}q", *users) if packed else msgspec.msgpack.encode(users)
     clip_norm = charge["clip_norm"]
@@ -375,6 +332,4 @@ def digest_of(charge: Mapping[str, Any], users: list[User], norms: list[float]) 
         (packed, len(ids)),
     )
     content = msgspec.msgpack.encode(head) + ids + struct.pack(f"<{len(norms)}d", *norms)
-    if charge["v"] == 1:
-        return hashlib.blake2b(content, digest_size=16).digest()
     return hashlib.sha256(content).digest()[:16]

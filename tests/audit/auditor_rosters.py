@@ -27,6 +27,9 @@ LARGEST_COST = 2**62
 _DIGEST_USERS = 4096
 _HALTED_USERS = 8192
 
+TOO_SOON, ERASED = 254, 255
+"""Reasons for which a user is halted, beside the number of the budget that refused."""
+
 
 @dataclass
 class Roster:
@@ -223,20 +226,11 @@ def parts_of_halted(
             "parts": len(parts),
             "users": [roster.members[position] for position in part],
             "exhausted": [position in roster.exhausted for position in part],
-            **said_of_budgets(names, [refused[position] for position in part]),
-            **_said_of_forgotten([roster.members[p] in forgotten for p in part]),
+            "reasons": [ERASED if roster.members[p] in forgotten else refused[p] for p in part],
+            "budgets": list(names),
         }
         for number, part in enumerate(parts)
     ]
-
-
-def _said_of_forgotten(forgotten: list[bool]) -> dict[str, Any]:
-    return {"forgotten": forgotten} if any(forgotten) else {}
-
-
-def said_of_budgets(names: Sequence[str], refused: Sequence[int]) -> dict[str, Any]:
-    """Which budgets refused, if there are several."""
-    return {"budgets": list(names), "refused": list(refused)} if len(names) > 1 else {}
 
 
 def content_of(charge: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +54,6 @@ class RunState:
             members = self.roster.members
             self.roster.members = [name if member == user else member for member in members]
 
-    def check_version(self, request: Mapping[str, Any]) -> None:
-        if self.separation is not None and request["v"] < 3:
-            raise Rejection("unsupported-version")
-
 
 class Held:
     """What comes of the log; ``answers``, ``rejects`` and ``checkpoints`` must be published."""
@@ -88,17 +83,15 @@ class Held:
             raise Rejection("unknown-dataset")
         return self.datasets[partition][name]
 
-    def _chain(self, partition: int, name: str, version: int = 3) -> list[Dataset]:
+    def _chain(self, partition: int, name: str) -> list[Dataset]:
         """A dataset and those it is within, all of whose budgets count, the nearest first."""
         chain = [self._dataset(partition, name)]
         while (outer := chain[-1].policy["within"]) is not NOT_GIVEN:
             chain.append(self.datasets[partition][outer])
-        if len(chain) > 1 and version < 3:
-            raise Rejection("unsupported-version")
         return chain
 
-    def _open_chain(self, partition: int, name: str, version: int) -> list[Dataset]:
-        chain = self._chain(partition, name, version)
+    def _open_chain(self, partition: int, name: str) -> list[Dataset]:
+        chain = self._chain(partition, name)
         if chain[0].is_closed:
             raise Rejection("dataset-closed")
         return chain

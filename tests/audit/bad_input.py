@@ -41,7 +41,7 @@ class Lane:
 
     def request(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Any request about the dataset."""
-        return {"type": kind, "v": 2, "dataset": self.dataset, "request": "token", **fields}
+        return {"type": kind, "dataset": self.dataset, "request": "token", **fields}
 
     def about_run(self, kind: str, **changes: Any) -> dict[str, Any]:
         """A request about the run."""
@@ -51,7 +51,6 @@ class Lane:
         """A charge of step 1 that must be accepted, unless the changes spoil it."""
         good = {
             "type": "charge",
-            "v": 2,
             "dataset": self.dataset,
             "run": self.run,
             "attempt": 1,
@@ -68,13 +67,13 @@ class Lane:
 
     def enrolment(self, **changes: Any) -> dict[str, Any]:
         """Enrols the first two users; done before a case that is about a roster."""
-        good = {"v": 3, "first": 0, "users": self.users[:2], "clip_norm": 1.0, "levels": 5}
+        good = {"first": 0, "users": self.users[:2], "clip_norm": 1.0, "levels": 5}
         return self.about_run("enrol", **{**good, **changes})
 
     def roster_step(self, **changes: Any) -> dict[str, Any]:
         """Step 1 of the roster, which must be accepted unless the changes spoil it."""
         changes.setdefault("tariff", tariff_digest(changes.get("units", units(*PRICES))))
-        good = {"v": 3, "step": 1, "members": 2, "units": units(*PRICES), "scale": 4.0}
+        good = {"step": 1, "members": 2, "units": units(*PRICES), "scale": 4.0}
         step = self.about_run("charge-roster", **{**good, **changes})
         del step["request"]
         return step
@@ -82,8 +81,8 @@ class Lane:
     def apart(self, kind: str, **changes: Any) -> dict[str, Any]:
         """A request about another run of the dataset, which keeps participations apart."""
         whole = {
-            "open-run": self.about_run("open-run", v=3),
-            "charge": self.first(v=3, norms=[0.0, 0.0]),  # nobody takes part, nobody pays
+            "open-run": self.about_run("open-run"),
+            "charge": self.first(norms=[0.0, 0.0]),  # nobody takes part, nobody pays
             "enrol": self.enrolment(),
             "charge-roster": self.roster_step(),
         }[kind]
@@ -99,8 +98,7 @@ class Lane:
             "odometer_step": [2**40],
             **changes,
         }
-        version = {"v": policy.pop("v")} if "v" in policy else {}
-        return {"type": "create-dataset", "request": "token", "policy": policy, **version}
+        return {"type": "create-dataset", "request": "token", "policy": policy}
 
 
 @dataclass(frozen=True)
@@ -181,13 +179,9 @@ CHARGES: dict[str, tuple[str, Change]] = {
     "step left out": ("step-out-of-order", lambda users: {"step": 2}),
     "step far ahead": ("step-out-of-order", lambda users: {"step": 2**53}),
     "last step with other content": ("step-content-changed", lambda users: {"step": 0}),
-    "version 4": ("unsupported-version", lambda users: {"v": 4}),
+    "version 2": ("unsupported-version", lambda users: {"v": 2}),
     "version 0": ("unsupported-version", lambda users: {"v": 0}),
     "name not in normal form": ("malformed", fill("e\u0308")),
-    "name not in normal form, in version 1": (
-        "mixed-users",
-        lambda users: {"v": 1, **fill("e\u0308")(users)},
-    ),
     "unknown type": ("malformed", lambda users: {"type": "refund"}),
     "unknown field": ("malformed", lambda users: {"discount": 1}),
     "dataset name with a slash": ("malformed", lambda users: {"dataset": "a/b"}),
@@ -196,10 +190,6 @@ CHARGES: dict[str, tuple[str, Change]] = {
     "run name with a line end": ("malformed", lambda users: {"run": "r\n"}),
     "attempt 0": ("malformed", lambda users: {"attempt": 0}),
     "attempt beyond 64 bits": ("malformed", lambda users: {"attempt": 2**63}),
-    "attempt beyond 2**53 in version 1": (
-        "malformed",
-        lambda users: {"v": 1, "attempt": 2**53 + 1},
-    ),
     "step negative": ("malformed", lambda users: {"step": -1}),
     "step a string": ("malformed", lambda users: {"step": "1"}),
     "step missing": ("malformed", lambda users: {"step": None}),
@@ -212,10 +202,6 @@ CHARGES: dict[str, tuple[str, Change]] = {
     "user above 64 bits": ("malformed", fill(2**63)),
     "packed users cut off": ("malformed", lambda users: {"users": bytes(31)}),
     "packed norms cut off": ("malformed", lambda users: {"norms": bytes(31)}),
-    "packed norms cut off, in version 1": (
-        "malformed",
-        lambda users: {"v": 1, "norms": bytes(31)},
-    ),
     "unknown mechanism": ("malformed", lambda users: {"mechanism": "cauchy"}),
 }
 
@@ -231,14 +217,12 @@ SENT_AGAIN: dict[str, Change] = {
 }
 
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "closed in version 1": ("malformed", "close-run", {"v": 1}),
     "closed in version 0": ("unsupported-version", "close-run", {"v": 0}),
     "closed under attempt 0": ("malformed", "close-run", {"attempt": 0}),
     "closed with a step": ("malformed", "close-run", {"step": 1}),
     "closed, never opened": ("unknown-run", "close-run", {"run": "never"}),
     "closed under an attempt never opened": ("unknown-run", "close-run", {"attempt": 9}),
     "closed in an unknown dataset": ("unknown-dataset", "close-run", {"dataset": "x"}),
-    "opened under attempt 0 in version 1": ("malformed", "open-run", {"attempt": 0, "v": 1}),
     "opened under an attempt below 0": ("malformed", "open-run", {"attempt": -1}),
     "opened under what would be the last attempt": (
         "malformed",
@@ -251,17 +235,16 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "open-run",
         {"attempt": 1, "request": "somebody else's"},
     ),
-    "opened with a separation in version 2": ("malformed", "open-run", {"min_separation": 3}),
-    "opened with a separation of 1": ("malformed", "open-run", {"v": 3, "min_separation": 1}),
+    "opened with a separation of 1": ("malformed", "open-run", {"min_separation": 1}),
     "opened with a separation that is too wide": (
         "malformed",
         "open-run",
-        {"v": 3, "min_separation": 2**14 + 1},
+        {"min_separation": 2**14 + 1},
     ),
     "opened with a separation after its first step": (
         "separation-changed",
         "open-run",
-        {"v": 3, "attempt": 2, "min_separation": 3},
+        {"attempt": 2, "min_separation": 3},
     ),
 }
 
@@ -276,10 +259,6 @@ APART: dict[str, tuple[str, str, dict[str, Any]]] = {
         "open-run",
         {"min_separation": 2},
     ),
-    "opened in version 2": ("unsupported-version", "open-run", {"v": 2, "attempt": 2}),
-    "opened in version 1": ("unsupported-version", "open-run", {"v": 1, "attempt": 2}),
-    "charged in version 2": ("unsupported-version", "charge", {"v": 2, "step": 1}),
-    "sent again in version 1": ("unsupported-version", "charge", {"v": 1}),
     "sent again with other content": ("step-content-changed", "charge", {"norms": [1.0, 0.25]}),
     "enrolled": ("no-rosters", "enrol", {}),
     "charged by roster": ("no-rosters", "charge-roster", {}),
@@ -287,7 +266,6 @@ APART: dict[str, tuple[str, str, dict[str, Any]]] = {
 """About a run that keeps participations apart, after its first step."""
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "withdrawn in version 1": ("malformed", {"v": 1}),
     "withdrawn with a policy": ("malformed", {"policy": {}}),
     "withdrawn without a token": ("malformed", {"request": ""}),
     "withdrawn in use": ("dataset-in-use", {}),
@@ -315,7 +293,6 @@ SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
         "invalid-key",
         lambda lane: {
             "type": "register-principal",
-            "v": 3,
             "request": "token",
             "number": 1,
             "principal": "a",
@@ -323,7 +300,6 @@ SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
         },
     ),
     "signed twice": ("malformed", lambda lane: signed(signed(good(lane), "a"), "a")),
-    "a signature in version 2": ("malformed", lambda lane: _sealed(lane, v=2)),
     "a signature that is cut off": ("malformed", lambda lane: _sealed(lane, signature=bytes(63))),
     "signed by a name that nobody can have": (
         "malformed",
@@ -334,15 +310,15 @@ SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
         "malformed",
         lambda lane: _sealed(lane, request=good(lane)[:-1]),
     ),
-    "signed, and of version 4 in it": (
+    "signed, and of version 2 in it": (
         "unsupported-version",
-        lambda lane: _sealed(lane, request=as_msgpack(lane.charge(v=4))),
+        lambda lane: _sealed(lane, request=as_msgpack(lane.charge(v=2))),
     ),
 }
 
 
 def _sealed(lane: Lane, **changes: Any) -> dict[str, Any]:
-    whole = {"type": "signed", "v": 3, "request": good(lane), "signature": bytes(64)}
+    whole = {"type": "signed", "request": good(lane), "signature": bytes(64)}
     return {**whole, "principal": "a", **changes}
 
 
@@ -363,14 +339,12 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "budget 0": ("malformed", {"budget": [0]}),
     "budget above the range": ("malformed", {"budget": [2**61 + 1]}),
     "unknown measure": ("malformed", {"measure": "vibes"}),
-    "user_ids in version 1": ("malformed", {"user_ids": "mixed"}),
-    "unknown user_ids": ("malformed", {"v": 2, "user_ids": "both"}),
-    "user_ids null": ("malformed", {"v": 2, "user_ids": None}),
-    "allow in version 2": ("malformed", {"v": 2, "allow": {"charge": ["a"]}}),
-    "allow with a right that there is not": ("malformed", {"v": 3, "allow": {"read": ["a"]}}),
+    "unknown user_ids": ("malformed", {"user_ids": "both"}),
+    "user_ids null": ("malformed", {"user_ids": None}),
+    "allow with a right that there is not": ("malformed", {"allow": {"read": ["a"]}}),
     "allow with a name that nobody can have": (
         "malformed",
-        {"v": 3, "allow": {"manage": ["a b"]}},
+        {"allow": {"manage": ["a b"]}},
     ),
 }
 
@@ -411,7 +385,7 @@ ENROLMENTS: dict[str, tuple[str, Change]] = {
     "a position below 0": ("malformed", lambda users: {"first": -1}),
     "no token": ("malformed", lambda users: {"request": ""}),
     "a step": ("malformed", lambda users: {"step": 1}),
-    "version 2": ("malformed", lambda users: {"v": 2}),
+    "version 2": ("unsupported-version", lambda users: {"v": 2}),
     "a run never opened": ("unknown-run", lambda users: {"run": "nobody-opened-this"}),
     "an attempt never opened": ("unknown-run", lambda users: {"attempt": 2}),
 }
@@ -478,9 +452,7 @@ ROSTER_STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "packed positions cut off": ("malformed", {"positions": bytes(3), "levels": b"\1"}),
     "levels in a list": ("malformed", {"levels": [1, 1]}),
     "users": ("malformed", {"users": []}),
-    "version 1": ("malformed", {"v": 1}),
-    "version 2": ("malformed", {"v": 2}),
-    "version 4": ("unsupported-version", {"v": 4}),
+    "version 2": ("unsupported-version", {"v": 2}),
     "a run never opened": ("unknown-run", {"run": "nobody-opened-this"}),
     "an attempt never opened": ("unknown-run", {"attempt": 2}),
     "a step left out": ("step-out-of-order", {"step": 2}),
@@ -631,30 +603,19 @@ def _table() -> dict[str, BadInput]:
             of_roster=True,
         )
     for kinds in ("one-kind", "integer"):
-        for v in (1, 2):
-            for strings in (1, 4):
-                add(
-                    f"{strings} strings, ids are {kinds}, version {v}",
-                    "mixed-users",
-                    lambda lane, v=v, strings=strings: lane.charge(
-                        v=v, users=["a"] * strings + lane.users[strings:]
-                    ),
-                    policy={"user_ids": kinds},
-                )
+        for strings in (1, 4):
+            add(
+                f"{strings} strings, ids are {kinds}",
+                "mixed-users",
+                lambda lane, strings=strings: lane.charge(
+                    users=["a"] * strings + lane.users[strings:]
+                ),
+                policy={"user_ids": kinds},
+            )
     add(
         "policy: allow within a dataset that names nobody",
         "invalid-policy",
-        lambda lane: lane.policy(v=3, within=lane.dataset, allow={"charge": ["a"]}),
-    )
-    add(
-        "policy: one within another clips, and does not say that its own word counts",
-        "invalid-policy",
-        lambda lane: lane.policy(v=3, within=lane.dataset, on_exhaustion="clip"),
-    )
-    add(
-        "policy: its own word counts, and there is no other",
-        "invalid-policy",
-        lambda lane: lane.policy(v=3, own_exhaustion=True),
+        lambda lane: lane.policy(within=lane.dataset, allow={"charge": ["a"]}),
     )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)

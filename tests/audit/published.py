@@ -22,7 +22,7 @@ def _bits(packed: bytes, count: int) -> list[bool]:
 def published_answer(value: bytes) -> dict[str, Any]:
     """A record of `halts` in the auditor's terms."""
     answer = msgspec.msgpack.decode(value)
-    if answer["type"].endswith("decision") and answer["type"] != "roster-decision":
+    if answer["type"] == "decision":
         count = answer["users"]
         answer["admitted"] = _bits(answer["admitted"], count)
         answer["exhausted"] = _bits(answer["exhausted"], count)
@@ -30,10 +30,7 @@ def published_answer(value: bytes) -> dict[str, Any]:
         clipped, granted = answer.get("clipped", b""), answer.get("granted", b"")
         answer["clipped"] = list(struct.unpack(f"<{len(clipped) // 4}I", clipped))
         answer["granted"] = numbers_of(granted, "d")
-        if "refused" in answer:
-            answer["refused"] = list(answer["refused"])
-        for name in {"too_soon", "forgotten"} & answer.keys():
-            answer[name] = _bits(answer[name], count)
+        answer["reasons"] = list(answer["reasons"])
     elif answer["type"] == "roster-decision":
         for name in ("halted", "readmitted", "exhausted", "regranted"):
             answer[name] = published_positions(answer[name], answer["members"])
@@ -47,10 +44,8 @@ def published_answer(value: bytes) -> dict[str, Any]:
         answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
     elif answer["type"] == "halted":
         answer["users"] = numbers_of(answer["users"], "q")
-        for name in {"exhausted", "forgotten"} & answer.keys():
-            answer[name] = _bits(answer[name], len(answer["users"]))
-        if "refused" in answer:
-            answer["refused"] = list(answer["refused"])
+        answer["exhausted"] = _bits(answer["exhausted"], len(answer["users"]))
+        answer["reasons"] = list(answer["reasons"])
     elif "policy" in answer:
         assert all(fits(policy, POLICY) for policy in [answer["policy"], *answer.get("outer", [])])
     return answer

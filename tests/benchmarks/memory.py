@@ -21,7 +21,7 @@ from redis import Redis
 
 from streams.ledger.ledger import Channel, Ledger
 from streams.local.redis_server import RedisServer
-from streams.schemas import VERSION, ChargeRoster, encode
+from streams.schemas import ChargeRoster, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.rosters import Roster
@@ -112,7 +112,6 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
     ledger.load({name.decode(): page for name, page in pages.items()})
     terms, run = ledger.rosters[_ADDRESS], ledger.runs[_ADDRESS]
     step = ChargeRoster(
-        v=VERSION,
         dataset=_ADDRESS[0],
         run=_ADDRESS[1],
         attempt=run.attempt,

@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 
 from streams.config import Config
 from streams.local import LocalStack
-from streams.schemas import VERSION, OdometerCheckpoint, encode, odometer_key
+from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.topics.topics import ODOMETER, ensure_topics
 from streams.web.odometer_index import MOST
 from streams.web.reading import NotYet, Reader
@@ -70,7 +70,7 @@ def _write(config: Config, records: int) -> None:
     topic = config.topic(ODOMETER)
     for user, partition in enumerate(partitions_of(range(records), PARTITIONS).tolist()):
         checkpoint = OdometerCheckpoint(
-            v=VERSION, dataset=DATASET, user=user, partition=partition, offset=user, bound=[0.125]
+            dataset=DATASET, user=user, partition=partition, offset=user, bound=[0.125]
         )
         producer.send(topic, encode(checkpoint), odometer_key(DATASET, user), partition=partition)
     producer.close()

@@ -280,17 +280,16 @@ def _create(ledger: Ledger, name: str) -> None:
         odometer_step=[_UNIT],
         user_ids="integer",
     )
-    _apply(ledger, encode(CreateDataset(v=3, request="t", policy=policy)))
+    _apply(ledger, encode(CreateDataset(request="t", policy=policy)))
 
 
 def _open(ledger: Ledger, dataset: str, run: str) -> None:
-    _apply(ledger, encode(OpenRun(v=3, dataset=dataset, run=run, attempt=1, request="t")))
+    _apply(ledger, encode(OpenRun(dataset=dataset, run=run, attempt=1, request="t")))
 
 
 def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
     step = ledger.runs[dataset, run].step + 1
     charge = Charge(
-        v=3,
         dataset=dataset,
         run=run,
         attempt=1,

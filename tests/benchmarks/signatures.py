@@ -76,12 +76,11 @@ def _apply(users: int, named: int) -> float:
     policy = Policy(
         dataset="d", partitions=1, measure="zcdp", budget=units, odometer_step=units, **allow
     )
-    opening = OpenRun(v=3, dataset="d", run="r", attempt=1, request="t")
+    opening = OpenRun(dataset="d", run="r", attempt=1, request="t")
     ids = b"".join(user.to_bytes(8, "little") for user in range(users))
     norms = bytes(6) + b"\xf0\x3f"
     charges = [
         Charge(
-            v=3,
             dataset="d",
             run="r",
             attempt=1,
@@ -92,7 +91,7 @@ def _apply(users: int, named: int) -> float:
         )
         for step in range(_CHARGES)
     ]
-    before = [CreateDataset(v=3, request="t", policy=policy), opening]
+    before = [CreateDataset(request="t", policy=policy), opening]
     records = [encode(record) for record in (*before, *charges)]
     if named:
         signer = RequestSigner(private_key("alice"), "alice")

@@ -13,7 +13,6 @@ from accounting import Gaussian, PoissonGaussian, charge_units
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import (
     MAX_REQUEST_BYTES,
-    VERSION,
     Charge,
     ChargeRoster,
     CreateDataset,
@@ -87,8 +86,8 @@ class Workload:
             odometer_step=[budget // ODOMETER_STEPS],
         )
         records: list[Request] = [
-            CreateDataset(v=VERSION, request="create", policy=policy),
-            OpenRun(v=VERSION, dataset=_DATASET, run=_RUN, attempt=1, request="open"),
+            CreateDataset(request="create", policy=policy),
+            OpenRun(dataset=_DATASET, run=_RUN, attempt=1, request="open"),
         ]
         for start in range(0, len(self._ids), USERS_PER_STEP):
             users = self._ids[start : start + USERS_PER_STEP]
@@ -109,7 +108,6 @@ class Workload:
         self, users: NDArray[np.int64], norms: NDArray[np.float64], clip_norm: float | None
     ) -> Charge:
         charge = Charge(
-            v=VERSION,
             dataset=_DATASET,
             run=_RUN,
             attempt=1,
@@ -154,13 +152,12 @@ class DenseSteps(Workload):
     def enrolment(self, of_budget: float = 0.0) -> list[Applied]:
         """Create the dataset, open the run, enrol every user; nobody has spent anything."""
         records: list[Request] = [
-            CreateDataset(v=VERSION, request="create", policy=self._policy),
-            OpenRun(v=VERSION, dataset=_DATASET, run=_RUN, attempt=1, request="open"),
+            CreateDataset(request="create", policy=self._policy),
+            OpenRun(dataset=_DATASET, run=_RUN, attempt=1, request="open"),
         ]
         for start in range(0, len(self._ids), _ENROLLED_AT_ONCE):
             records.append(
                 Enrol(
-                    v=VERSION,
                     dataset=_DATASET,
                     run=_RUN,
                     attempt=1,
@@ -176,7 +173,6 @@ class DenseSteps(Workload):
     def _random_step(self) -> Request:
         levels = self._random.integers(0, _LEVELS + 1, len(self._ids), dtype=np.uint8)
         charge = ChargeRoster(
-            v=VERSION,
             dataset=_DATASET,
             run=_RUN,
             attempt=1,

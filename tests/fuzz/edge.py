@@ -102,28 +102,27 @@ class Fuzz:
         self.seed = seed
         self.watch = watch
         self._rng = random.Random(seed)
-        self.log = log = _WatchedLog(v=1 + seed % 3)
+        self.log = log = _WatchedLog()
         log.create("a", budget=40.0, **log.any_ids)
         log.create("b", budget=3.0, on_exhaustion="clip", **log.any_ids)
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
-        log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", v=3, **orders)
-        log.create("within", budget=5.0, within="own", v=3)
-        clips = {"on_exhaustion": "clip", "own_exhaustion": True}
-        log.create("clips", budget=4.0, within="within", v=3, **clips)
-        log.create("old", v=1)
+        log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", **orders)
+        log.create("within", budget=5.0, within="own")
+        log.create("clips", budget=4.0, within="within", on_exhaustion="clip")
+        log.create("old")
         for dataset in ("a", "b", "c", "own", "old"):
-            log.open(dataset=dataset, run="r", v=2)
+            log.open(dataset=dataset, run="r")
         for dataset in ("within", "clips"):
-            log.open(dataset=dataset, run="r", v=3)
+            log.open(dataset=dataset, run="r")
         for dataset in ("a", "b", "within"):
-            log.open(dataset=dataset, run="apart", v=3, min_separation=3)
-        log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0, v=3)
-        log.create("guarded", v=3, budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))
+            log.open(dataset=dataset, run="apart", min_separation=3)
+        log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
+        log.create("guarded", budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))
         log.send(signed(binding(), None))
         for number, name in enumerate(("alice", "mary", "cora"), start=2):
             log.send(signed(registration(name, number, creates=name == "cora"), None))
-        opening = OpenRun(v=3, dataset="guarded", run="r", attempt=1, request="t")
+        opening = OpenRun(dataset="guarded", run="r", attempt=1, request="t")
         log.send(signed(opening, "alice"))
         self._aside = rebuilt(log.changes)
         log.watch = watch

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from tests.audit.auditor_rosters import tariff_digest
 
 _CHARGE = (
-    b'{"v":2,"type":"charge","dataset":"a","run":"r","attempt":1,"step":STEP,'
+    b'{"v":1,"type":"charge","dataset":"a","run":"r","attempt":1,"step":STEP,'
     b'"users":%b,"norms":%b,"mechanism":"gaussian","scale":4.0}'
 )
 _ENROL = (
-    b'{"v":3,"type":"enrol","dataset":"a","run":"r","attempt":1,"request":"t","first":%d,'
+    b'{"v":1,"type":"enrol","dataset":"a","run":"r","attempt":1,"request":"t","first":%d,'
     b'"users":%b,"clip_norm":2.0,"levels":3}'
 )
 _STEP = (
-    b'{"v":3,"type":"charge-roster","dataset":"a","run":"r","attempt":1,"step":STEP,"members":3,'
+    b'{"v":1,"type":"charge-roster","dataset":"a","run":"r","attempt":1,"step":STEP,"members":3,'
     b'"tariff":"%b","units":"%b","positions":"%b","levels":"%b","scale":4.0}'
 )
-_PACKED = b"\x84\xa4type\xa6charge\xa1v\x02\xa7dataset\xa1a\xa5users"
+_PACKED = b"\x84\xa4type\xa6charge\xa1v\x01\xa7dataset\xa1a\xa5users"
 
 
 def hostile(name: str, size: int, step: int) -> bytes:
@@ -57,7 +57,7 @@ def _quoted(text: str, times: int) -> str:
 
 HOSTILE: dict[str, Callable[[int], bytes]] = {
     "a list of 4 billion": lambda size: _PACKED + b"\xdd\xff\xff\xff\xff" + b"\x01" * size,
-    "a map of 4 billion": lambda size: b"\xdf\xff\xff\xff\xff" + b"\xa1v\x02" * (size // 3),
+    "a map of 4 billion": lambda size: b"\xdf\xff\xff\xff\xff" + b"\xa1v\x01" * (size // 3),
     "4 GiB of octets": lambda size: _PACKED + b"\xc6\xff\xff\xff\xff" + bytes(size),
     "4 GiB of text": lambda size: _PACKED + b"\x91\xdb\xff\xff\xff\xff" + b"a" * size,
     "4 GiB of something else": lambda size: _PACKED + b"\xc9\xff\xff\xff\xff\x01" + bytes(size),
@@ -73,7 +73,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "a long name": lambda size: _charge(b'["' + b"a" * size + b'"]'),
     "half a character": lambda size: _charge(b'["' + rb"\ud800" * (size // 6) + b'"]'),
     "characters that are none": lambda size: _charge(b'["' + b"\xff" * size + b'"]'),
-    "a field again and again": lambda size: b'{"v":2,"type":"charge"' + b',"v":1' * (size // 6),
+    "a field again and again": lambda size: b'{"v":1,"type":"charge"' + b',"v":1' * (size // 6),
     "unknown fields": lambda size: b"{" + b'"n":0,' * (size // 6) + b'"n":0}',
     "many integers": lambda size: _charge(_listed(size // 8)),
     "many users": lambda size: _charge(_listed(size // 16), _listed(size // 16)),

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Ledger
+from streams.schemas import VERSION
 from tests.audit.auditor_rosters import tariff_digest
 from tests.keys import public_key, signed
-from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, SINCE, VALUES
+from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
 DATASETS = ["a", "b", "c", "own", "within", "clips", "old", "guarded", "nobody-created-this"]
 SIGNERS = ["alice", "mary", "cora", "eve", None]
@@ -65,18 +66,13 @@ class Records:
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         dataset, run = rng.choice(DATASETS), rng.choice(RUNS)
         state = self._ledger.runs.get((dataset, run))
-        versions = [3, 3, 3, 3, 3, 3, 3, 2, 1] if kind in SINCE and SINCE[kind] > 2 else [1, 2, 3]
-        record = {"type": kind, "v": rng.choice(versions), **REQUESTS[kind]}
+        record = {"type": kind, "v": rng.choice([VERSION] * 19 + [2]), **REQUESTS[kind]}
         if kind == "create-dataset":
             kinds = rng.choice(["one-kind", "mixed"])
             record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
-            if record["v"] == 1:
-                del record["policy"]["user_ids"]
             if rng.random() < 0.3:
                 record["policy"]["within"] = rng.choice(DATASETS)
                 record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
-                if rng.random() < 0.5:
-                    record["policy"]["own_exhaustion"] = True
             if rng.random() < 0.2:
                 record["policy"]["allow"] = ALLOW
         elif kind in ("bind-operator", "register-principal"):

@@ -48,7 +48,7 @@ def other_ids(records: Records, topic: str, kind: str) -> dict[str, Any]:
 FORGERIES: dict[str, Callable[[Records], None]] = {
     "a second decision": lambda r: changed(r, "halts", "decision", admitted=b"\x00"),
     "another digest": lambda r: changed(r, "halts", "decision", digest=bytes(16)),
-    "another version": lambda r: changed(r, "halts", "decision", v=1),
+    "another version": lambda r: changed(r, "halts", "decision", v=2),
     "a decision lost": lambda r: dropped(r, "halts", "decision"),
     "a run opened twice": lambda r: changed(r, "halts", "run-opened", last_step=7),
     "another attempt given": lambda r: changed(r, "halts", "run-opened", attempt=2),
@@ -64,7 +64,7 @@ FORGERIES: dict[str, Callable[[Records], None]] = {
     "another sender": lambda r: changed(r, "rejects", "rejected", run="another"),
     "an odometer checkpoint lost": lambda r: dropped(r, "odometer", "odometer"),
     "a bound too low": lambda r: changed(r, "odometer", "odometer", bound=[0.0]),
-    "a bound of another version": lambda r: changed(r, "odometer", "odometer", v=1),
+    "a bound of another version": lambda r: changed(r, "odometer", "odometer", v=2),
     "a bound of another order": lambda r: changed(r, "odometer", "odometer", order=2.0),
     "a decision about a roster lost": lambda r: dropped(r, "halts", "roster-decision"),
     "nobody of a roster halted": lambda r: changed(r, "halts", "roster-decision", halted=b"\0"),
@@ -89,8 +89,8 @@ def audited(shared: Service) -> Service:
     roster.charge(noise_stddev=2.0)
     roster.charge(noise_stddev=0.5)  # costs more than there is
     shared.publish(0, b"garbage")
-    shared.publish(0, {"type": "withdraw-dataset", "v": 2, "dataset": "gone", "request": "t"})
-    other = {"v": 2, "dataset": "d", "run": "other", "request": "t"}
+    shared.publish(0, {"type": "withdraw-dataset", "dataset": "gone", "request": "t"})
+    other = {"dataset": "d", "run": "other", "request": "t"}
     shared.publish(0, {"type": "open-run", "attempt": 0, **other})
     shared.publish(0, {"type": "close-run", "attempt": 1, **other})
     shared.audit()

@@ -76,7 +76,7 @@ def watched(start_service: ServiceFactory) -> Iterator[Service]:
         run = service.client.run("people", "night-7")
         for _ in range(3):  # the third does not fit
             run.charge(USERS, [1.0, 1.0, 0.1], noise_stddev=1.0)
-        service.publish(0, {"type": "charge", "v": 3, "users": USERS, "norms": [1.0]})
+        service.publish(0, {"type": "charge", "users": USERS, "norms": [1.0]})
         service.settle()
         yield service
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from streams.schemas import VERSION, OpenRun, Rejected, encode
+from streams.schemas import OpenRun, Rejected, encode
 from streams.sdk.client import Turnstile
 from streams.topics.batches import EXPANDED_BYTES
 from streams.topics.topics import NORMS, REJECTS
@@ -324,7 +324,7 @@ def test_a_signed_request_in_a_batch_that_is_too_large_hides_no_charge(
             alice.create_dataset("visits", budget=0.14, allow={"charge": ["alice"]})
             run = alice.run("visits", "training")
             run.charge(USERS, NORMS_OF_STEP, noise_stddev=5.0)
-            hidden = OpenRun(v=VERSION, dataset="visits", run="training", attempt=2, request="x")
+            hidden = OpenRun(dataset="visits", run="training", attempt=2, request="x")
             signer = RequestSigner(key, "alice")
             for partition in range(2):
                 signed = signer.sign(service.log.topic_id(), partition, encode(hidden))

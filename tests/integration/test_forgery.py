@@ -111,7 +111,6 @@ def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, De
         if isinstance(request, Charge) and (request.dataset, request.step) == (dataset, step):
             users = len(unpack_users(request.users))
             forged[partition] = Decision(
-                v=request.v,
                 dataset=dataset,
                 run=request.run,
                 attempt=request.attempt,
@@ -123,6 +122,8 @@ def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, De
                 admitted=pack_bits(np.ones(users, dtype=bool)),
                 exhausted=pack_bits(np.zeros(users, dtype=bool)),
                 halted=b"",
+                reasons=b"",
+                budgets=[dataset],
             )
     return forged
 

@@ -154,7 +154,7 @@ def test_a_dataset_under_two_budgets_is_not_charged(shared: Service, name: str) 
         "measure": "zcdp",
         "odometer_step": [2**40],
     }
-    for partition, budget in enumerate([8, 1, 1]):  # as a client of version 1 could leave it
+    for partition, budget in enumerate([8, 1, 1]):  # as another client could leave it
         request = {"type": "create-dataset", "request": "token"}
         shared.publish(partition, {**request, "policy": {**policy, "budget": [budget * 2**44]}})
     shared.settle()

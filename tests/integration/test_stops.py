@@ -397,14 +397,14 @@ def set_layout(service: Service, layout: int) -> None:
             client.hset(service.key(partition, "meta"), "layout", layout)
 
 
-def test_state_of_an_earlier_layout_is_refused_and_rebuilt_as_advised(service: Service) -> None:
+def test_state_of_another_layout_is_refused_and_rebuilt_as_advised(service: Service) -> None:
     charge(service, 4)
     service.settle()
     service.stack.stop_worker(0)
     set_layout(service, 1)
     service.stack.start_worker()
     found = service.eventually_all("stopped")
-    assert all("layout 1" in problem for problem in found)
+    assert all("(1)" in problem for problem in found)
     decides_nothing(service)
     for problem in found:
         delete_advised_keys(service, problem)
@@ -415,7 +415,7 @@ def test_state_of_an_earlier_layout_is_refused_and_rebuilt_as_advised(service: S
     assert all(units == spent[0][0] for units, *_ in spent.values())
 
 
-def test_state_of_an_earlier_layout_is_not_to_be_deleted_when_the_log_begins_later(
+def test_state_of_another_layout_is_not_to_be_deleted_when_the_log_begins_later(
     service: Service,
 ) -> None:
     charge(service, 4)

@@ -1,23 +1,22 @@
-"""Writes logs and what a version of the ledger made of them, to be kept.
+"""Record logs and what the ledger made of them.
 
-    python -m tests.recorded.record NAME
+    python -m tests.recorded.record [NAME ...]
 
-A later version that applies a kept log differently is broken: users would be charged differently
-when a partition is rebuilt. So files are added here, and never changed. A ``.state`` is what the
-release that recorded a log kept of it in Redis: pages up to half of it, and changes since.
+A ledger that applies a recorded log differently charges users differently when a partition is
+rebuilt. The texts of rejects, which are for people, are not recorded.
 
-    first     version 1
-    second    versions 1 and 2 in one log: kinds of ids, normal form, runs that are closed, datasets
-              that are withdrawn, attempts that the partition numbers; with the head of the chain
-    third     versions 2 and 3: rosters, tariffs, sampled steps, orders of one's own, pure DP; two
-              runs over the same users, by roster and by norms
-    nested    version 3: datasets within others, charged by rosters and by norms
-    separated   version 3: runs that keep participations apart, beside others
-    forgotten   version 3: users who are forgotten in the midst of rosters, datasets within others
-              and runs that keep participations apart
-    closed    version 3: datasets that are closed, one after the other, and asked for all the same
-    signed    version 3: requests that are signed, of those who may and of those who may not, while
-              keys of principals and of the operator change
+    measures    measures, mechanisms, clipping and halting, integer and string ids
+    lifecycle   kinds of ids, normal form, attempts that the partition numbers, closed runs and
+                withdrawn datasets
+    rosters     rosters, cost tables, sampled steps, per-user orders, pure DP; two runs over the
+                same users, by roster and by norms
+    nested      datasets within others, charged by rosters and by norms
+    clipped     the same, where some clip
+    separated   runs with a minimum separation, and without
+    forgotten   users erased between the steps of rosters, nested datasets and separated runs
+    closed      datasets that are closed and charged all the same
+    signed      signed requests, allowed and refused, while keys of principals and of the operator
+                change
 """
 
 import sys
@@ -30,12 +29,14 @@ from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import cost_table
-from streams.ledger.ledger import Output
+from streams.ledger.ledger import Channel, Output
 from streams.schemas import (
     Allow,
     CloseDataset,
     Decision,
     Forget,
+    Rejected,
+    encode,
 )
 from streams.wire.partitioner import partitions_of
 from tests.keys import OPERATOR, binding, registration
@@ -55,10 +56,10 @@ class Recording(msgspec.Struct):
     records: list[bytes | None]
     outputs: list[list[Output]]
     spent: dict[str, list]
-    head: bytes | None = None  # of the chain; recordings of the first release have none
+    head: bytes  # of the chain
 
 
-def make_first(seed: int) -> Log:
+def make_measures(seed: int) -> Log:
     """All measures, mechanisms, behaviours and kinds of ids, good and bad records."""
     rng = np.random.default_rng(seed)
     log = Log(partitions=3, partition=1)
@@ -80,7 +81,7 @@ def make_first(seed: int) -> Log:
     }
     steps = dict.fromkeys(datasets, 0)
     for name, policy in datasets.items():
-        log.create(name, **policy)
+        log.create(name, user_ids="mixed", **policy)
         log.open(dataset=name)
     for _ in range(70):
         name = str(rng.choice(list(datasets)))
@@ -99,10 +100,10 @@ def make_first(seed: int) -> Log:
     return log
 
 
-def make_second(seed: int) -> Log:
-    """What version 2 has, beside requests of version 1."""
+def make_lifecycle(seed: int) -> Log:
+    """Kinds of ids, attempts, runs that are closed and datasets that are withdrawn."""
     rng = np.random.default_rng(100 + seed)
-    log = AuditedLog(partitions=3, partition=1, v=2)
+    log = AuditedLog(partitions=3, partition=1)
     numbers = [u for u, p in enumerate(partitions_of(np.arange(600), 3)) if p == 1]
     written = [
         f"{first}{last}" for first in ("Zoë-", "ﬁ-", "\U0001f9ee-", "u") for last in range(60)
@@ -116,7 +117,6 @@ def make_second(seed: int) -> Log:
             numbers,
             {"measure": "renyi", "orders": [1.25, 8.0, 30.5], "budget": [0.9, 5.5, 17.0]},
         ),
-        "old": (numbers[:40] + names[:40], {"v": 1}),
     }
     for name, (_, policy) in ids.items():
         log.create("taken-back", budget=8.0)
@@ -131,23 +131,22 @@ def make_second(seed: int) -> Log:
         users += [7 if strange == "7" else str(strange)] if strange else []
         norms = rng.choice([0.0, 0.2, 0.5, 1.0, np.e / 3], len(users))
         step = run.step + int(rng.choice([0, 1, 1, 1, 1, 1]))
-        v = 1 if name == "old" else int(rng.choice([1, 2, 2]))
         charge = {"scale": 1.3, "dataset": name, "attempt": run.attempt}
-        log.charge(max(step, 0), users, norms, v=v, **charge)
-        if rng.random() < 0.3:  # sent again, by one version or the other
-            log.charge(max(step, 0), users, norms, v=3 - v, **charge)
+        log.charge(max(step, 0), users, norms, **charge)
+        if rng.random() < 0.3:  # sent again, or with other content
+            log.charge(max(step, 0), users, norms + int(rng.integers(2)), **charge)
         match int(rng.integers(40)):
             case 0:
                 log.open(dataset=name, attempt=0, request=f"later-{number}")
             case 1:
                 log.open(dataset=name, attempt=run.attempt + 5, request=run.request)
             case 2:
-                log.open(dataset=name, attempt=run.attempt, request="somebody-else", v=1)
+                log.open(dataset=name, attempt=run.attempt, request="somebody-else")
             case 3:
                 log.withdraw(name)
             case 4:
                 other = f"side-{number}"
-                log.open(dataset=name, run=other, attempt=2**53, v=1)
+                log.open(dataset=name, run=other, attempt=2**53)
                 log.open(dataset=name, run=other, attempt=0, request="next")
                 log.charge(0, users[:3], [0.1] * len(users[:3]), run=other, **charge)
                 log.close(dataset=name, run=other, attempt=2**53)
@@ -161,7 +160,7 @@ def make_second(seed: int) -> Log:
     return log
 
 
-THIRD: dict[str, tuple[dict[str, Any], list[Mechanism]]] = {
+ROSTERS: dict[str, tuple[dict[str, Any], list[Mechanism]]] = {
     # dataset: its policy, and the mechanisms of its steps
     "zcdp": ({"budget": 0.4}, [Gaussian(2.7), Gaussian(9.0), Laplace(11.0)]),
     "gdp-clip": (
@@ -195,24 +194,24 @@ THIRD: dict[str, tuple[dict[str, Any], list[Mechanism]]] = {
 }
 
 
-def make_third(seed: int) -> Log:
-    """What version 3 has, beside charges of version 2."""
+def make_rosters(seed: int) -> Log:
+    """Rosters, and runs by norms over the same users."""
     rng = np.random.default_rng(200 + seed)
     log = RosterLog(partitions=3, partition=1)
     users: dict[str, list] = {"zcdp": [f"Zoë-{i}" for i in range(150)]}
-    for name, (policy, _) in THIRD.items():
+    for name, (policy, _) in ROSTERS.items():
         log.create(name, **policy)
         ids = users.setdefault(name, list(range(150)))
         users[name] = [u for u, p in zip(ids, partitions_of(ids, 3), strict=True) if p == 1]
         for run in (f"{name}-1", f"{name}-2"):
             log.open(dataset=name, run=run, attempt=0, request="first")
     for number in range(300):
-        name = str(rng.choice(list(THIRD)))
+        name = str(rng.choice(list(ROSTERS)))
         run = f"{name}-{rng.integers(1, 3)}"
         state, ids = log.ledger.runs[name, run], users[name]
         about = {"dataset": name, "run": run, "attempt": state.attempt}
         members = len(log.ledger.rosters.members.get((name, run), ()))
-        policy, mechanisms = THIRD[name]
+        policy, mechanisms = ROSTERS[name]
         mechanism = mechanisms[rng.integers(len(mechanisms))]
         noise = _as_said(mechanism)
         step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1, 1, 2])))
@@ -223,7 +222,7 @@ def make_third(seed: int) -> Log:
         elif kind == 2 and not isinstance(mechanism, PoissonGaussian):
             some = [ids[i] for i in rng.choice(len(ids), rng.integers(0, 20), replace=False)]
             norms = rng.choice([0.0, 0.3, 0.5, 1.0, np.e / 3], len(some))
-            log.charge(step, some, norms, v=int(rng.choice([2, 3])), **noise, **about)
+            log.charge(step, some, norms, **noise, **about)
         elif kind == 3:
             log.send(log.records[-int(rng.integers(1, 4))])
         elif kind == 4 and number % 3 == 0:
@@ -231,7 +230,7 @@ def make_third(seed: int) -> Log:
         elif kind == 5 and number > 200 and run.endswith("2"):
             log.close(dataset=name, run=run, attempt=state.attempt)
         elif kind == 6 and number % 2 == 0:
-            log.send([None, b"{", b'{"v":9}', b'{"v":2,"type":"enrol"}'][rng.integers(4)])
+            log.send([None, b"{", b'{"v":9}', b'{"v":1,"type":"enrol"}'][rng.integers(4)])
         else:
             rows = np.flatnonzero(rng.random(members) < rng.choice([0.0, 0.1, 0.5]))
             if rng.random() < 0.15:
@@ -289,7 +288,7 @@ def make_nested(seed: int) -> Log:
             log.open(dataset=name, run=run, attempt=0, request="first")
         log.enrol(users[: 10 + int(rng.integers(20))], dataset=name, run="by-roster")
     log.withdraw("person")
-    log.open(dataset="ads", run="by-norms", v=2)
+    log.open(dataset="ads", run="by-norms")
     _charge_all(log, users, rng)
     log.audit()
     return log
@@ -322,29 +321,27 @@ def _charge_all(
 
 CLIPPED: dict[str, dict[str, Any]] = {
     "person": {"on_exhaustion": "clip"},
-    "ads": {"own_exhaustion": True},
-    "search": {"on_exhaustion": "clip", "own_exhaustion": True},
-    "tuning": {"on_exhaustion": "clip", "own_exhaustion": True},
+    "ads": {},
+    "search": {"on_exhaustion": "clip"},
+    "tuning": {"on_exhaustion": "clip"},
 }
 
 
 def make_clipped(seed: int) -> Log:
-    """The same datasets, most of which clip; and what is refused as it was before they could."""
+    """The same datasets, most of which clip."""
     rng = np.random.default_rng(900 + seed)
     log = RosterLog(partitions=3, partition=1)
     ids: list[Any] = [*range(60), *(f"user-{i}" for i in range(60))]
     users = [u for u, p in zip(ids, partitions_of(ids, 3), strict=True) if p == 1]
     for name, policy in NESTED.items():
-        fields = {**policy, **CLIPPED[name]}
-        log.create(name, **{**fields, "own_exhaustion": UNSET if "within" in policy else True})
-        log.create(name, **fields)
+        log.create(name, **policy, **CLIPPED[name])
         for run in ("by-roster", "by-norms"):
             log.open(dataset=name, run=run, attempt=0, request="first")
         log.enrol(users[: 10 + int(rng.integers(20))], dataset=name, run="by-roster")
     log.charge(0, users[:3], [0.1] * 3, dataset="search", run="by-norms", mechanism="laplace")
     log.charge(0, users[:3], [0.1] * 3, dataset="ads", run="by-norms", mechanism="laplace")
     _charge_all(log, users, rng, 120)
-    log.send(Forget(v=3, request="f", user=users[0], dataset="tuning"))
+    log.send(Forget(request="f", user=users[0], dataset="tuning"))
     _charge_all(log, users, rng, 120)
     log.audit()
     return log
@@ -413,7 +410,7 @@ def make_separated(seed: int) -> Log:
             log.enrol(users[:3], **about)
             log.step(step, prices(), members=3, **about)
         elif kind == 3:
-            log.charge(step, users[:3], [0.1] * 3, scale, v=2, **about)
+            log.charge(step, users[:3], [0.1] * 3, scale, **about)
         elif kind == 4 and number > 250:
             log.close(**about)
         else:
@@ -455,7 +452,7 @@ def make_forgotten(seed: int) -> Log:
         kind = int(rng.integers(12))
         if kind == 0:
             dataset = [name, UNSET][rng.integers(2)]
-            log.send(Forget(v=3, request=f"f{number}", user=some[0], dataset=dataset))
+            log.send(Forget(request=f"f{number}", user=some[0], dataset=dataset))
         elif kind == 1:
             log.send(log.records[-int(rng.integers(1, 4))])
         elif kind < 7 and run == "s":
@@ -485,7 +482,7 @@ def make_closed(seed: int) -> Log:
         name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "apart"]))
         state, about = log.ledger.runs[name, run], {"dataset": name, "run": run}
         if number in ends:
-            log.send(CloseDataset(v=3, dataset=ends[number], request=f"c{number}"))
+            log.send(CloseDataset(dataset=ends[number], request=f"c{number}"))
         elif number % 20 == 19:
             log.create(name, **NESTED[name])
             log.open(dataset=name, run=run, attempt=0, request=f"o{number}")
@@ -550,11 +547,9 @@ def make_signed(seed: int) -> Log:
                 if state is None or kind == 4:
                     log.open(attempt=0, request=f"o{number}", **about)
                 elif kind == 5:
-                    log.send(
-                        Forget(v=3, request=f"f{number}", user=users[number % 7], dataset=name)
-                    )
+                    log.send(Forget(request=f"f{number}", user=users[number % 7], dataset=name))
                 elif kind == 6 and number > 150:
-                    log.send(CloseDataset(v=3, dataset=name, request=f"c{number}"))
+                    log.send(CloseDataset(dataset=name, request=f"c{number}"))
                 else:
                     norms = rng.choice([0.0, 0.3, 1.0], len(users))
                     last = state.step + 1, users, norms, 6.0
@@ -564,9 +559,9 @@ def make_signed(seed: int) -> Log:
 
 
 MAKERS = {
-    "first": make_first,
-    "second": make_second,
-    "third": make_third,
+    "measures": make_measures,
+    "lifecycle": make_lifecycle,
+    "rosters": make_rosters,
     "nested": make_nested,
     "clipped": make_clipped,
     "separated": make_separated,
@@ -580,12 +575,21 @@ def recording_of(log: Log) -> Recording:
     """What is kept of a log."""
     spent = {name: [list(pair) for pair in log.spent(name).items()] for name in log.ledger.datasets}
     ledger = log.ledger
+    outputs = [[_without_text(output) for output in published] for published in log.outputs]
     head = ledger.chain.head
-    return Recording(ledger.partition, ledger.partitions, log.records, log.outputs, spent, head)
+    return Recording(ledger.partition, ledger.partitions, log.records, outputs, spent, head)
+
+
+def _without_text(output: Output) -> Output:
+    """Return an output without the text of a reject, which may be worded otherwise."""
+    if output.channel is not Channel.REJECTS:
+        return output
+    rejected = msgspec.msgpack.decode(output.value, type=Rejected)
+    value = encode(msgspec.structs.replace(rejected, detail=""))
+    return msgspec.structs.replace(output, value=value)
 
 
 if __name__ == "__main__":
-    for seed in range(2):
-        name = sys.argv[1]
-        path = HERE / f"{name}-{seed}.msgpack"
-        path.write_bytes(msgspec.msgpack.encode(recording_of(MAKERS[name](seed))))
+    for name in sys.argv[1:] or MAKERS:
+        recorded = recording_of(MAKERS[name](0))
+        (HERE / f"{name}.msgpack").write_bytes(msgspec.msgpack.encode(recorded))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from streams.schemas import VERSION, CreateDataset, WithdrawDataset, encode
+from streams.schemas import CreateDataset, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import (
@@ -384,8 +384,8 @@ class Trainer:
         partition = world.rng.randrange(world.broker.partitions)
         self._note(f"has another policy of {name} in {partition}")
         for request in (
-            WithdrawDataset(v=VERSION, dataset=name, request=world.token(self.name)),
-            CreateDataset(v=VERSION, policy=other, request=world.token(self.name)),
+            WithdrawDataset(dataset=name, request=world.token(self.name)),
+            CreateDataset(policy=other, request=world.token(self.name)),
         ):
             sign = self.signing
             value = sign.signed(self.name, partition, request) if sign else encode(request)

@@ -17,7 +17,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-const version = 3
+const version = 1
 
 // Client is a connection to the topics of a service. One goroutine at a time may use it.
 type Client struct {

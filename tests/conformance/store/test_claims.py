@@ -25,11 +25,11 @@ def test_a_claim_of_nothing_begins_at_the_genesis_of_the_log(run):
     run(scenario)
 
 
-def test_what_a_claim_of_nothing_writes_is_layout_2(run):
+def test_what_a_claim_of_nothing_writes_has_the_layout(run):
     async def scenario(bench):
         await bench.store.claim(P, "a", TOPIC, PARTITIONS)
         assert bench.hand.read(P).meta == {
-            "layout": "2",
+            "layout": "3",
             "topic": "746f706963206f662031362062797465",
             "partitions": "4",
             "owner": "a",
@@ -123,7 +123,7 @@ def test_a_claim_that_is_refused_for_two_reasons_names_the_one_that_is_checked_f
     run(scenario)
 
 
-@pytest.mark.parametrize("layout", [None, "1", "3"])
+@pytest.mark.parametrize("layout", [None, "2", "4"])
 def test_another_layout_is_never_claimed(run, layout):
     async def scenario(bench):
         found = bench.hand.read(P)

@@ -74,7 +74,6 @@ def test_packed_ids_and_norms_are_shown_as_numbers() -> None:
 
 def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
     step = ChargeRoster(
-        v=3,
         dataset="d",
         run="r",
         attempt=1,
@@ -90,7 +89,6 @@ def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
     assert record["positions"] == [1, 2**32 - 1]
     assert record["levels"] == [3, 255]
     enrolment = Enrol(
-        v=3,
         dataset="d",
         run="r",
         attempt=1,

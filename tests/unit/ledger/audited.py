@@ -12,8 +12,8 @@ from tests.unit.ledger.ledgers import Log, rebuilt
 class AuditedLog(Log):
     """Every record goes to both; ``audit`` asserts that they agree about everything."""
 
-    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
-        super().__init__(partitions, partition, v)
+    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
+        super().__init__(partitions, partition)
         self.auditor = Auditor(partitions)
         self.published: dict[str, list] = {channel.value: [] for channel in Channel}
 

@@ -6,23 +6,13 @@ from streams.ledger import columns, kept_accounts, members, rosters, state
 from tests.unit.ledger.audited import AuditedLog
 
 
-@pytest.fixture(params=[1, 2], ids="version {}".format)
-def new_log(request):
-    """Makes logs of one version, which are audited when the test is over."""
-    yield from _audited(request.param)
-
-
 @pytest.fixture
-def new_log_of_2():
-    """The same, of version 2 alone."""
-    yield from _audited(2)
-
-
-def _audited(version):
+def new_log():
+    """Make logs that are audited when the test is over."""
     logs = []
 
     def new(**place) -> AuditedLog:
-        logs.append(AuditedLog(v=version, **place))
+        logs.append(AuditedLog(**place))
         return logs[-1]
 
     yield new

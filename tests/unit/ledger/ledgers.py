@@ -21,10 +21,9 @@ from streams.wire.packing import pack_norms, unpack_bits
 
 
 class Log:
-    """A log, applied as it grows; its requests are of one version unless they say another."""
+    """A log, applied as it grows."""
 
-    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 1) -> None:
-        self.v = v
+    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
         self.ledger = Ledger(partition, partitions)
         self.records: list[bytes] = []
         self.outputs: list[list] = []
@@ -33,7 +32,7 @@ class Log:
     @property
     def any_ids(self) -> dict[str, str]:
         """Fields of a policy that allows integer and string ids in one dataset."""
-        return {} if self.v == 1 else {"user_ids": "mixed"}
+        return {"user_ids": "mixed"}
 
     def send(self, record) -> list:
         value = record if isinstance(record, bytes | None) else encode(record)
@@ -51,7 +50,7 @@ class Log:
         ledger.chain = self.ledger.chain
         self.ledger = ledger
 
-    def create(self, name="d", budget=1.0, v=None, request="token", **policy):
+    def create(self, name="d", budget=1.0, request="token", **policy):
         units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
         defaults = {
             "dataset": name,
@@ -61,25 +60,24 @@ class Log:
             "odometer_step": [max(1, unit // 8) for unit in units],
         }
         fields = Policy(**{**defaults, **policy})
-        return answer_of(self.send(CreateDataset(v=v or self.v, request=request, policy=fields)))
+        return answer_of(self.send(CreateDataset(request=request, policy=fields)))
 
-    def withdraw(self, name="d", v=None, request="token"):
-        record = WithdrawDataset(v=v or self.v, dataset=name, request=request)
+    def withdraw(self, name="d", request="token"):
+        record = WithdrawDataset(dataset=name, request=request)
         return answer_of(self.send(record))
 
-    def open(self, dataset="d", run="r", attempt=1, request="token", v=None, **fields):
+    def open(self, dataset="d", run="r", attempt=1, request="token", **fields):
         about = {"dataset": dataset, "run": run, "attempt": attempt, "request": request}
-        record = OpenRun(v=v or self.v, **about, **fields)
+        record = OpenRun(**about, **fields)
         return answer_of(self.send(record))
 
-    def close(self, dataset="d", run="r", attempt=1, request="token", v=None):
-        record = CloseRun(v=v or self.v, dataset=dataset, run=run, attempt=attempt, request=request)
+    def close(self, dataset="d", run="r", attempt=1, request="token"):
+        record = CloseRun(dataset=dataset, run=run, attempt=attempt, request=request)
         return answer_of(self.send(record))
 
     def charge(self, step, users, norms, scale=4.0, **fields):
         charge = Charge(
             **{
-                "v": self.v,
                 "dataset": "d",
                 "run": "r",
                 "attempt": 1,
@@ -112,6 +110,12 @@ def admitted(decision: Decision) -> list[bool]:
 
 def exhausted(decision: Decision) -> list[bool]:
     return unpack_bits(decision.exhausted, decision.users).tolist()
+
+
+def halted_for(decision: Decision, reason: int) -> list[bool]:
+    """Return which users of a charge are halted for this reason byte."""
+    reasons = iter(decision.reasons)
+    return [not is_in and next(reasons) == reason for is_in in admitted(decision)]
 
 
 def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Ledger:

@@ -1,4 +1,4 @@
-"""Logs of version 3 for tests of rosters; the auditor looks on."""
+"""Logs for tests of rosters; the auditor looks on."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,10 +15,10 @@ CLIP, LEVELS = 1.0, 10
 
 
 class RosterLog(AuditedLog):
-    """A log of version 3, with a roster for run r of dataset d."""
+    """A log with a roster for run r of dataset d."""
 
-    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 3) -> None:
-        super().__init__(partitions, partition, v)
+    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
+        super().__init__(partitions, partition)
         self.units: dict[str, bytes] = {}
 
     def send(self, record) -> list:
@@ -29,7 +29,6 @@ class RosterLog(AuditedLog):
     def enrol(self, users, first=0, **fields):
         record = Enrol(
             **{
-                "v": self.v,
                 "dataset": "d",
                 "run": "r",
                 "attempt": 1,
@@ -49,7 +48,6 @@ class RosterLog(AuditedLog):
         self.units[run] = units or self.units.get(run, b"")
         record = ChargeRoster(
             **{
-                "v": self.v,
                 "dataset": "d",
                 "run": "r",
                 "attempt": 1,

@@ -17,8 +17,8 @@ NAMES = ("alice", "anna", "mary", "cora", "bob")
 class SignedLog(RosterLog):
     """What is sent within ``signing`` is signed by somebody, for this log and partition."""
 
-    def __init__(self, partitions: int = 1, partition: int = 0, v: int = 3) -> None:
-        super().__init__(partitions, partition, v)
+    def __init__(self, partitions: int = 1, partition: int = 0) -> None:
+        super().__init__(partitions, partition)
         self.how: dict[str, Any] | None = None
 
     def send(self, record) -> list:

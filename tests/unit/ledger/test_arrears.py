@@ -49,7 +49,7 @@ def test_what_closing_a_dataset_writes_does_not_grow_with_rosters_of_the_same_us
     written = []
     for inner in (1, 8):
         log = rostered(inner, steps)
-        log.send(CloseDataset(v=3, dataset="o", request="c"))
+        log.send(CloseDataset(dataset="o", request="c"))
         written.append(len(log.changes[-1]))
         log.audit()
     runs = 200 * 8  # every run is closed, and its roster is gone
@@ -73,7 +73,7 @@ def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
     on_exhaustion = ["halt", "clip"][seed % 2]
     budgets = {"o": 0.5, "a": 0.3, "b": 0.2, "c": 0.4}
     for name, within in {"o": None, "a": "o", "b": "a", "c": "o"}.items():
-        about = {"within": within, "own_exhaustion": True} if within else {}
+        about = {"within": within} if within else {}
         log.create(name, budgets[name], on_exhaustion=on_exhaustion, **about)
         for run in (f"{name}-r", f"{name}-s", "charged"):
             log.open(name, run)
@@ -97,7 +97,7 @@ def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
                 log.charge(steps[name, "charged"], some.tolist(), norms, **about)
                 steps[name, "charged"] += 1
             case 3 if rng.random() < 0.2:
-                log.send(Forget(v=3, request="f", user=int(rng.choice(users))))
+                log.send(Forget(request="f", user=int(rng.choice(users))))
             case 4 if rng.random() < 0.2:
                 log.close(name, run)
             case _ if size:

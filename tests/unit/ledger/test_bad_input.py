@@ -19,7 +19,7 @@ LANE = Lane("d", "r", HERE[:4].tolist())
 
 @pytest.fixture
 def log(case: BadInput):
-    log = AuditedLog(partitions=PARTITIONS, v=2)
+    log = AuditedLog(partitions=PARTITIONS)
     log.create(LANE.dataset, **case.policy)
     log.open(LANE.dataset, LANE.run)
     for record in case.before(LANE):
@@ -41,7 +41,7 @@ def test_bad_input_is_refused_and_the_stream_goes_on(log: AuditedLog, case: BadI
 
 def test_what_the_rows_about_rosters_spoil_is_accepted_as_it_is():
     log = AuditedLog(partitions=PARTITIONS)
-    log.create(LANE.dataset, v=2)
+    log.create(LANE.dataset)
     log.open(LANE.dataset, LANE.run)
     for record in (LANE.first(), LANE.enrolment(), LANE.enrolment(), LANE.roster_step()):
         log.send(msgspec.msgpack.encode(record))
@@ -52,7 +52,7 @@ def test_what_the_rows_about_rosters_spoil_is_accepted_as_it_is():
 def test_what_a_worker_cannot_write_is_refused_before_anybody_is_charged():
     """256 orders x 140,000 users ended the worker, and the next one, for ever."""
     orders = [2.0 + i for i in range(256)]
-    log = AuditedLog(v=2)
+    log = AuditedLog()
     log.create(measure="renyi", orders=orders, budget=orders)
     log.open()
     users = np.arange(140_000)
@@ -64,7 +64,7 @@ def test_what_a_worker_cannot_write_is_refused_before_anybody_is_charged():
 
 
 def test_steps_out_of_order_are_refused():
-    log = AuditedLog(v=2)
+    log = AuditedLog()
     log.create()
     log.open()
     for step in range(3):

@@ -5,7 +5,6 @@ Nothing but a good request changes anything, and a good one is still applied aft
 
 import pickle
 from functools import cache
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -87,7 +86,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "signed": {
         "request": msgspec.msgpack.encode(
-            {"type": "open-run", "v": 2, "dataset": "d", "run": "s", "attempt": 3, "request": "t"}
+            {"type": "open-run", "dataset": "d", "run": "s", "attempt": 3, "request": "t"}
         ),
         "signature": bytes(64),
         "principal": "alice",
@@ -99,14 +98,6 @@ SIGNERS = {
     "register-principal": None,
 }
 """Who signs requests that are allowed to nobody else; None: the operator."""
-SINCE = {"withdraw-dataset": 2, "close-run": 2} | dict.fromkeys(
-    (
-        *("enrol", "charge-roster", "forget", "close-dataset"),
-        *("bind-operator", "register-principal", "signed"),
-    ),
-    3,
-)
-"""The version that brought a request; 1 brought the others."""
 
 VALUES: list[Any] = [
     *(None, True, False),
@@ -134,7 +125,6 @@ def as_msgpack(record: Any) -> bytes:
 
 ENCODINGS = pytest.mark.parametrize("encoded", [as_json, as_msgpack], ids=["json", "msgpack"])
 KINDS = pytest.mark.parametrize("kind", REQUESTS)
-VERSIONS = pytest.mark.parametrize("v", range(1, VERSION + 1), ids="version {}".format)
 
 
 def new_log() -> RosterLog:
@@ -143,7 +133,7 @@ def new_log() -> RosterLog:
     log.create()
     for run in ("r", "ended"):
         log.open(run=run, attempt=2)
-        log.charge(0, [1], [0.5], run=run, attempt=2, v=2)
+        log.charge(0, [1], [0.5], run=run, attempt=2)
     log.enrol([1, 2], attempt=2)
     log.create("idle")
     log.send(signed(binding(), None))
@@ -151,11 +141,8 @@ def new_log() -> RosterLog:
     return log
 
 
-def good(kind: str, v: int) -> dict[str, Any]:
-    record = {"type": kind, "v": v, **REQUESTS[kind]}
-    if kind == "create-dataset" and v == 1:
-        record["policy"] = {name: value for name, value in POLICY.items() if name != "user_ids"}
-    return record
+def good(kind: str) -> dict[str, Any]:
+    return {"type": kind, "v": VERSION, **REQUESTS[kind]}
 
 
 def sealed(kind: str, value: bytes) -> bytes:
@@ -221,25 +208,17 @@ def judge():
     judge.end()
 
 
-@VERSIONS
 @ENCODINGS
 @KINDS
-def test_good_requests_are_applied_by_the_versions_that_have_them(judge, kind, encoded, v):
-    assert judge.refuses(sealed(kind, encoded(good(kind, v)))) == (v < SINCE.get(kind, 1))
+def test_good_requests_are_applied(judge, kind, encoded):
+    assert not judge.refuses(sealed(kind, encoded(good(kind))))
 
 
-def points():
-    """All; the usual run has the newest version, and in one encoding those that had the request."""
-    for kind, encoded, v in product(REQUESTS, (as_json, as_msgpack), range(1, VERSION + 1)):
-        usual = v == VERSION or (encoded is as_msgpack and v >= SINCE.get(kind, 1))
-        name = f"{kind}-{encoded.__name__}-{v}"
-        marks = [pytest.mark.slow, *([] if usual else [pytest.mark.thorough])]
-        yield pytest.param(kind, encoded, v, marks=marks, id=name)
-
-
-@pytest.mark.parametrize(("kind", "encoded", "v"), list(points()))
-def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
-    record = good(kind, v)
+@pytest.mark.slow
+@ENCODINGS
+@KINDS
+def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded):
+    record = good(kind)
     for field in [*record, "unknown"]:
         for value in VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY:
             judge.refuses(sealed(kind, encoded({**record, field: value})))
@@ -249,22 +228,20 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded, v):
 
 
 @pytest.mark.slow
-@VERSIONS
 @ENCODINGS
-def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded, v):
-    record = good("create-dataset", v)
+def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded):
+    record = good("create-dataset")
     policy = record["policy"]
-    for field in [*policy, "user_ids", "allow", "own_exhaustion", "unknown"]:
+    for field in [*policy, "user_ids", "allow", "unknown"]:
         without = {name: value for name, value in policy.items() if name != field}
         for other in [*({**policy, field: value} for value in VALUES), without]:
             judge.refuses(sealed("create-dataset", encoded({**record, "policy": other})))
     assert judge.refused > 50 * len(policy)
 
 
-@VERSIONS
 @ENCODINGS
-def test_any_separation_of_a_run_is_judged_alike(judge, encoded, v):
-    record = {**good("open-run", v), "run": "new"}
+def test_any_separation_of_a_run_is_judged_alike(judge, encoded):
+    record = {**good("open-run"), "run": "new"}
     for value in VALUES if encoded is as_json else VALUES + IN_MSGPACK_ONLY:
         judge.refuses(encoded({**record, "min_separation": value}))
     assert judge.refused > 50
@@ -274,39 +251,7 @@ def test_any_separation_of_a_run_is_judged_alike(judge, encoded, v):
 @ENCODINGS
 @KINDS
 def test_a_request_that_is_cut_off_anywhere_or_goes_on_is_malformed(judge, kind, encoded):
-    value = encoded(good(kind, VERSION))
+    value = encoded(good(kind))
     for wrong in [*(value[:length] for length in range(len(value))), value + b"\0", value + value]:
         assert judge.refuses(sealed(kind, wrong))
         assert judge.log.reason() == "malformed"
-
-
-FEATURES = [
-    # request, what is changed of it, the version that brought what it has
-    ("close-run", {}, 2),
-    ("withdraw-dataset", {}, 2),
-    ("open-run", {"attempt": 0}, 2),
-    ("open-run", {"attempt": 2**53 + 1}, 2),
-    ("open-run", {"min_separation": 4}, 3),
-    ("charge", {"attempt": 2**53 + 1}, 2),
-    ("create-dataset", {"policy": {**POLICY, "user_ids": "mixed"}}, 2),
-    ("enrol", {}, 3),
-    ("charge-roster", {}, 3),
-    ("bind-operator", {}, 3),
-    ("register-principal", {}, 3),
-    ("create-dataset", {"policy": {**POLICY, "allow": {}}}, 3),
-    ("create-dataset", {"policy": {**POLICY, "own_exhaustion": True}}, 3),
-    ("signed", {}, 3),
-]
-OLDER = [(*row, v) for row in FEATURES for v in range(row[-1])]
-
-
-@ENCODINGS
-@pytest.mark.parametrize(("kind", "fields", "since", "v"), OLDER, ids=str)
-def test_what_a_version_brought_is_malformed_in_those_before(
-    judge, kind, fields, since, v, encoded
-):
-    said = {"v": v} if v else {}  # without a version it is of version 1
-    assert judge.refuses(sealed(kind, encoded({"type": kind, **REQUESTS[kind], **fields, **said})))
-    assert judge.log.reason() == "malformed"
-    (output,) = judge.log.outputs[-1]
-    assert f"needs version {since}" in msgspec.msgpack.decode(output.value)["detail"]

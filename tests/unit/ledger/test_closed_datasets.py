@@ -1,6 +1,5 @@
 """Datasets that are closed: nothing is charged any more, and what was charged stays charged."""
 
-import pytest
 from msgspec import UNSET
 
 from streams.schemas import CloseDataset, DatasetClosed, Forget, Reason, Rejected
@@ -10,8 +9,8 @@ from tests.unit.ledger.test_nested import nested
 from tests.unit.ledger.test_nested import prices as prices_of
 
 
-def close(log: Log, dataset: str, v: int = 3):
-    return answer_of(log.send(CloseDataset(v=v, dataset=dataset, request="c")))
+def close(log: Log, dataset: str):
+    return answer_of(log.send(CloseDataset(dataset=dataset, request="c")))
 
 
 def reason(answer) -> Reason | None:
@@ -93,19 +92,9 @@ def test_users_of_a_closed_dataset_can_be_forgotten():
     log = begun()
     log.charge(0, [7], [1.0])
     close(log, "d")
-    answer = answer_of(log.send(Forget(v=3, request="f", user=7, dataset=UNSET)))
+    answer = answer_of(log.send(Forget(request="f", user=7, dataset=UNSET)))
     assert answer.datasets == ["d"]
     log.audit()
-
-
-@pytest.mark.parametrize("v", [1, 2])
-def test_it_is_closed_for_clients_of_earlier_versions_too_which_cannot_close_one(v):
-    log = Log(v=v)
-    log.create()
-    log.open()
-    assert reason(close(log, "d", v=v)) is Reason.MALFORMED
-    close(log, "d")
-    assert reason(log.charge(0, [1], [0.1])) is Reason.DATASET_CLOSED
 
 
 def test_there_has_to_be_such_a_dataset():

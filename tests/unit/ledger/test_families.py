@@ -56,7 +56,7 @@ def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(step
 
 
 def test_it_is_known_in_whatever_order_policies_are_put_back():
-    log = Log(v=3)
+    log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
         log.create(name, within=outer)
     pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
@@ -69,7 +69,7 @@ def test_it_is_known_in_whatever_order_policies_are_put_back():
 
 @pytest.mark.parametrize("datasets", [20, 80])
 def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
-    log = Log(v=3)
+    log = Log()
     for number in range(datasets):
         log.create(f"d{number}", within=f"d{number - 1}" if number % 4 else UNSET)
     looked = []
@@ -78,5 +78,5 @@ def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, da
         monkeypatch.setattr(
             Policies, name, lambda self, of, plain=plain: [looked.append(of), plain(self, of)][1]
         )
-    log.send(Forget(v=3, request="f", user=7))
+    log.send(Forget(request="f", user=7))
     assert len(looked) <= 3 * datasets

@@ -14,13 +14,13 @@ from msgspec import UNSET
 
 from streams.ledger import forgotten
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
-from streams.schemas import Decision, Forget, Forgotten, Reason, encode, tombstone_offset
+from streams.schemas import ERASED, TOO_SOON, Forget, Forgotten, Reason, encode, tombstone_offset
 from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import unpack_bits, unpack_positions, unpack_users
+from streams.wire.packing import unpack_positions, unpack_users
 from tests.audit.comparison import compare
 from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
+from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, halted_for, rebuilt
 from tests.unit.ledger.roster_logs import OPERATIONS, POLICIES, Scenario, begun, prices, told
 from tests.unit.ledger.test_nested import USERS, nested
 from tests.unit.ledger.test_rosters import Worker
@@ -29,11 +29,11 @@ KEY, OTHER = "k" * 16, "o" * 64
 
 
 def forget(log: Log, user, dataset=UNSET, **fields):
-    return answer_of(log.send(Forget(v=3, request="f", user=user, dataset=dataset, **fields)))
+    return answer_of(log.send(Forget(request="f", user=user, dataset=dataset, **fields)))
 
 
-def are_forgotten(answer) -> list[bool]:
-    return unpack_bits(answer.forgotten, answer.users).tolist()
+def are_forgotten(decision) -> list[bool]:
+    return halted_for(decision, ERASED)
 
 
 def test_who_is_forgotten_is_admitted_to_nothing_and_everybody_else_as_before():
@@ -77,11 +77,11 @@ class Stored(msgspec.Struct):
 def test_what_compaction_keeps_of_a_user_is_forgotten_by_tombstones():
     log = nested()
     log.charge(0, [5], [1.0], dataset="tuning", run="t")
-    (_, *outputs) = log.send(Forget(v=3, request="f", user=5, dataset="ads"))
+    (_, *outputs) = log.send(Forget(request="f", user=5, dataset="ads"))
     assert {out.key for out in outputs} == {b'["ads",5]', b'["person",5]', b'["tuning",5]'}
     assert {out.channel for out in outputs} == {Channel.ODOMETER}
     assert {tombstone_offset(out.value) for out in outputs} == {len(log.records) - 1}
-    assert len(log.send(Forget(v=3, request="f", user=5))) == 1  # nothing is left to forget
+    assert len(log.send(Forget(request="f", user=5))) == 1  # nothing is left to forget
     log.audit()
 
 
@@ -92,7 +92,7 @@ def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on(
     decision = log.step(1)
     assert told(decision, "halted") == told(decision, "exhausted") == [1]
     (halted,) = log.halts()
-    assert unpack_bits(halted.forgotten, 1).tolist() == [True]
+    assert list(halted.reasons) == [ERASED]
     assert 8 not in unpack_users(halted.users).tolist()
     answer = log.enrol([7, 8, 9, 10, 11], request="again")
     assert (answer.members, unpack_positions(answer.forgotten, 5).tolist()) == (5, [1])
@@ -128,29 +128,15 @@ def test_who_was_never_charged_is_not_forgotten_and_can_be_charged():
     log.audit()
 
 
-def test_who_takes_part_too_soon_and_is_forgotten_is_both():
-    log = AuditedLog(v=3)
+def test_an_erased_user_who_takes_part_too_soon_is_halted_as_erased():
+    log = AuditedLog()
     log.create()
     log.open(min_separation=3)
     log.charge(0, [1, 2], [1.0, 1.0])
     forget(log, 1)
     decision = log.charge(1, [1, 2], [1.0, 1.0])
-    assert unpack_bits(decision.too_soon, 2).tolist() == [True, True]
-    assert are_forgotten(decision) == [True, False]
+    assert list(decision.reasons) == [ERASED, TOO_SOON]
     log.audit()
-
-
-@pytest.mark.parametrize("v", [1, 2])
-def test_clients_of_earlier_versions_are_told_that_nothing_is_left(v):
-    log = Log(v=v)
-    log.create()
-    log.open()
-    log.charge(0, [1], [0.1])
-    forget(log, 1)
-    decision = log.charge(1, [1], [0.1])
-    assert type(decision) is Decision
-    assert (admitted(decision), exhausted(decision)) == ([False], [True])
-    assert answer_of(log.send(Forget(v=v, request="f", user=1))).reason is Reason.MALFORMED
 
 
 def test_a_name_that_somebody_has_is_passed_over_and_its_owner_may_be_forgotten_too():
@@ -165,7 +151,7 @@ def test_a_name_that_somebody_has_is_passed_over_and_its_owner_may_be_forgotten_
 
 
 def test_an_id_under_another_key_is_somebody_else_and_is_refused():
-    log = Log(v=3)
+    log = Log()
     log.create("named", pseudonyms="0" * 16)
     log.create("plain")
     for dataset in ("named", "plain"):
@@ -178,7 +164,7 @@ def test_an_id_under_another_key_is_somebody_else_and_is_refused():
 
 
 def test_a_user_of_another_partition_and_a_dataset_that_is_not_there_are_refused():
-    log = Log(partitions=2, v=3)
+    log = Log(partitions=2)
     log.create()
     reasons = {getattr(forget(log, user), "reason", None) for user in range(9)}
     assert reasons == {None, Reason.WRONG_PARTITION}
@@ -212,7 +198,7 @@ def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
     changes = [encode(ledger.take_changes())]
     for keys in (KEY, f"{OTHER} {KEY}"):
         again = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, keys)
-        (*_, answer) = again.apply(99, encode(Forget(v=3, request="f", user=7)))
+        (*_, answer) = again.apply(99, encode(Forget(request="f", user=7)))
         assert answer_of([answer]).datasets == ["d"]
     with pytest.raises(LostErasureKey, match="not among erasure_keys"):
         ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, OTHER)
@@ -226,10 +212,10 @@ def test_after_another_key_came_those_who_were_forgotten_before_are_known_again(
     later = ledger_of(
         Stored({}, [encode(first.take_changes())]), 0, 1, NO_TOPIC, first.chain, f"{OTHER}\n{KEY}"
     )
-    later.apply(90, encode(Forget(v=3, request="f", user=8)))
+    later.apply(90, encode(Forget(request="f", user=8)))
     assert len(set(later.erasure)) == 2
     for user in (7, 8):
-        (answer,) = later.apply(91, encode(Forget(v=3, request="f", user=user)))
+        (answer,) = later.apply(91, encode(Forget(request="f", user=user)))
         assert answer_of([answer]).datasets == ["d"]
 
 

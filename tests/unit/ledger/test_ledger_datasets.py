@@ -33,34 +33,26 @@ def compacted(ledger: Ledger) -> Ledger:
 # --- kinds of ids -------------------------------------------------------------------------------
 
 CREATED_AGAIN = [
-    # version and user_ids of the first request, of the second, user_ids of the answer to it
-    ((2, UNSET), (2, UNSET), "one-kind"),
-    ((2, UNSET), (2, "one-kind"), "one-kind"),
-    ((2, UNSET), (2, "mixed"), None),
-    ((2, "string"), (2, UNSET), "string"),
-    ((2, "string"), (2, "integer"), None),
-    ((2, "string"), (1, UNSET), None),  # version 1 means: mixed
-    ((2, "mixed"), (1, UNSET), UNSET),  # and cannot read how version 2 says it
-    ((1, UNSET), (1, UNSET), UNSET),
-    ((1, UNSET), (2, UNSET), UNSET),
-    ((1, UNSET), (2, "mixed"), UNSET),
-    ((1, UNSET), (2, "one-kind"), None),
+    # user_ids of the first request, of the second, user_ids of the answer to it
+    (UNSET, UNSET, "one-kind"),
+    (UNSET, "one-kind", "one-kind"),
+    (UNSET, "mixed", None),
+    ("string", UNSET, "string"),
+    ("string", "integer", None),
 ]
 
 
 @pytest.mark.parametrize(("first", "second", "answered"), CREATED_AGAIN, ids=str)
-def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(
-    new_log_of_2, first, second, answered
-):
-    log = new_log_of_2()
-    log.create(v=first[0], user_ids=first[1])
+def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(new_log, first, second, answered):
+    log = new_log()
+    log.create(user_ids=first)
     policy = log.ledger.datasets["d"].policy
-    again = log.create(v=second[0], user_ids=second[1])
+    again = log.create(user_ids=second)
     if answered is None:
         assert again.reason is Reason.POLICY_CHANGED
     else:
         assert again.policy.user_ids == answered
-        opened = log.open(v=second[0])
+        opened = log.open()
         assert opened.policy == again.policy
     assert log.ledger.datasets["d"].policy == policy
 
@@ -76,17 +68,14 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("v", [1, 2])
 @pytest.mark.parametrize(("user_ids", "steps", "charged"), KINDS, ids=str)
-def test_ids_of_another_kind_are_refused_and_change_nothing(
-    new_log_of_2, user_ids, steps, charged, v
-):
-    log = new_log_of_2()
+def test_ids_of_another_kind_are_refused_and_change_nothing(new_log, user_ids, steps, charged):
+    log = new_log()
     log.create(user_ids=user_ids)
     log.open()
     step, users_charged = 0, []
     for number, users in enumerate(steps):
-        answer = log.charge(step, users, [1.0] * len(users), v=v)
+        answer = log.charge(step, users, [1.0] * len(users))
         if number in charged:
             assert isinstance(answer, Decision)
             step, users_charged = step + 1, users_charged + users
@@ -97,17 +86,6 @@ def test_ids_of_another_kind_are_refused_and_change_nothing(
     assert list(log.spent()) == list(dict.fromkeys(users_charged))
 
 
-def test_version_1_gives_a_budget_to_every_way_to_write_a_name(new_log):
-    """As logs of version 1 were decided once, they are decided for ever."""
-    log = Log(v=1)
-    log.create(budget=1.0)
-    log.open()
-    ways = [1, "1", COMPOSED, DECOMPOSED]
-    decision = log.charge(0, ways, [5.0] * 4)  # each costs 25 / 32
-    assert admitted(decision) == [True] * 4
-    assert list(log.spent()) == ways
-
-
 @pytest.mark.parametrize(
     ("users", "reason"),
     [
@@ -116,8 +94,8 @@ def test_version_1_gives_a_budget_to_every_way_to_write_a_name(new_log):
         ([DECOMPOSED], Reason.MALFORMED),
     ],
 )
-def test_version_2_gives_one_budget_to_a_name(new_log_of_2, users, reason):
-    log = new_log_of_2()
+def test_a_name_has_one_budget(new_log, users, reason):
+    log = new_log()
     log.create()
     log.open()
     assert log.charge(0, users, [1.0] * len(users)).reason is reason
@@ -125,37 +103,11 @@ def test_version_2_gives_one_budget_to_a_name(new_log_of_2, users, reason):
     assert isinstance(log.charge(0, [COMPOSED, "1"], [1.0, 1.0]), Decision)
 
 
-@pytest.mark.parametrize("v", [1, 2])
-def test_a_dataset_of_version_2_has_names_in_normal_form_only(new_log_of_2, v):
-    log = new_log_of_2()
-    log.create(user_ids="mixed")
-    log.open()
-    assert isinstance(log.charge(0, [COMPOSED], [1.0], v=v), Decision)
-    refused = log.charge(1, [DECOMPOSED], [1.0], v=v)
-    assert refused.reason is (Reason.MIXED_USERS if v == 1 else Reason.MALFORMED)
-    assert r"'Zo\xeb'" in refused.detail
-    assert r"'Zoe\u0308'" in refused.detail
-    assert list(log.spent()) == [COMPOSED]
-
-
-def test_a_dataset_of_version_1_takes_names_in_version_1_only(new_log_of_2):
-    """A name that was charged as it is must not get a second budget by being normalised."""
-    log = new_log_of_2()
-    log.create(v=1)
-    log.open()
-    assert isinstance(log.charge(0, [DECOMPOSED], [1.0], v=1), Decision)
-    refused = log.charge(1, [COMPOSED], [1.0])
-    assert refused.reason is Reason.MIXED_USERS
-    assert "version 1" in refused.detail
-    assert isinstance(log.charge(1, [7], [1.0]), Decision)
-    assert list(log.spent()) == [DECOMPOSED, 7]
-
-
 # --- withdrawal ---------------------------------------------------------------------------------
 
 
-def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_log_of_2):
-    log = new_log_of_2()
+def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_log):
+    log = new_log()
     log.create(budget=8.0)
     withdrawn = log.withdraw()
     assert isinstance(withdrawn, DatasetWithdrawn)
@@ -167,8 +119,8 @@ def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_l
 
 
 @pytest.mark.parametrize("name", ["d", "never-created"])
-def test_withdrawing_what_is_not_there_is_answered(new_log_of_2, name):
-    log = new_log_of_2()
+def test_withdrawing_what_is_not_there_is_answered(new_log, name):
+    log = new_log()
     log.create()
     log.withdraw()
     first, again = log.withdraw(name), log.withdraw(name)
@@ -176,8 +128,8 @@ def test_withdrawing_what_is_not_there_is_answered(new_log_of_2, name):
     assert isinstance(first, DatasetWithdrawn)
 
 
-def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log_of_2):
-    log = new_log_of_2()
+def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log):
+    log = new_log()
     log.create()
     log.open()
     for _ in range(2):
@@ -186,8 +138,8 @@ def test_a_dataset_is_in_use_from_the_first_run_on_for_ever(new_log_of_2):
     assert rebuilt(log.changes).apply(99, log.records[-2])[0].channel is Channel.REJECTS
 
 
-def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log_of_2):
-    log = new_log_of_2()
+def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
+    log = new_log()
     log.create()
     log.create("other", budget=2.0)
     pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
@@ -202,9 +154,9 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log_of_2):
     assert behind.uncompacted() == ["policy:d"]
 
 
-def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log_of_2):
+def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log):
     """A compaction that stopped before changes were dropped; they are put back over its pages."""
-    log = new_log_of_2()
+    log = new_log()
     log.create(budget=8.0)
     log.withdraw()
     log.create(budget=1.0)
@@ -218,8 +170,8 @@ def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice
     assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
 
 
-def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log_of_2):
-    log = new_log_of_2()
+def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log):
+    log = new_log()
     records = []
     for action in (
         lambda: log.create(budget=8.0),
@@ -255,13 +207,12 @@ def everything(ledger: Ledger) -> tuple:
     return ledger.chain, ledger.summary(), ledger.uncompacted(), ledger.unwritten_bytes
 
 
-@pytest.mark.parametrize("v", [1, 2])
-def test_a_log_of_another_number_of_partitions_stops_before_anything_changes(v):
+def test_a_log_of_another_number_of_partitions_stops_before_anything_changes():
     ledger = Ledger(1, 4)
     ledger.apply(0, b"garbage")
     before = everything(ledger)
     with pytest.raises(LayoutMismatch, match="written for 2 partitions, but its topic has 4") as at:
-        ledger.apply(1, encode(CreateDataset(v=v, request="t", policy=policy_for(2))))
+        ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
     assert everything(ledger) == before
     assert "with 2 partitions" in at.value.remedy
     assert str(at.value) == f"{at.value.reason}. {at.value.remedy}"
@@ -276,8 +227,8 @@ BEFORE_THE_FIRST = [
 
 
 @pytest.mark.parametrize(("what", "record"), BEFORE_THE_FIRST, ids=[r[0] for r in BEFORE_THE_FIRST])
-def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log_of_2, what, record):
-    log = new_log_of_2(partitions=3)
+def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log, what, record):
+    log = new_log(partitions=3)
     if isinstance(record, dict):
         policy = {**msgspec.to_builtins(policy_for(2)), **record.get("policy", {})}
         record = encode({"type": "create-dataset", "request": "t", **record, "policy": policy})
@@ -287,9 +238,9 @@ def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log_of_2, wha
         log.ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
 
 
-def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(new_log_of_2):
+def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(new_log):
     """Also after the dataset is gone: a client's mistake must not stop a log that is right."""
-    log = new_log_of_2()
+    log = new_log()
     log.create()
     log.withdraw()
     wrong = encode(CreateDataset(request="t", policy=policy_for(2)))
@@ -301,8 +252,8 @@ def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(ne
     assert isinstance(log.create(), DatasetCreated)
 
 
-def test_the_auditor_stops_where_the_ledger_stops(new_log_of_2):
-    log = new_log_of_2(partitions=2)
+def test_the_auditor_stops_where_the_ledger_stops(new_log):
+    log = new_log(partitions=2)
     log.send(b"garbage")
     log.auditor.apply(0, 1, encode(CreateDataset(request="t", policy=policy_for(3))), {})
     assert log.auditor.stopped == {0: 1}

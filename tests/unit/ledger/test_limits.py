@@ -62,7 +62,7 @@ WORST = [
 def test_no_charge_writes_more_than_is_counted(row):
     _, name_length, orders, ids, on_exhaustion = row
     name = "d" * name_length
-    log = Log(v=2)
+    log = Log()
     log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
     log.open(dataset=name)
     users = list(ids)
@@ -83,11 +83,11 @@ LARGEST_ANSWER = int(SETTINGS["halts"]["max.message.bytes"])
 def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_are_written():
     """MessagePack writes whole numbers below 128 in one byte; the SDK writes eight for each."""
     users = names((8 * 2**20 - 300) // 27, 25)
-    log = Log(v=3)
+    log = Log()
     log.create("outer", user_ids="string")
     log.create("d", within="outer", user_ids="string")
     log.open("d", min_separation=2)
-    about = {"type": "charge", "v": 3, "dataset": "d", "run": "r", "attempt": 1, "step": 0}
+    about = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
 
     def charged(count: int):
         said = {"users": users[:count], "norms": [100] * count, "scale": 1e-3}
@@ -103,7 +103,7 @@ def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_ar
 @pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
 def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
     _, name_length, orders, ids, on_exhaustion = row
-    log, users, name = AuditedLog(v=3), list(ids), "d" * name_length
+    log, users, name = AuditedLog(), list(ids), "d" * name_length
     log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
     log.open(dataset=name)
     packed = users if isinstance(users[0], str) else np.array(users).tobytes()
@@ -120,13 +120,13 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
 
 def test_names_of_those_who_were_forgotten_are_counted_as_they_are_told():
     """They are longer than most ids."""
-    log = AuditedLog(v=3)
+    log = AuditedLog()
     log.create(user_ids="string")
     log.open()
     users = names(300, 7)
     log.charge(0, users, [1.0] * 300)
     for user in users:
-        log.send(Forget(v=3, request="f", user=user))
+        log.send(Forget(request="f", user=user))
     decision = log.charge(1, users, [1.0] * 300)
     size = len(encode(decision))
     assert size > 300 * 42
@@ -205,12 +205,12 @@ def test_the_largest_charge_at_one_order_is_within_the_limit():
 def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encoded):
     """256 orders x 140,000 users: 287 MB of spent units alone, in each of a dozen arrays."""
     users = np.arange(140_000)
-    log = AuditedLog(v=2)
+    log = AuditedLog()
     log.create(**orders_from(256))
     log.open()
     ids = users.tobytes() if encoded == "packed" else users.tolist()
     norms = pack_norms(users / 1e6)
-    value = encode(Charge(v=2, dataset="d", run="r", attempt=1, step=0, users=ids, norms=norms))
+    value = encode(Charge(dataset="d", run="r", attempt=1, step=0, users=ids, norms=norms))
     ledger = rebuilt(log.changes)
     tracemalloc.start()
     try:
@@ -246,33 +246,13 @@ def test_an_enrolment_whose_steps_cannot_be_written_is_refused_before_memory_is_
     log.audit()
 
 
-@pytest.mark.parametrize(("norm", "is_refused"), [(0.001, False), (4.0, True)])
-def test_version_1_refuses_what_could_never_be_written_and_nothing_else(
-    monkeypatch, norm, is_refused
-):
-    """What was decided once must be decided again: without a rise this charge was written."""
-    for module in (limits, auditor_charges):
-        monkeypatch.setattr(module, "_LARGEST_VALUE", 20_000)
-    log = AuditedLog(v=1)
-    log.create(**{**orders_from(1), "odometer_step": [2**40]})
-    log.open()
-    users = list(range(150))
-    assert not limits.fits_by_counts(_charge(users), 1)
-    answer = log.charge(0, users, [norm] * 150)
-    assert isinstance(answer, Decision) != is_refused
-    if is_refused:
-        assert answer.reason is Reason.TOO_LARGE
-        assert log.spent() == {}
-    log.audit()
-
-
 def _charge(users: list[int]) -> Charge:
     return Charge(dataset="d", run="r", attempt=1, step=0, users=users, norms=[])
 
 
 def test_what_a_charge_may_write_is_counted_for_every_budget_that_it_counts_against():
     users = np.arange(2**18).astype("<i8").tobytes()
-    charge = msgspec.structs.replace(_charge(users), v=3)
+    charge = msgspec.structs.replace(_charge(users))
     one, eight = {"d": 1}, {f"dataset{depth}": 1 for depth in range(8)}
     limits.check_size(charge, one)
     with pytest.raises(Rejection, match="at 8 orders"):
@@ -299,7 +279,7 @@ def test_charging_in_blocks_gives_the_same_bytes(seed, monkeypatch):
 def test_deciding_takes_little_memory_beside_what_is_kept_and_written(monkeypatch):
     monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 2**14)
     users = np.arange(4_000)
-    log = Log(v=2)
+    log = Log()
     log.create(**orders_from(64))
     log.open()
     log.charge(0, users.tobytes(), np.full(4_000, 4.0))

@@ -7,19 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET
 
 from accounting import Gaussian
 from accounting.measures import cost_table
-from streams.ledger.ledger import Ledger
-from streams.schemas import Policy, Reason, Rejected
+from streams.schemas import Reason, Rejected
 from streams.wire.packing import unpack_norms, unpack_users
 from tests.unit.ledger.ledgers import admitted, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 
-CLIPS = {"on_exhaustion": "clip", "own_exhaustion": True}
-OUTER = {"on_exhaustion": "clip"}
-HALTS = {"own_exhaustion": True}
+CLIPS = {"on_exhaustion": "clip"}
 UNIT = 2**44
 GRANTED_LESS = Fraction(1, 2**48)
 """Of a cost: a norm is granted that is at most a relative 2**-49 below the largest."""
@@ -54,15 +50,15 @@ def test_the_tightest_budget_says_what_is_granted_and_every_budget_is_charged_fo
     assert log.spent("e") == {1: UNIT // 4, 2: UNIT // 16}
     assert log.spent("d") == {1: UNIT // 8, 2: UNIT // 32}
     again = log.charge(1, [1, 2], [0.1, 0.1], scale=1.0)
-    assert (admitted(again), list(again.refused)) == ([False, True], [1])
+    assert (admitted(again), list(again.reasons)) == ([False, True], [1])
     log.audit()
 
 
 def test_whoever_has_nothing_left_of_a_budget_is_refused_by_the_first_such_one():
-    log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.125, **HALTS}, {"budget": 0.125})
+    log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.125}, {"budget": 0.125})
     assert granted(log.charge(0, [1], [1.0], scale=1.0)) == pytest.approx([0.5], rel=2**-48)
     halted = log.charge(1, [1, 2], [1.0, 0.1], scale=1.0)
-    assert (admitted(halted), list(halted.refused)) == ([False, True], [1])
+    assert (admitted(halted), list(halted.reasons)) == ([False, True], [1])
     assert unpack_users(halted.halted).tolist() == [1]
     before = {name: log.spent(name)[1] for name in "def"}
     log.charge(2, [1], [1e-6], scale=1.0)
@@ -78,7 +74,7 @@ def test_who_is_halted_pays_nothing_though_too_little_is_left_for_any_norm():
     assert admitted(log.charge(0, [1], [norm], scale=1.0)) == [True]
     assert log.spent("e") == {1: [64 * 3]}
     refused = log.charge(1, [1], [1.0], scale=1.0)
-    assert (admitted(refused), list(refused.refused)) == ([False], [1])
+    assert (admitted(refused), list(refused.reasons)) == ([False], [1])
     assert (log.spent("d"), log.spent("e")) == ({1: 3}, {1: [64 * 3]})
     log.audit()
 
@@ -86,7 +82,7 @@ def test_who_is_halted_pays_nothing_though_too_little_is_left_for_any_norm():
 @pytest.mark.parametrize("by_roster", [False, True])
 def test_the_dataset_that_is_charged_says_whether_norms_are_clipped(by_roster):
     """Whatever those around it do with their own steps."""
-    for inner, outer, clipped in ((CLIPS, {}, True), (HALTS, OUTER, False), (CLIPS, OUTER, True)):
+    for inner, outer, clipped in ((CLIPS, {}, True), ({}, CLIPS, False), (CLIPS, CLIPS, True)):
         log = chain({"budget": 0.5, **inner}, {"budget": 0.125, **outer})
         log.open("e", "e")
         if by_roster:
@@ -104,43 +100,11 @@ def test_the_dataset_that_is_charged_says_whether_norms_are_clipped(by_roster):
 
 
 def test_within_one_that_clips_other_mechanisms_are_charged_if_the_own_one_halts():
-    log = chain({"budget": 0.5, **HALTS}, {"budget": 0.5, **OUTER})
+    log = chain({"budget": 0.5}, {"budget": 0.5, **CLIPS})
     assert admitted(log.charge(0, [1], [0.5], mechanism="laplace", scale=1.0)) == [True]
     log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.5})
     refused = log.charge(0, [1], [0.5], mechanism="laplace", scale=1.0)
     assert refused.reason is Reason.INVALID_MECHANISM
-    log.audit()
-
-
-def test_what_was_refused_before_there_was_an_own_exhaustion_is_refused_in_the_same_words():
-    """By which logs of earlier releases give what they gave."""
-    log = RosterLog()
-    log.create("halts")
-    log.create("clips", **OUTER)
-    log.create("inner", within="clips", **HALTS)
-    words = {
-        ("halts", "clip"): "a dataset within another one halts: on_exhaustion=clip has one budget "
-        "only",
-        ("clips", "halt"): "dataset 'clips' clips; only one that halts can have others in it",
-        ("inner", "halt"): "dataset 'clips' clips; only one that halts can have others in it",
-    }
-    for (within, on_exhaustion), detail in words.items():
-        refused = log.create("new", within=within, on_exhaustion=on_exhaustion)
-        assert (refused.reason, refused.detail) == (Reason.INVALID_POLICY, detail)
-    log.audit()
-
-
-def test_the_own_exhaustion_is_kept_where_it_says_something_and_never_compared():
-    log = RosterLog()
-    log.create("halts")
-    log.create("clips", **OUTER)
-    for name, within, kept in (("a", "halts", UNSET), ("b", "clips", True)):
-        for fields in (HALTS, HALTS if kept else {}):
-            made = log.create(name, within=within, **fields)
-            assert made.policy.own_exhaustion is kept
-            assert isinstance(log.ledger.policies[name,], Policy)
-    assert log.create("a", within="halts", **CLIPS).reason is Reason.POLICY_CHANGED
-    assert log.create("b", within="clips").reason is Reason.INVALID_POLICY
     log.audit()
 
 
@@ -170,7 +134,7 @@ def budgets(draw, exhaustion: list[dict]) -> dict:
     }
 
 
-CHAINS = st.tuples(budgets([CLIPS]), budgets([CLIPS, HALTS]), budgets([OUTER, {}]))
+CHAINS = st.tuples(budgets([CLIPS]), budgets([CLIPS, {}]), budgets([CLIPS, {}]))
 USERS = [3, 5, 8, 9]
 NORM = st.floats(0.0, 8.0) | st.sampled_from([1.0, 2.0**-20, 1e-300])
 
@@ -265,7 +229,7 @@ def test_what_is_granted_is_the_largest_that_fits_and_no_budget_is_ever_exceeded
         decision = log.charge(step, USERS, norms, scale)
         clipped = np.frombuffer(decision.clipped, dtype="<u4").tolist()
         lower = dict(zip(clipped, unpack_norms(decision.granted).tolist(), strict=True))
-        refused = iter(decision.refused)
+        refused = iter(decision.reasons)
         for place, (user, norm) in enumerate(zip(USERS, norms, strict=True)):
             for reference in references:
                 reference.bind(user, reference.units(norm, scale))
@@ -338,8 +302,8 @@ def test_steps_that_stand_are_steps_that_are_sent_with_all_levels():
     """The same bits, whoever is looked at by a step."""
     policies = (
         {"budget": 0.2, **CLIPS},
-        {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.1, 0.5], **HALTS},
-        {"measure": "gdp", "budget": 0.15, **OUTER},
+        {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.1, 0.5]},
+        {"measure": "gdp", "budget": 0.15, **CLIPS},
     )
     standing, dense = chain(*policies), chain(*policies)
     units = prices("zcdp", 3.0) + prices("renyi", 3.0, [1.5, 8.0]) + prices("gdp", 3.0)
@@ -359,14 +323,3 @@ def test_steps_that_stand_are_steps_that_are_sent_with_all_levels():
     assert len(seen) > 5
     standing.audit()
     dense.audit()
-
-
-def test_a_policy_that_an_earlier_release_cannot_read_is_stored_so_that_it_does_not():
-    """It would charge each budget for what that one alone grants."""
-    log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.5})
-    (page,) = [log.ledger.take_page(name) for name in log.ledger.uncompacted() if ":d" in name][:1]
-    assert page is not None
-    assert b"own_exhaustion" in page
-    again = Ledger(0, 1)
-    again.load({"policy:d": page, "policy:e": log.ledger.take_page("policy:e") or b""})
-    assert again.policies == log.ledger.policies

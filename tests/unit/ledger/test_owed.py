@@ -118,11 +118,11 @@ def test_a_charge_that_might_write_too_much_of_what_is_owed_is_refused_until_run
 
 def test_what_is_owed_is_counted_in_version_1_as_in_others(monkeypatch):
     log = nested()
-    log.open("o", v=1)
+    log.open("o")
     limit(monkeypatch, charges=most_written(USERS, 0, "o", 2))
-    assert log.charge(0, IDS, np.ones(USERS), dataset="o", v=1).reason is Reason.TOO_LARGE
+    assert log.charge(0, IDS, np.ones(USERS), dataset="o").reason is Reason.TOO_LARGE
     log.close("i", "r0")
-    assert isinstance(log.charge(0, IDS, np.ones(USERS), dataset="o", v=1), Decision)
+    assert isinstance(log.charge(0, IDS, np.ones(USERS), dataset="o"), Decision)
     log.audit()
 
 
@@ -173,11 +173,11 @@ def test_a_dataset_that_leaves_too_much_behind_is_closed_once_its_runs_are(monke
     assert everybody == len(log.ledger.datasets["o"])
     most = 4096 + 512 * 2 + 2048 * 3 + 512 * 7 + 2 * (512 + 512) + 65 * (8 + 8 * 66)
     limit(monkeypatch, rosters=most - 1)
-    closing = CloseDataset(v=3, dataset="o", request="c")
+    closing = CloseDataset(dataset="o", request="c")
     rejected = answer_of(log.send(closing))
     assert rejected.reason is Reason.TOO_LARGE
     assert "run 'r0' of dataset 'i' with its 40 users" in rejected.detail
-    inner = CloseDataset(v=3, dataset="i", request="c")
+    inner = CloseDataset(dataset="i", request="c")
     limit(monkeypatch, rosters=most - 512 - 2048 - 512 * 7 - 1)
     assert answer_of(log.send(inner)).reason is Reason.TOO_LARGE
     limit(monkeypatch, rosters=most - 1)
@@ -193,7 +193,7 @@ def test_users_that_many_runs_have_enrolled_do_not_keep_their_dataset_open(monke
     log = nested(runs=6)
     most = 4096 + 512 * 2 + 2048 * 6 + 6 * (512 + 512) + USERS * (8 + 8 * 66)
     limit(monkeypatch, rosters=most)
-    assert answer_of(log.send(CloseDataset(v=3, dataset="o", request="c"))).datasets == ["i", "o"]
+    assert answer_of(log.send(CloseDataset(dataset="o", request="c"))).datasets == ["i", "o"]
     log.audit()
 
 
@@ -207,7 +207,7 @@ def test_no_closing_writes_more_than_is_counted():
         log.open(LONG, run, request=token, min_separation=9)
         for step in range(10):
             log.charge(step, [1000 + 10 * number + step], [1.0], dataset=LONG, run=run)
-    log.send(CloseDataset(v=3, dataset="o", request=token))
+    log.send(CloseDataset(dataset="o", request=token))
     roster = Counted(LONG, "r0", USERS, 0, {LONG: 64, "o": 2})
     counted = 4096 + 512 * 2 + 2048 * 4 + 512 * 27 + most_owed(10**6, (), [roster])
     assert USERS * 500 < written_last(log) <= counted

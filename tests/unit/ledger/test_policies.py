@@ -45,6 +45,7 @@ def policy_of(measure: str, on_exhaustion: str = "halt", orders: int = 0) -> Pol
         odometer_step=[2**41] * max(1, orders),
         orders=[2.0 + i for i in range(orders)],
         on_exhaustion=on_exhaustion,
+        user_ids="mixed",
     )
 
 

@@ -45,11 +45,9 @@ CHARGING = {
     "closes a run": lambda log: log.close(),
 }
 MANAGING = {
-    "closes it": lambda log: answer_of(log.send(CloseDataset(v=3, dataset="d", request="c"))),
-    "forgets a user": lambda log: answer_of(
-        log.send(Forget(v=3, dataset="d", user=7, request="f"))
-    ),
-    "forgets a user everywhere": lambda log: answer_of(log.send(Forget(v=3, user=7, request="f"))),
+    "closes it": lambda log: answer_of(log.send(CloseDataset(dataset="d", request="c"))),
+    "forgets a user": lambda log: answer_of(log.send(Forget(dataset="d", user=7, request="f"))),
+    "forgets a user everywhere": lambda log: answer_of(log.send(Forget(user=7, request="f"))),
     "creates one within it": lambda log: log.create("inner", within="d"),
 }
 EVERYTHING = CHARGING | MANAGING
@@ -330,30 +328,18 @@ def test_forgetting_everywhere_needs_whoever_manages_all_of_them():
         ("open", "bob", None),
     ):
         with log.signing(name):
-            record = Forget(v=3, user=7, request="f", dataset=dataset)
+            record = Forget(user=7, request="f", dataset=dataset)
             assert refusal(answer_of(log.send(record))) is expected
-    log.audit()
-
-
-@pytest.mark.parametrize("v", [1, 2])
-def test_a_dataset_that_names_somebody_is_charged_in_every_version(v):
-    log = guarded()
-    with log.signing("alice"):
-        assert log.open(v=v, attempt=1).policy.allow is UNSET
-        assert refusal(log.charge(0, [7], [0.5], v=v)) is None
-    assert refusal(log.charge(1, [7], [0.5], v=v)) is Reason.NOT_ALLOWED
     log.audit()
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        Signed(v=1, request=encode(binding()), signature=bytes(64)),
-        Signed(v=2, request=encode(binding()), signature=bytes(64)),
-        Signed(v=3, request=b"", signature=bytes(64)),
-        Signed(v=3, request=signed(binding(), None), signature=bytes(64)),
+        Signed(request=b"", signature=bytes(64)),
+        Signed(request=signed(binding(), None), signature=bytes(64)),
     ],
-    ids=["version 1", "version 2", "of nothing", "twice"],
+    ids=["of nothing", "twice"],
 )
 def test_what_is_no_signed_request_is_malformed(record):
     log = SignedLog()
@@ -416,7 +402,7 @@ def test_where_signatures_cannot_be_checked_nothing_is_decided(monkeypatch):
         raise NoVerifier("No module named 'cryptography'")
 
     monkeypatch.setattr("streams.ledger.principals.is_signed_by", is_signed_by)
-    value = signed(Forget(v=3, user=7, dataset="d", request="f"), "mary")
+    value = signed(Forget(user=7, dataset="d", request="f"), "mary")
     before = log.ledger.chain
     with pytest.raises(Impasse, match="extra `secure`"):
         log.ledger.apply(len(log.records), value)

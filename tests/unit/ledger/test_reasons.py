@@ -26,40 +26,39 @@ HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
 THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
 
 
-@pytest.fixture(scope="module", params=range(1, VERSION + 1), ids="version {}".format)
-def log(request):
+@pytest.fixture(scope="module")
+def log():
     """A dataset whose runs have come to step 0 under attempt 2, with and without a roster."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
         patch.setattr(limits, "MAX_CHARGE_USERS", 60)
         patch.setattr(auditor_charges, "_MOST_WRITTEN", 20_000)
         patch.setattr(auditor_charges, "_MOST_USERS", 60)
-        log = RosterLog(partitions=2, v=request.param)
-        log.create(v=2)
+        log = RosterLog(partitions=2)
+        log.create()
         for run in ("r", "bare", "closed"):
             log.open(run=run, attempt=2)
             log.charge(0, HERE[:2], [0.1, 0.1], run=run, attempt=2)
         for run in ("r", "closed"):
-            log.enrol(HERE[:3], run=run, attempt=2, v=3)
-        log.close(run="closed", attempt=2, v=2)
-        log.create("idle", v=2)
-        log.create("ended", v=2)
-        log.send(CloseDataset(v=3, dataset="ended", request="t"))
-        log.open(run="apart", attempt=2, v=3, min_separation=3)
-        log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2, v=3)
+            log.enrol(HERE[:3], run=run, attempt=2)
+        log.close(run="closed", attempt=2)
+        log.create("idle")
+        log.create("ended")
+        log.send(CloseDataset(dataset="ended", request="t"))
+        log.open(run="apart", attempt=2, min_separation=3)
+        log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2)
         for name in ("guarded", "guarded-ended"):
-            log.create(name, v=3, allow=Allow(manage=["mary"]))
+            log.create(name, allow=Allow(manage=["mary"]))
         log.send(signed(binding(), None))
         log.send(signed(registration("mary", 2, creates=True), None))
-        log.send(signed(CloseDataset(v=3, dataset="guarded-ended", request="t"), "mary"))
+        log.send(signed(CloseDataset(dataset="guarded-ended", request="t"), "mary"))
         yield log
         log.audit()
 
 
-def charge(log: AuditedLog) -> dict[str, Any]:
+def charge() -> dict[str, Any]:
     return {
         "type": "charge",
-        "v": log.v,
         "dataset": "d",
         "run": "r",
         "attempt": 2,
@@ -140,7 +139,7 @@ def test_the_table_is_in_the_order_of_the_reasons():
 
 @pytest.mark.parametrize("reason", CHARGE)
 def test_each_reason_is_given_by_itself(log, reason):
-    record = charge(log)
+    record = charge()
     CHARGE[reason](record)
     assert reasons(log, record) == (reason, reason)
 
@@ -148,7 +147,7 @@ def test_each_reason_is_given_by_itself(log, reason):
 @pytest.mark.parametrize(("first", "others"), by_the_first(PAIRS))
 def test_of_two_reasons_the_first_is_given(log, first, others):
     for second in others:
-        record = charge(log)
+        record = charge()
         for reason in (second, first):
             CHARGE[reason](record)
         assert reasons(log, record) == (first, first), second
@@ -158,34 +157,24 @@ PACKED = {
     "users cut off": {"users": bytes(31)},
     "norms cut off": {"norms": bytes(31)},
 }
-LATE_IN_VERSION_1 = [
-    Reason.UNKNOWN_DATASET,
-    Reason.NOT_ALLOWED,
-    Reason.DATASET_CLOSED,
-    Reason.UNKNOWN_RUN,
-    Reason.RUN_CLOSED,
-    Reason.OLDER_ATTEMPT,
-]
 
 
 @pytest.mark.parametrize("second", CHARGE)
 @pytest.mark.parametrize("cut", PACKED.values(), ids=PACKED)
-def test_packed_arrays_are_measured_first_and_in_version_1_after_the_attempt(log, cut, second):
-    record = charge(log)
+def test_packed_arrays_are_measured_first(log, cut, second):
+    record = charge()
     CHARGE[second](record)
     record.update(cut)
-    earlier = [Reason.UNSUPPORTED_VERSION, *(LATE_IN_VERSION_1 if log.v == 1 else [])]
-    expected = second if second in earlier else Reason.MALFORMED
+    expected = min(second, Reason.MALFORMED, key=list(Reason).index)
     assert reasons(log, record) == (expected, expected)
 
 
 @pytest.mark.parametrize("second", CHARGE)
-def test_names_are_looked_at_first_from_version_2_on(log, second):
-    record = charge(log)
+def test_names_are_looked_at_first(log, second):
+    record = charge()
     CHARGE[second](record)
     more(record, ["e\u0308"])
-    irregular = Reason.MALFORMED if log.v >= 2 else Reason.MIXED_USERS
-    expected = min(second, irregular, key=list(Reason).index)
+    expected = min(second, Reason.MALFORMED, key=list(Reason).index)
     assert reasons(log, record) == (expected, expected)
 
 
@@ -216,7 +205,7 @@ DETAILS = [
 @pytest.mark.parametrize(("change", "detail"), DETAILS, ids=[row[1][:40] for row in DETAILS])
 def test_what_people_are_told_does_not_depend_on_the_version_of_numpy(log, change, detail, packed):
     """numpy 2 writes np.int64(7) where numpy 1 wrote 7, and a reject is kept."""
-    record = {**charge(log), **change}
+    record = {**charge(), **change}
     if packed:
         record["users"] = np.array(record["users"], dtype="<i8").tobytes()
         record["norms"] = np.array(record["norms"], dtype="<f8").tobytes()
@@ -225,7 +214,7 @@ def test_what_people_are_told_does_not_depend_on_the_version_of_numpy(log, chang
 
 
 def test_a_record_beyond_the_largest_size_is_not_looked_at(log):
-    record = {**charge(log), "v": VERSION + 1, "padding": bytes(8 * 1024 * 1024)}
+    record = {**charge(), "v": VERSION + 1, "padding": bytes(8 * 1024 * 1024)}
     assert reasons(log, record) == (Reason.TOO_LARGE, Reason.TOO_LARGE)
 
 
@@ -273,7 +262,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
         },
     ),
     "register-principal": (
-        {"v": 3, "number": 9, "principal": "p", "key": public_key("p")},
+        {"number": 9, "principal": "p", "key": public_key("p")},
         {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
@@ -296,37 +285,13 @@ OTHER_PAIRS = [
 @pytest.mark.parametrize(("kind", "first", "others"), by_the_first(OTHER_PAIRS))
 def test_of_two_reasons_the_first_is_given_for_other_requests_too(log, kind, first, others):
     fields, changes = OTHERS[kind]
-    version = max(2, log.v) if kind in ("withdraw-dataset", "close-run") else log.v
     for second in others:
-        record = {"type": kind, "v": version, "request": "t", **fields}
+        record = {"type": kind, "request": "t", **fields}
         for reason in (second, first):
             alone = {**record, **changes[reason]}
-            expected = reason_in(log, reason, alone)
-            assert reasons(log, alone) == (expected, expected), (second, reason)
+            assert reasons(log, alone) == (reason, reason), (second, reason)
             record |= changes[reason]
-        expected = reason_in(log, first, record)
-        assert reasons(log, record) == (expected, expected), second
-
-
-def reason_in(log: AuditedLog, reason: Reason, record: dict[str, Any]) -> Reason:
-    """The reason that is given in the version of a log: only 3 has separations."""
-    is_known = log.v >= 3 or "min_separation" not in record
-    return reason if is_known else min(reason, Reason.MALFORMED, key=list(Reason).index)
-
-
-@pytest.mark.parametrize(
-    ("record", "known"),
-    [
-        ({"type": "open-run", "request": "token"}, "nothing"),  # it is open so already
-        ({"type": "charge", "step": 0, "users": [], "norms": []}, "step-content-changed"),
-        ({"type": "charge", "step": 2, "users": [], "norms": []}, "step-out-of-order"),
-    ],
-    ids=["open-run", "last step", "another step"],
-)
-def test_who_cannot_be_told_who_came_too_soon_neither_opens_nor_charges_a_run(log, record, known):
-    record = {**record, "v": log.v, "dataset": "d", "run": "apart", "attempt": 2}
-    expected = known if log.v >= 3 else "unsupported-version"
-    assert reasons(log, record) == (expected, expected)
+        assert reasons(log, record) == (first, first), second
 
 
 ABOUT_RUN = {
@@ -389,14 +354,9 @@ ROSTER_PAIRS = [
 ]
 
 
-def of_roster(log: AuditedLog, kind: str) -> dict[str, Any]:
-    about = {"type": kind, "v": log.v, "dataset": "d", "run": "r", "attempt": 2}
+def of_roster(kind: str) -> dict[str, Any]:
+    about = {"type": kind, "dataset": "d", "run": "r", "attempt": 2}
     return {**about, **OF_ROSTERS[kind][0]}
-
-
-def before_version_3(log: AuditedLog, reason: Reason) -> Reason:
-    """The reason that is given in the version of a log: before 3 there were no rosters."""
-    return min(reason, Reason.MALFORMED, key=list(Reason).index) if log.v < 3 else reason
 
 
 @pytest.mark.parametrize("kind", OF_ROSTERS)
@@ -407,20 +367,18 @@ def test_the_tables_of_rosters_are_in_the_order_of_the_reasons(kind):
 
 @pytest.mark.parametrize(("kind", "reason"), ROSTER_REASONS)
 def test_each_reason_is_given_by_itself_for_rosters(log, kind, reason):
-    record = of_roster(log, kind)
+    record = of_roster(kind)
     OF_ROSTERS[kind][1][reason](record)
-    expected = before_version_3(log, reason)
-    assert reasons(log, record) == (expected, expected)
+    assert reasons(log, record) == (reason, reason)
 
 
 @pytest.mark.parametrize(("kind", "first", "others"), by_the_first(ROSTER_PAIRS))
 def test_of_two_reasons_the_first_is_given_for_rosters(log, kind, first, others):
-    expected = before_version_3(log, first)
     for second in others:
-        record = of_roster(log, kind)
+        record = of_roster(kind)
         for reason in (second, first):
             OF_ROSTERS[kind][1][reason](record)
-        assert reasons(log, record) == (expected, expected), second
+        assert reasons(log, record) == (first, first), second
 
 
 CUT = [
@@ -434,7 +392,7 @@ CUT = [
 @pytest.mark.parametrize(("kind", "cut"), CUT)
 @pytest.mark.parametrize("second", ABOUT_RUN)
 def test_packed_arrays_and_names_of_rosters_are_looked_at_first(log, kind, cut, second):
-    record = of_roster(log, kind)
+    record = of_roster(kind)
     OF_ROSTERS[kind][1][second](record)
     record |= cut
     expected = min(second, Reason.MALFORMED, key=list(Reason).index)

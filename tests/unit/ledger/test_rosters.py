@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET
 
 from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.norm_levels import norms_of
@@ -44,16 +43,6 @@ def test_members_keep_their_order_and_begin_at_the_highest_level():
 def test_nothing_is_owed_before_the_first_step_at_however_many_orders():
     log = begun(measure="renyi", orders=[1.5, 8.0], budget=[1.0, 4.0])
     assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
-
-
-@pytest.mark.parametrize("v", [1, 2])
-def test_a_client_of_an_earlier_version_is_told_of_no_order_of_ones_own(v):
-    log = RosterLog()
-    log.create(**POLICIES["own order"])
-    opened = log.open(v=v)
-    assert opened.policy.own_order is UNSET
-    assert log.open(v=3).policy.own_order is True
-    log.audit()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -92,7 +81,6 @@ def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
         (Reason.MALFORMED, {"users": b"\0" * 9}),
         (Reason.MALFORMED, {"users": [], "levels": 0}),
         (Reason.MALFORMED, {"users": [], "clip_norm": float("nan")}),
-        (Reason.MALFORMED, {"users": [], "v": 2}),
     ],
 )
 def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
@@ -245,7 +233,7 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         "budget": [budget, 4 * budget] if orders else budget,
         "orders": orders or [],
     }
-    roster, explicit = begun(range(6), **policy), AuditedLog(v=3)
+    roster, explicit = begun(range(6), **policy), AuditedLog()
     explicit.create(**policy)
     explicit.open()
     levels, active = np.full(6, LEVELS), set(range(6))

@@ -4,14 +4,13 @@ import msgspec
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened, decode_request
-from streams.wire.packing import charge_digest
+from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 
 @pytest.fixture
-def log(new_log_of_2) -> Log:
-    log = new_log_of_2()
+def log(new_log) -> Log:
+    log = new_log()
     log.create()
     return log
 
@@ -41,9 +40,9 @@ def test_a_partition_that_lags_behind_is_brought_up_with_the_same_token(log):
     assert log.open(attempt=0, request="another").attempt == 10
 
 
-@pytest.mark.parametrize(("last", "v"), [(2**53, 1), (2**53, 2), (2**62, 2)])
-def test_the_highest_attempt_that_can_be_asked_for_does_not_end_a_run(log, last, v):
-    assert log.open(attempt=last, v=v).attempt == last
+@pytest.mark.parametrize("last", [2**53, 2**62])
+def test_the_highest_attempt_that_can_be_asked_for_does_not_end_a_run(log, last):
+    assert log.open(attempt=last).attempt == last
     for following in (last + 1, last + 2):
         assert log.open(attempt=0, request=str(following)).attempt == following
         step = following - last - 1
@@ -52,20 +51,16 @@ def test_the_highest_attempt_that_can_be_asked_for_does_not_end_a_run(log, last,
 
 
 BEYOND = [
-    ("open-run", {"v": 2, "attempt": 2**62 + 1}),
-    ("open-run", {"v": 2, "attempt": -1}),
-    ("open-run", {"v": 1, "attempt": 0}),
-    ("open-run", {"v": 1, "attempt": 2**53 + 1}),
-    ("charge", {"v": 1, "attempt": 2**53 + 1}),
-    ("charge", {"v": 2, "attempt": 2**63}),
-    ("charge", {"v": 2, "attempt": 0}),
-    ("close-run", {"v": 2, "attempt": 0}),
-    ("close-run", {"v": 1, "attempt": 1}),
+    ("open-run", {"attempt": 2**62 + 1}),
+    ("open-run", {"attempt": -1}),
+    ("charge", {"attempt": 2**63}),
+    ("charge", {"attempt": 0}),
+    ("close-run", {"attempt": 0}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "fields"), BEYOND, ids=str)
-def test_attempts_outside_the_range_of_their_version_are_malformed(log, kind, fields):
+def test_attempts_outside_their_range_are_malformed(log, kind, fields):
     more = {"step": 0, "users": [], "norms": []} if kind == "charge" else {"request": "t"}
     record = {"type": kind, "dataset": "d", "run": "r", **more, **fields}
     log.send(msgspec.msgpack.encode(record))
@@ -81,11 +76,11 @@ def test_a_closed_run_can_neither_be_charged_nor_opened_again(log):
     for answer in (
         log.charge(0, [1], [1.0]),  # the stored decision is gone
         log.charge(1, [1], [1.0]),
-        log.charge(1, [1], [1.0], v=1),
+        log.charge(1, [1], [1.0]),
         log.open(attempt=0, request="new"),
         log.open(attempt=1),
         log.open(attempt=2),
-        log.open(attempt=2, v=1),
+        log.open(attempt=2),
     ):
         assert isinstance(answer, Rejected)
         assert answer.reason is Reason.RUN_CLOSED
@@ -134,27 +129,11 @@ def test_closed_runs_cost_bytes_and_stay_closed_for_later_owners(log):
         assert ledger.summary() == log.ledger.summary()
 
 
-@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
-def test_a_step_that_is_repeated_in_another_version_is_charged_once(log, first, then):
-    """As by a trainer whose SDK was brought up to date between two attempts."""
-    log.open()
-    decision = log.charge(0, [1, 2], [1.0, 2.0], v=first)
-    spent = log.spent()
-    again = log.charge(0, [1, 2], [1.0, 2.0], v=then)
-    asked = decode_request(log.records[-1])
-    assert (again.v, again.digest) == (then, charge_digest(asked))
-    assert again.digest != decision.digest
-    assert msgspec.structs.replace(again, v=first, digest=decision.digest) == decision
-    assert log.charge(0, [1, 2], [1.0, 2.0], v=first) == decision
-    assert log.charge(0, [1, 2], [1.0, 2.5], v=then).reason is Reason.STEP_CONTENT_CHANGED
-    assert log.spent() == spent
-
-
 def test_what_a_refused_request_says_of_its_sender_is_in_the_reject(log):
     log.open(attempt=3)
     uneven = log.charge(0, b"1234567", [], attempt=3)
     assert uneven.reason is Reason.MALFORMED
-    assert (uneven.v, uneven.run, uneven.attempt, uneven.step) == (2, "r", 3, 0)
+    assert (uneven.run, uneven.attempt, uneven.step) == ("r", 3, 0)
     assert uneven.current_attempt == 3
     closing = log.close(attempt=1, request="mine")
     assert (closing.run, closing.attempt, closing.request) == ("r", 1, "mine")

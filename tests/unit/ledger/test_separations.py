@@ -16,9 +16,9 @@ from accounting import MinSeparationFilter, ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
 from streams.ledger import limits
 from streams.ledger.ledger import Ledger
-from streams.schemas import MAX_SEPARATION, Decision, Reason, RunOpened, SeparatedDecision, encode
-from streams.wire.packing import unpack_bits, unpack_users
-from tests.unit.ledger.ledgers import Log, admitted, exhausted, rebuilt
+from streams.schemas import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened, encode
+from streams.wire.packing import unpack_users
+from tests.unit.ledger.ledgers import Log, admitted, exhausted, halted_for, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_nested import DATASETS, nested
 from tests.unit.ledger.test_rosters import Worker
@@ -31,14 +31,13 @@ def apart(separation: int = 3, **policy: Any) -> RosterLog:
     return log
 
 
-def too_soon(decision: SeparatedDecision) -> list[bool]:
-    return unpack_bits(decision.too_soon, decision.users).tolist()
+def too_soon(decision: Decision) -> list[bool]:
+    return halted_for(decision, TOO_SOON)
 
 
 def test_who_took_part_is_halted_until_the_separation_has_passed_and_charged_nothing():
     log = apart(3)
     first = log.charge(0, [1, 2, 3], [1.0, 0.0, 1.0])
-    assert isinstance(first, SeparatedDecision)
     assert (admitted(first), too_soon(first)) == ([True] * 3, [False] * 3)
     spent = log.spent()
     for step in (1, 2):
@@ -99,7 +98,7 @@ def test_a_step_that_is_sent_again_is_the_same_and_keeps_nobody_longer():
     first = log.charge(1, [1, 2], [1.0, 1.0])
     log.open(attempt=0, request="later")
     again = log.charge(1, [1, 2], [1.0, 1.0], attempt=2)
-    assert (again.admitted, again.too_soon) == (first.admitted, first.too_soon)
+    assert (again.admitted, again.reasons) == (first.admitted, first.reasons)
     assert admitted(log.charge(2, [1, 2], [1.0, 1.0], attempt=2)) == [True, False]
     log.audit()
 
@@ -132,7 +131,7 @@ def test_too_soon_for_one_is_too_soon_for_all_budgets_that_count():
     assert decision.budgets == ["tuning", "ads", "person"]
     assert too_soon(decision) == [True, False, True]
     assert unpack_users(decision.halted).tolist() == [5, 0, 1]
-    assert list(decision.refused) == [0, 0, 0]
+    assert list(decision.reasons) == [TOO_SOON, 0, TOO_SOON]
     assert {name: {u: n for u, n in log.spent(name).items() if u} for name in DATASETS} == spent
     log.audit()
 
@@ -213,7 +212,7 @@ def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there
 
 def test_no_charge_of_such_a_run_writes_more_than_is_counted():
     name, users = "d" * 128, np.arange(2**63 - 400, 2**63, dtype=np.uint64).astype(np.int64)
-    log = Log(v=3)
+    log = Log()
     log.create(name, budget=4.0, odometer_step=[1], on_exhaustion="clip")
     log.open(name, "r" * 128, min_separation=2)
     about = {"dataset": name, "run": "r" * 128}
@@ -251,7 +250,6 @@ POLICIES = {
         "budget": 0.2,
         "on_exhaustion": "clip",
         "within": "outer",
-        "own_exhaustion": True,
     },
     "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.2, 1.0]},
     "own order": {

@@ -41,7 +41,6 @@ STOPPED = {"partition": 3, "problem": "stopped: a hole", "remedy": "Mend it", "s
 def decision(step: int, admitted: list[int], partition: int = 0, run: str = "r") -> Decision:
     bits = np.array(admitted, dtype=bool)
     return Decision(
-        v=3,
         dataset="d",
         run=run,
         attempt=1,
@@ -53,12 +52,13 @@ def decision(step: int, admitted: list[int], partition: int = 0, run: str = "r")
         admitted=pack_bits(bits),
         exhausted=pack_bits(~bits),
         halted=["eve"] * int((~bits).sum()),
+        reasons=bytes(int((~bits).sum())),
+        budgets=["d"],
     )
 
 
 def roster(step: int, halted: list[int], readmitted: list[int]) -> RosterDecision:
     return RosterDecision(
-        v=3,
         dataset="d",
         run="r",
         attempt=1,
@@ -103,7 +103,7 @@ def test_only_so_many_runs_are_kept_and_a_closed_one_is_said_to_be() -> None:
         activity.see(decision(0, [1], run=f"r{number}"), float(number))
     name = f"r{MOST_RUNS}"
     closed = RunClosed(
-        v=3, dataset="d", run=name, attempt=1, request="t", partition=0, offset=9, last_step=0
+        dataset="d", run=name, attempt=1, request="t", partition=0, offset=9, last_step=0
     )
     activity.see(closed, 1.0)
     runs = {run["run"]: run for run in activity.runs(now=1e6)}
@@ -113,7 +113,7 @@ def test_only_so_many_runs_are_kept_and_a_closed_one_is_said_to_be() -> None:
 
 
 def checkpoint(user: int) -> OdometerCheckpoint:
-    return OdometerCheckpoint(v=3, dataset="d", user=user, partition=0, offset=1, bound=[1.0])
+    return OdometerCheckpoint(dataset="d", user=user, partition=0, offset=1, bound=[1.0])
 
 
 def test_a_user_is_counted_once_where_the_bound_is_highest() -> None:
@@ -191,7 +191,7 @@ def test_a_worker_that_does_not_answer_is_one_with_a_problem() -> None:
 
 def test_what_is_read_again_is_not_counted_again() -> None:
     """A topic is read from some records back again when Kafka was away."""
-    refused = Rejected(v=3, partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
+    refused = Rejected(partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
     watch = Watch(Config(), [], delta=1e-5)
     for _ in range(2):
         watch._follow_rejects(iter([Followed(0, encode(refused), 100.0)]))
@@ -222,7 +222,7 @@ def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyP
     def glances(*_: object) -> list[Glance]:
         nonlocal decided
         decided += 1
-        meta = {"next": str(decided), "owner": "me", "layout": "2", "partitions": "1"}
+        meta = {"next": str(decided), "owner": "me", "layout": "3", "partitions": "1"}
         return [Glance(0, {**meta, "topic": (b"t" * 16).hex()}, 0, b"", b"", {})]
 
     monkeypatch.setattr(status, "Topics", Moving)
@@ -245,7 +245,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[int], list[int]]
         def __exit__(self, *_: object) -> None: ...
 
     def glances(*_: object) -> list[Glance]:
-        meta = {"next": str(decided[0]), "owner": "me", "layout": "2", "partitions": "1"}
+        meta = {"next": str(decided[0]), "owner": "me", "layout": "3", "partitions": "1"}
         meta["topic"] = (b"t" * 16).hex()
         return [Glance(0, meta, 0, encode(Pulse(decided[0], ends[0], 0.0)), b"", {})]
 
@@ -292,7 +292,7 @@ def test_the_state_of_the_service_tells_nothing_of_users(
     counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watched(users: int, exhausted: int) -> Watch:
-        meta = {"next": "7", "owner": "me", "layout": "2", "partitions": "1"}
+        meta = {"next": "7", "owner": "me", "layout": "3", "partitions": "1"}
         meta |= {"topic": (b"t" * 16).hex(), "head": f"{users}{exhausted}"}
         meta |= {"changes": str(users), "outbox": str(exhausted)}
         summary = Summary({"d": DatasetSummary(policy("d"), users, exhausted)}, 0, 0)

@@ -114,11 +114,11 @@ def test_a_refusal_of_something_else_is_none_of_this() -> None:
 
 
 REQUESTS = [
-    (OpenRun(v=2, dataset="d", run="r", attempt=0, request="t"), "t"),
-    (CloseRun(v=2, dataset="d", run="r", attempt=1, request="t"), "t"),
-    (WithdrawDataset(v=2, dataset="d", request="t"), "t"),
+    (OpenRun(dataset="d", run="r", attempt=0, request="t"), "t"),
+    (CloseRun(dataset="d", run="r", attempt=1, request="t"), "t"),
+    (WithdrawDataset(dataset="d", request="t"), "t"),
     (
-        Charge(v=2, dataset="d", run="r", attempt=3, step=5, users=[], norms=[]),
+        Charge(dataset="d", run="r", attempt=3, step=5, users=[], norms=[]),
         step_key("d", "r", 3, 5),
     ),
 ]
@@ -132,7 +132,7 @@ def test_who_was_refused_is_found_even_if_an_older_worker_could_not_read_the_req
         partition=0,
         offset=0,
         reason=Reason.UNSUPPORTED_VERSION,
-        detail="version 2; this worker reads version 1",
+        detail="the record has version 2; this worker reads version 1",
         record=encode(request_),
     )
     assert key_of(unnamed) == key

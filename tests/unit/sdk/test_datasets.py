@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgspec import UNSET
 
 from streams.schemas import CreateDataset, Policy, encode
 from streams.sdk.errors import (
@@ -132,30 +131,16 @@ def test_a_service_of_one_partition_creates_and_withdraws() -> None:
     assert service.create(budget=2.0).budget == [2 * 2**44]
 
 
-def version_1(budget: int = 2**44) -> bytes:
+def left_behind(budget: int = 2**44) -> bytes:
     policy = Policy(
         dataset="d", partitions=3, measure="zcdp", budget=[budget], odometer_step=[budget // 8]
     )
     return encode(CreateDataset(request="token", policy=policy))
 
 
-def test_a_dataset_of_version_1_is_completed_and_charged_as_version_1_would() -> None:
+def test_what_another_client_left_in_other_partitions_can_be_withdrawn() -> None:
     service = Partitions()
-    service.publish(HOME, version_1())
-    assert service.create().user_ids is UNSET
-    run = service.open()
-    decomposed, composed = "Zoe\u0308", "Zoë"
-    users = [decomposed, composed, 1, "1"]
-    assert run.charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
-    assert service.spent().keys() == set(users)
-    assert service.open(released=-1).charge(users, np.ones(4), noise_stddev=4.0).step == 0
-    assert set(service.spent().values()) == {1 / 32}
-    assert service.rejects == []
-
-
-def test_what_version_1_left_in_other_partitions_can_be_withdrawn() -> None:
-    service = Partitions()
-    service.publish(OTHERS[0], version_1(8 * 2**44))
+    service.publish(OTHERS[0], left_behind(8 * 2**44))
     with pytest.raises(PartitionsDisagree, match="withdraw_dataset"):
         service.create()
     service.withdraw()

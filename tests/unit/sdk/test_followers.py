@@ -78,7 +78,7 @@ def test_halts_of_other_runs_and_datasets_are_left_out() -> None:
 def test_parts_of_one_step_are_told_apart() -> None:
     (*_, whole) = (answer for answer in published(halting_log()) if isinstance(answer, Halted))
     parts = [
-        replace(whole, part=part, parts=2, users=[user], exhausted=b"\1")
+        replace(whole, part=part, parts=2, users=[user], exhausted=b"\1", reasons=b"\0")
         for part, user in enumerate(unpack_users(whole.users).tolist())
     ]
     assert seen(halts_in([parts[1], parts[0], parts[1]])) == [(4, 10, True), (4, 7, True)]
@@ -96,7 +96,7 @@ CONTRADICTIONS = [
     ("users", of_kind(Halted), {"users": [7, 9]}),
     ("exhausted", of_kind(Halted), {"exhausted": b"\0"}),
     ("parts", of_kind(Halted), {"parts": 2}),
-    ("admitted", of_kind(Decision), {"admitted": b"\3", "halted": []}),
+    ("admitted", of_kind(Decision), {"admitted": b"\3", "halted": [], "reasons": b""}),
 ]
 
 

@@ -4,11 +4,11 @@ from msgspec.structs import replace
 
 from streams import Turnstile
 from streams.ledger.outputs import Channel
-from streams.schemas import ForgettingDecision, decode_answer
-from streams.sdk.followers import Reading, forgotten_of, is_whole, too_soon_of
+from streams.schemas import ERASED, TOO_SOON, Decision, decode_answer
+from streams.sdk.followers import Reading, is_whole, reasons_of
 
 
-def heard() -> ForgettingDecision:
+def heard() -> Decision:
     with Turnstile.in_memory(partitions=1) as turnstile:
         turnstile.create_dataset("d", budget=1.0)
         run = turnstile.run("d", "r", min_separation=3)
@@ -17,24 +17,21 @@ def heard() -> ForgettingDecision:
         run.charge([1, 2, 3], [1.0, 1.0, 1.0], noise_stddev=4.0)
         records = turnstile._connection.read(Channel.HALTS, Reading("earliest", False))
         answers = [decode_answer(record.value) for record in records]
-    (decision,) = (answer for answer in answers if isinstance(answer, ForgettingDecision))
-    return decision
+    return next(a for a in answers if isinstance(a, Decision) and a.reasons)
 
 
 def test_who_was_forgotten_and_who_came_too_soon_are_told_apart():
     decision = heard()
     assert is_whole(decision)
-    assert forgotten_of(decision).tolist() == [True, False, False]
-    assert too_soon_of(decision).tolist() == [True, False, True]
+    assert reasons_of(decision).tolist() == [ERASED, 0, TOO_SOON]
 
 
 def test_a_decision_that_does_not_fit_itself_was_made_by_no_worker():
     decision = heard()
     for forged in (
-        replace(decision, forgotten=b""),
-        replace(decision, forgotten=decision.forgotten + b"\0"),
-        replace(decision, forgotten=decision.admitted),
-        replace(decision, too_soon=b""),
-        replace(decision, budgets=["d"]),
+        replace(decision, reasons=b""),
+        replace(decision, reasons=decision.reasons + b"\0"),
+        replace(decision, reasons=bytes([1, TOO_SOON])),
+        replace(decision, admitted=b"\7"),
     ):
         assert not is_whole(forged)

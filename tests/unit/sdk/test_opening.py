@@ -33,7 +33,7 @@ def policy(partitions: int = 3, budget: int = 2**44) -> Policy:
 
 
 def create_in(service: Partitions, partition: int, wanted: Policy) -> None:
-    service.publish(partition, CreateDataset(v=2, request="token", policy=wanted))
+    service.publish(partition, CreateDataset(request="token", policy=wanted))
 
 
 def test_a_new_run_begins_at_step_0_of_attempt_1() -> None:
@@ -86,10 +86,10 @@ class Rivalry(Partitions):
             self.times -= 1
             for partition in (1, 2):  # one more than the opening has got there
                 attempt = self.ledgers[partition].runs["d", "r"].attempt + 1
-                record = OpenRun(v=2, dataset="d", run="r", attempt=attempt, request="rival")
+                record = OpenRun(dataset="d", run="r", attempt=attempt, request="rival")
                 replies[partition] = self.publish(partition, record)
             attempt = self.ledgers[0].runs["d", "r"].attempt + 1
-            record = OpenRun(v=2, dataset="d", run="r", attempt=attempt, request="third")
+            record = OpenRun(dataset="d", run="r", attempt=attempt, request="third")
             self.publish(0, record)
         return replies
 
@@ -132,7 +132,7 @@ def test_a_repeated_answer_is_not_taken_for_the_next_one() -> None:
     create_in(service, 0, policy())
     create_in(service, 1, policy())
     create_in(service, 2, policy())
-    service.publish(1, OpenRun(v=2, dataset="d", run="r", attempt=5, request="before"))
+    service.publish(1, OpenRun(dataset="d", run="r", attempt=5, request="before"))
     run = service.open()
     assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
 
@@ -142,9 +142,7 @@ def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
     service.create()
     run = service.open()
     for step in range(2):
-        record = Charge(
-            v=2, dataset="d", run="r", attempt=run.attempt, step=step, users=b"", norms=b""
-        )
+        record = Charge(dataset="d", run="r", attempt=run.attempt, step=step, users=b"", norms=b"")
         service.publish(1, record)
     with pytest.raises(PartitionsDisagree, match=r"\{0: -1, 1: 1, 2: -1\}"):
         service.open()
@@ -153,7 +151,7 @@ def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
 def test_a_very_high_attempt_does_not_end_a_run() -> None:
     service = Partitions()
     service.create()
-    service.publish(1, OpenRun(v=2, dataset="d", run="r", attempt=2**62, request="mischief"))
+    service.publish(1, OpenRun(dataset="d", run="r", attempt=2**62, request="mischief"))
     run = service.open()
     assert run.attempt == 2**62 + 1
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0

@@ -60,13 +60,6 @@ def test_kinds_of_user_ids_are_said_only_if_the_caller_does():
         assert policy(budget=1, user_ids=kind).user_ids == kind
 
 
-def test_a_dataset_within_another_one_says_that_its_own_exhaustion_decides():
-    for on_exhaustion in ("halt", "clip"):
-        inner = policy(budget=1, within="outer", on_exhaustion=on_exhaustion)
-        assert (inner.own_exhaustion, inner.on_exhaustion) == (True, on_exhaustion)
-        assert policy(budget=1, on_exhaustion=on_exhaustion).own_exhaustion is UNSET
-
-
 def test_pure_dp_needs_no_delta():
     assert policy(measure="pure-dp", epsilon=0.5).budget == [UNIT // 2]
     assert policy(measure="pure-dp", epsilon=0.5, delta=1e-6).budget == [UNIT // 2]

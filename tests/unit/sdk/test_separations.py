@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.schemas import MAX_SEPARATION, Answer, SeparatedDecision
+from streams.schemas import MAX_SEPARATION, TOO_SOON, Answer, Decision
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -157,11 +157,11 @@ def test_who_was_charged_for_a_step_that_is_given_up_has_taken_part(service: Par
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
 
 
-def forged(decision: SeparatedDecision) -> list[SeparatedDecision]:
+def forged(decision: Decision) -> list[Decision]:
     return [
-        replace(decision, too_soon=b""),
-        replace(decision, too_soon=decision.too_soon + b"\0"),
-        replace(decision, too_soon=decision.admitted),
+        replace(decision, reasons=b"\0"),
+        replace(decision, reasons=bytes([TOO_SOON])),
+        replace(decision, admitted=bytes(len(decision.admitted))),
     ]
 
 
@@ -172,9 +172,9 @@ def test_a_decision_that_admits_who_came_too_soon_was_made_by_no_worker(
     heard: list[Answer] = []
     service.heard = lambda decision: [heard.append(decision), decision][1:]
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
-    (decision, *_) = (d for d in heard if isinstance(d, SeparatedDecision) and d.users)
+    (decision, *_) = (d for d in heard if isinstance(d, Decision) and d.users)
     assert is_whole(decision)
     assert not any(map(is_whole, forged(decision)))
-    service.heard = lambda decision: [replace(decision, too_soon=decision.admitted)]
+    service.heard = lambda decision: [replace(decision, reasons=bytes([TOO_SOON]))]
     with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.zeros(8), noise_stddev=4.0)

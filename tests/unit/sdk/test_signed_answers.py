@@ -80,7 +80,9 @@ def admission(partition: int, request: bytes, answer: Output) -> Output | None:
     if not isinstance(decision, Decision):
         return None
     everybody = pack_bits(np.ones(decision.users, dtype=bool))
-    forged_decision = replace(decision, admitted=everybody, halted=b"", exhausted=bytes(1))
+    forged_decision = replace(
+        decision, admitted=everybody, halted=b"", reasons=b"", exhausted=bytes(1)
+    )
     return Output(answer.channel, b"k", encode(forged_decision))
 
 

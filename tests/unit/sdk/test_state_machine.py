@@ -25,17 +25,17 @@ from hypothesis.stateful import (
 
 from streams.ledger.ledger import Output
 from streams.schemas import (
+    TOO_SOON,
     Charge,
     CloseRun,
     Decision,
     Reason,
     RunOpened,
-    SeparatedDecision,
     decode_answer,
     decode_request,
 )
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
-from streams.sdk.followers import too_soon_of
+from streams.sdk.followers import reasons_of
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
 from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
@@ -140,7 +140,7 @@ class Recorded(Partitions):
             newest = self.attempts[record.dataset, record.run, partition]
             assert record.attempt == newest, "older attempts are fenced"
             is_apart = self.separations[record.dataset, record.run, partition] > 1
-            assert isinstance(answer, SeparatedDecision) == is_apart, "it is fixed"
+            assert is_apart or TOO_SOON not in answer.reasons, "no separation was asked for"
             place = (record.dataset, record.run, record.step), partition
             self.made.setdefault(place, (record, answer))
         return outputs
@@ -345,7 +345,7 @@ class Clients(RuleBasedStateMachine):
             granted = self.service.granted(step, partition)
             users = np.asarray(unpack_users(charge.users)).tolist()
             asked = dict(zip(users, unpack_norms(charge.norms).tolist(), strict=True))
-            waiting = dict(zip(users, too_soon_of(decision).tolist(), strict=True))
+            waiting = dict(zip(users, (reasons_of(decision) == TOO_SOON).tolist(), strict=True))
             for user, norm in granted.items():
                 key = step[0], user
                 cost = (Fraction(norm or 0.0) / Fraction(charge.scale)) ** 2 / 2

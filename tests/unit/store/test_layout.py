@@ -37,7 +37,7 @@ def test_a_head_without_one_of_its_fields_is_damaged(field):
         Meta.of(fields)
 
 
-def test_entries_and_keys_are_those_of_layout_2():
+def test_entries_and_keys_are_those_of_the_layout():
     assert pack_change(3, 5, b"xy") == [b"\x95\x03\x05\x00\x01\xc4\x02xy"]
     assert pack_page(258, b"xy") == b"\x00\x00\x00\x00\x00\x00\x01\x02xy"
     assert page_value(pack_page(258, b"xy")) == b"xy"

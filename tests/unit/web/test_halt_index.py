@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from streams.schemas import Decision, Halted, NestedDecision, SeparatedDecision, User
+from streams.schemas import TOO_SOON, Decision, Halted, User
 from streams.web.halt_index import HaltIndex
 from streams.wire.packing import pack_bits, pack_users
 
@@ -17,7 +18,6 @@ def decided(
     users = [*halted, 10**6]
     packed = np.array(halted, dtype=np.int64) if all(type(u) is int for u in halted) else halted
     return Decision(
-        v=3,
         dataset="d",
         run=run,
         attempt=1,
@@ -29,6 +29,8 @@ def decided(
         admitted=pack_bits(np.array([user == 10**6 for user in users])),
         exhausted=pack_bits(np.array([user in (exhausted or ()) for user in users])),
         halted=pack_users(packed),
+        reasons=bytes(len(halted)),
+        budgets=["d"],
     )
 
 
@@ -64,7 +66,6 @@ def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
     for part, user in enumerate((5, 6)):
         known.see(
             Halted(
-                v=3,
                 dataset="d",
                 run="r",
                 attempt=1,
@@ -75,6 +76,8 @@ def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
                 parts=2,
                 users=pack_users(np.array([user])),
                 exhausted=b"\0",
+                reasons=b"\0",
+                budgets=["d"],
             ),
             0.0,
         )
@@ -86,11 +89,9 @@ def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
 def test_the_budget_that_refused_and_who_came_too_soon_are_told() -> None:
     known = HaltIndex()
     plain = decided(0, [1, 2])
-    shared = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    known.see(NestedDecision(**shared, budgets=["d", "person"], refused=b"\1\0"), 0.0)
+    known.see(replace(plain, budgets=["d", "person"], reasons=b"\1\0"), 0.0)
     assert [known.of(0, user)[0].refused_by for user in (1, 2)] == ["person", "d"]
-    shared |= {"step": 1}
-    known.see(SeparatedDecision(**shared, too_soon=b"\1"), 0.0)
+    known.see(replace(plain, step=1, reasons=bytes([TOO_SOON, 0])), 0.0)
     (first,), (second,) = known.of(0, 1), known.of(0, 2)
     assert (first.reason, first.refused_by) == ("too-soon", None)
     assert (second.reason, second.refused_by) == ("budget", "d")

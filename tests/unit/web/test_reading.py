@@ -17,7 +17,7 @@ KEY = odometer_key("d", "ada")
 
 def record(offset: int, bound: float, key: bytes = KEY) -> SimpleNamespace:
     checkpoint = OdometerCheckpoint(
-        v=3, dataset="d", user="ada", partition=0, offset=offset, bound=[bound]
+        dataset="d", user="ada", partition=0, offset=offset, bound=[bound]
     )
     return SimpleNamespace(key=key, value=encode(checkpoint), timestamp=1000 * offset)
 

@@ -34,11 +34,8 @@ CHARGE: dict[str, Any] = {
     "users": [1, 2],
     "norms": [0.5, 1.0],
 }
-CREATE_2 = {**CREATE, "v": 2, "policy": {**POLICY, "user_ids": "string"}}
-OPEN_2 = {**OPEN, "v": 2, "attempt": 0}
-CHARGE_2 = {**CHARGE, "v": 2}
-CLOSE: dict[str, Any] = {**OPEN, "type": "close-run", "v": 2}
-WITHDRAW: dict[str, Any] = {"type": "withdraw-dataset", "v": 2, "dataset": "d", "request": "t"}
+CLOSE: dict[str, Any] = {**OPEN, "type": "close-run"}
+WITHDRAW: dict[str, Any] = {"type": "withdraw-dataset", "dataset": "d", "request": "t"}
 PACKED_USERS = struct.pack("<2q", 1, 2)
 PACKED_NORMS = struct.pack("<2d", 0.5, 1.0)
 

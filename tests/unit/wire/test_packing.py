@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.schemas import (
-    VERSION,
     Charge,
-    Reason,
-    Rejection,
     decode_request,
 )
 from streams.wire.packing import (
     charge_digest,
-    other_digests,
     pack_bits,
     pack_norms,
     pack_users,
@@ -31,14 +27,6 @@ from streams.wire.packing import (
 from tests.unit.wire.records import CHARGE, ENCODINGS, PACKED_NORMS, PACKED_USERS, as_msgpack
 
 # --- packed arrays and bit sets -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [1, 7, 9, 15, 4097])
-def test_packed_bytes_that_are_no_multiple_of_eight_are_refused(length: int) -> None:
-    for unpack in (unpack_users, unpack_norms):
-        with pytest.raises(Rejection, match=f"{length} packed bytes") as caught:
-            unpack(bytes(length))
-        assert caught.value.reason is Reason.MALFORMED
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
@@ -98,22 +86,10 @@ def digest_of(**changes: Any) -> bytes:
     return charge_digest(charge_of(**changes))
 
 
-@pytest.mark.parametrize(
-    ("v", "digest"),
-    [(1, "25d8a3eb080ec54e9fa4227af9b1d529"), (2, "4b07990cf51ba8e8d2ba7aa8909c8228")],
-)
-def test_digests_are_what_they_were_when_their_version_was_made(v: int, digest: str) -> None:
-    assert digest_of(v=v).hex() == digest
-    assert digest_of(v=v, users=PACKED_USERS, norms=PACKED_NORMS).hex() == digest
-
-
-def test_a_charge_has_one_digest_in_version_1_and_another_in_all_later_ones() -> None:
-    first, *later = (charge_of(v=v) for v in range(1, VERSION + 1))
-    (digest,) = {charge_digest(charge) for charge in later}
-    assert digest == charge_digest(first, 2) != charge_digest(first)
-    assert other_digests(first) == [digest]
-    for charge in later:
-        assert other_digests(charge) == [charge_digest(charge, 1)] == [charge_digest(first)]
+def test_the_digest_of_a_charge_is_fixed() -> None:
+    digest = "4b07990cf51ba8e8d2ba7aa8909c8228"
+    assert digest_of().hex() == digest
+    assert digest_of(users=PACKED_USERS, norms=PACKED_NORMS).hex() == digest
 
 
 @ENCODINGS
@@ -123,8 +99,8 @@ def test_a_charge_has_one_digest_in_version_1_and_another_in_all_later_ones() ->
         ({}, {"users": PACKED_USERS}),
         ({}, {"norms": PACKED_NORMS}),
         ({}, {"users": PACKED_USERS, "norms": PACKED_NORMS}),
-        ({}, {"v": 1, "mechanism": "gaussian", "scale": 1, "clip_norm": None}),
-        ({"v": 2}, {"v": 2, "users": PACKED_USERS, "mechanism": "gaussian", "scale": 1}),
+        ({}, {"mechanism": "gaussian", "scale": 1, "clip_norm": None}),
+        ({}, {"users": PACKED_USERS, "mechanism": "gaussian", "scale": 1}),
         ({}, {"attempt": 2}),
         ({"users": [], "norms": []}, {"users": b"", "norms": b""}),
         ({"norms": [0, 1]}, {"norms": [0.0, 1.0]}),
@@ -139,8 +115,7 @@ def test_digest_does_not_depend_on_the_encoding_or_the_attempt(
     assert charge_digest(request) == digest_of(**changes)
 
 
-@pytest.mark.parametrize("v", [1, 2])
-def test_digest_depends_on_all_content(v: int) -> None:
+def test_digest_depends_on_all_content() -> None:
     contents: list[dict[str, Any]] = [
         {},
         {"dataset": "e"},
@@ -166,7 +141,7 @@ def test_digest_depends_on_all_content(v: int) -> None:
         {"clip_norm": 1.0},
         {"clip_norm": 0.0},
     ]
-    assert len({digest_of(v=v, **content) for content in contents}) == len(contents)
+    assert len({digest_of(**content) for content in contents}) == len(contents)
 
 
 @pytest.mark.parametrize(

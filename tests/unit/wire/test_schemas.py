@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from accounting.exact.units import MAX_BUDGET_UNITS
 from streams.schemas import (
     MAX_REQUEST_BYTES,
-    OLDEST,
     VERSION,
     BudgetUnits,
     Charge,
@@ -40,13 +39,10 @@ from streams.schemas import (
 )
 from tests.unit.wire.records import (
     CHARGE,
-    CHARGE_2,
     CLOSE,
     CREATE,
-    CREATE_2,
     ENCODINGS,
     OPEN,
-    OPEN_2,
     PACKED_NORMS,
     PACKED_USERS,
     POLICY,
@@ -57,8 +53,8 @@ from tests.unit.wire.records import (
 
 REQUESTS = pytest.mark.parametrize(
     "record",
-    [CREATE, OPEN, CHARGE, CREATE_2, OPEN_2, CHARGE_2, CLOSE, WITHDRAW],
-    ids=lambda record: f"{record['type']} {record.get('v', 1)}",
+    [CREATE, OPEN, CHARGE, CLOSE, WITHDRAW],
+    ids=lambda record: record["type"],
 )
 
 
@@ -77,7 +73,7 @@ def refusal(value: bytes | None) -> Rejection:
         CREATE,
         OPEN,
         CHARGE,
-        {**CHARGE, "v": 1, "mechanism": "laplace", "scale": 0.1, "clip_norm": 2.0},
+        {**CHARGE, "mechanism": "laplace", "scale": 0.1, "clip_norm": 2.0},
         {**CHARGE, "clip_norm": None},
         {**CHARGE, "users": PACKED_USERS, "norms": PACKED_NORMS},
         {**CHARGE, "users": [], "norms": []},
@@ -86,12 +82,11 @@ def refusal(value: bytes | None) -> Rejection:
         {**CHARGE, "users": [2**63 - 1, -(2**63), 0, -1]},
         {**CHARGE, "norms": [0, 1, 2**53]},
         {**CHARGE, "attempt": 2**53, "step": 2**53, "dataset": "x" * 128, "run": "0._-"},
-        CREATE_2,
-        OPEN_2,
-        {**OPEN_2, "attempt": 2**62},
-        CHARGE_2,
-        {**CHARGE_2, "attempt": 2**63 - 1},
-        {**CHARGE_2, "users": ["a", 7, "7", "é", "🧮" * 256, "\0"]},
+        {**CREATE, "policy": {**POLICY, "user_ids": "string"}},
+        {**CREATE, "policy": {**POLICY, "measure": "pure-dp"}},
+        {**OPEN, "attempt": 0},
+        {**OPEN, "attempt": 2**62},
+        {**CHARGE, "attempt": 2**63 - 1},
         CLOSE,
         {**CLOSE, "attempt": 2**63 - 1},
         WITHDRAW,
@@ -113,8 +108,8 @@ def test_json_and_messagepack_decode_to_the_same_request(record: dict[str, Any])
             CHARGE,
             Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=[0.5, 1.0]),
         ),
-        (CLOSE, CloseRun(v=2, dataset="d", run="r", attempt=1, request="t")),
-        (WITHDRAW, WithdrawDataset(v=2, dataset="d", request="t")),
+        (CLOSE, CloseRun(dataset="d", run="r", attempt=1, request="t")),
+        (WITHDRAW, WithdrawDataset(dataset="d", request="t")),
     ],
 )
 def test_request_without_optional_fields_gets_their_defaults(
@@ -125,12 +120,9 @@ def test_request_without_optional_fields_gets_their_defaults(
 
 @ENCODINGS
 @REQUESTS
-def test_a_record_without_a_version_is_of_the_oldest(encoded: Any, record: dict[str, Any]) -> None:
+def test_a_record_without_a_version_has_the_only_one(encoded: Any, record: dict[str, Any]) -> None:
     unsaid = {name: value for name, value in record.items() if name != "v"}
-    if record.get("v", OLDEST) == OLDEST or record is CHARGE_2:
-        assert decode_request(encoded(unsaid)).v == OLDEST
-    else:
-        assert "needs version 2" in refusal(encoded(unsaid)).detail
+    assert decode_request(encoded(unsaid)).v == VERSION
 
 
 def test_order_of_fields_does_not_matter() -> None:
@@ -170,11 +162,13 @@ def test_integers_among_norms_become_floats() -> None:
             admitted=b"\1",
             exhausted=b"\0",
             halted=["é"],
+            reasons=b"\0",
+            budgets=["d"],
         ),
         RunClosed(
-            v=2, dataset="d", run="r", attempt=1, request="t", partition=3, offset=9, last_step=-1
+            dataset="d", run="r", attempt=1, request="t", partition=3, offset=9, last_step=-1
         ),
-        DatasetWithdrawn(v=2, dataset="d", request="t", partition=3, offset=9),
+        DatasetWithdrawn(dataset="d", request="t", partition=3, offset=9),
     ],
 )
 def test_answers_survive_the_wire(answer: Any) -> None:
@@ -285,7 +279,6 @@ def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
         (CHARGE, {"run": "x" * 129}),
         (CHARGE, {"attempt": 0}),
         (CHARGE, {"attempt": True}),
-        (CHARGE, {"attempt": 2**53 + 1}),
         (CHARGE, {"step": -1}),
         (CHARGE, {"step": 0.5}),
         (CHARGE, {"step": "0"}),
@@ -313,11 +306,9 @@ def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
         (CHARGE, {"clip_norm": "1"}),
         (OPEN, {"request": ""}),
         (OPEN, {"request": "x" * 65}),
-        (OPEN, {"attempt": 0}),
         (CREATE, {"policy": None}),
         (CREATE, {"policy": {**POLICY, "partitions": 0}}),
         (CREATE, {"policy": {**POLICY, "partitions": 100_001}}),
-        (CREATE, {"policy": {**POLICY, "measure": "pure-dp"}}),
         (CREATE, {"policy": {**POLICY, "budget": []}}),
         (CREATE, {"policy": {**POLICY, "budget": [0]}}),
         (CREATE, {"policy": {**POLICY, "budget": [1.0]}}),
@@ -326,28 +317,23 @@ def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
         (CREATE, {"policy": {**POLICY, "odometer_step": [0]}}),
         (CREATE, {"policy": {**POLICY, "orders": [1.0]}}),
         (CREATE, {"policy": {**POLICY, "on_exhaustion": "stop"}}),
-        (CREATE_2, {"policy": {**POLICY, "user_ids": "one kind"}}),
-        (CREATE_2, {"policy": {**POLICY, "user_ids": None}}),
-        (CREATE, {"policy": {**POLICY, "user_ids": "mixed"}}),
-        (OPEN_2, {"attempt": -1}),
-        (OPEN_2, {"attempt": 2**62 + 1}),
-        (OPEN, {"attempt": 2**53 + 1}),
-        (CHARGE_2, {"attempt": 0}),
-        (CHARGE_2, {"attempt": 2**63}),
-        (CHARGE_2, {"users": b"1234567"}),
-        (CHARGE_2, {"norms": b"123456789"}),
-        (CHARGE_2, {"users": ["e\u0308"]}),
-        (CHARGE_2, {"users": ["a", "\u212a"]}),
+        (CREATE, {"policy": {**POLICY, "user_ids": "one kind"}}),
+        (CREATE, {"policy": {**POLICY, "user_ids": None}}),
+        (OPEN, {"attempt": -1}),
+        (OPEN, {"attempt": 2**62 + 1}),
+        (CHARGE, {"attempt": 2**63}),
+        (CHARGE, {"users": b"1234567"}),
+        (CHARGE, {"norms": b"123456789"}),
+        (CHARGE, {"users": ["e\u0308"]}),
+        (CHARGE, {"users": ["a", "\u212a"]}),
         (CLOSE, {"attempt": 0}),
         (CLOSE, {"attempt": 2**63}),
         (CLOSE, {"attempt": None}),
         (CLOSE, {"run": "a/b"}),
         (CLOSE, {"step": 0}),
-        (CLOSE, {"v": 1}),
         (WITHDRAW, {"dataset": ""}),
         (WITHDRAW, {"request": "x" * 65}),
         (WITHDRAW, {"run": "r"}),
-        (WITHDRAW, {"v": 1}),
     ],
 )
 def test_wrong_types_and_ranges_are_refused(
@@ -378,9 +364,10 @@ def test_bytes_in_messagepack_are_not_text() -> None:
 
 @pytest.mark.parametrize("excess", [0, 1])
 def test_request_beyond_the_largest_size_is_refused(excess: int) -> None:
-    record = {**CHARGE, "users": b""}
-    empty = len(as_msgpack({**record, "norms": bytes(2**16)})) - 2**16
-    value = as_msgpack({**record, "norms": bytes(MAX_REQUEST_BYTES - empty + excess)})
+    record = {**CHARGE, "users": b"", "norms": bytes(MAX_REQUEST_BYTES - 184)}
+    spare = MAX_REQUEST_BYTES - len(as_msgpack({**record, "run": ""}))
+    name = "r" * (spare + excess - 1)  # a name of more than 31 characters takes a byte more
+    value = as_msgpack({**record, "run": name})
     assert len(value) == MAX_REQUEST_BYTES + excess
     if excess:
         assert refusal(value).reason is Reason.TOO_LARGE
@@ -393,7 +380,6 @@ def test_request_beyond_the_largest_size_is_refused(excess: int) -> None:
 def test_another_version_is_refused_by_name(encoded: Any, version: int) -> None:
     refused = refusal(encoded({**CHARGE, "v": version}))
     assert refused.reason is Reason.UNSUPPORTED_VERSION
-    assert str(version) in refused.detail
 
 
 @ENCODINGS
@@ -420,7 +406,7 @@ def test_any_bytes_decode_or_are_refused(value: bytes) -> None:
         [
             encoded(record)
             for encoded in (as_json, as_msgpack)
-            for record in (CREATE, CHARGE, CREATE_2, CHARGE_2, CLOSE, WITHDRAW)
+            for record in (CREATE, CHARGE, CLOSE, WITHDRAW)
         ]
     ),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
@@ -435,18 +421,17 @@ def test_damaged_requests_decode_or_are_refused(
         request = decode_request(bytes(damaged))
     except Rejection:
         return
-    assert decode_request(encode(request)).v in range(OLDEST, VERSION + 1)
+    assert decode_request(encode(request)).v == VERSION
 
 
 @pytest.mark.parametrize(
     "change", [{"users": bytes(31)}, {"norms": bytes(31)}, {"users": ["e\u0308"]}]
 )
-def test_what_version_2_refuses_for_its_content_can_be_answered(change: dict[str, Any]) -> None:
-    refused = refusal(as_msgpack({**CHARGE_2, **change}))
+def test_what_is_refused_for_its_content_can_be_answered(change: dict[str, Any]) -> None:
+    refused = refusal(as_msgpack({**CHARGE, **change}))
     assert refused.reason is Reason.MALFORMED
     assert isinstance(refused.request, Charge)
     assert refused.request.run == "r"
-    assert isinstance(decode_request(as_msgpack({**CHARGE, **change})), Charge)
 
 
 def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:

@@ -18,8 +18,6 @@ from streams.schemas import (
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
     MAX_ROSTER_WRITE_BYTES,
-    OLDEST,
-    VERSION,
     ChargeRoster,
     CreateDataset,
     Enrol,
@@ -33,8 +31,6 @@ from streams.wire.packing import tariff_digest
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
 CHARGE = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
-OLDER = [pytest.param(v, marks=pytest.mark.slow) for v in range(OLDEST, VERSION)]
-VERSIONS = pytest.mark.parametrize("v", [*OLDER, VERSION])
 
 
 def outputs_fit(value: bytes, **policy: Any) -> bool:
@@ -42,7 +38,7 @@ def outputs_fit(value: bytes, **policy: Any) -> bool:
     ledger = Ledger(partition=0, partitions=1)
     rules = {"measure": "zcdp", "budget": [1], "odometer_step": [1]} | policy
     policy = Policy(dataset="d", partitions=1, **rules)
-    ledger.apply(0, encode(CreateDataset(v=VERSION, request="t", policy=policy)))
+    ledger.apply(0, encode(CreateDataset(request="t", policy=policy)))
     ledger.apply(1, encode(OpenRun(dataset="d", run="r", attempt=1, request="t")))
     outputs = ledger.apply(2, value)
     assert outputs
@@ -60,7 +56,6 @@ def test_what_cannot_be_read_fits_in_the_rejects(value: bytes) -> None:
     assert outputs_fit(value)
 
 
-@VERSIONS
 @pytest.mark.parametrize("encoded", [msgspec.json.encode, msgspec.msgpack.encode])
 @pytest.mark.parametrize(
     "record",
@@ -71,43 +66,37 @@ def test_what_cannot_be_read_fits_in_the_rejects(value: bytes) -> None:
     ],
     ids=["field", "type", "value"],
 )
-def test_a_refusal_does_not_repeat_a_long_mistake(
-    encoded: Any, record: dict[str, Any], v: int
-) -> None:
-    assert outputs_fit(encoded({**record, "v": v}))
+def test_a_refusal_does_not_repeat_a_long_mistake(encoded: Any, record: dict[str, Any]) -> None:
+    assert outputs_fit(encoded(record))
 
 
-@VERSIONS
-def test_the_largest_packed_step_fits_when_all_are_halted(v: int) -> None:
+def test_the_largest_packed_step_fits_when_all_are_halted() -> None:
     users = 2**19 - 64
     packed = {"users": b"".join(i.to_bytes(8, "little") for i in range(users))}
     norms = {"norms": b"\0\0\0\0\0\0\xf0\x3f" * users}
-    assert outputs_fit(msgspec.msgpack.encode(CHARGE | packed | norms | {"v": v}))
+    assert outputs_fit(msgspec.msgpack.encode(CHARGE | packed | norms))
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_the_largest_clipped_step_fits(v: int) -> None:
+def test_the_largest_clipped_step_fits() -> None:
     users = MAX_CHARGE_USERS
-    lists = {"users": list(range(users)), "norms": [9] * users, "v": v}
+    lists = {"users": list(range(users)), "norms": [9] * users}
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), on_exhaustion="clip")
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_the_longest_names_fit_when_all_are_halted_or_rise(v: int) -> None:
+def test_the_longest_names_fit_when_all_are_halted_or_rise() -> None:
     users = [f"{i:05}" + "日" * 251 for i in range(10_000)]
     for budget in (1, 2**50):
-        lists = {"users": users, "norms": [1] * len(users), "v": v}
+        lists = {"users": users, "norms": [1] * len(users)}
         rules = {"budget": [budget], "odometer_step": [1]}
         assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists), **rules)
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_the_largest_list_of_small_integers_fits_when_all_are_halted(v: int) -> None:
+def test_the_largest_list_of_small_integers_fits_when_all_are_halted() -> None:
     users = 1_390_000
-    lists = {"users": list(range(users)), "norms": [1] * users, "v": v}
+    lists = {"users": list(range(users)), "norms": [1] * users}
     assert outputs_fit(msgspec.msgpack.encode(CHARGE | lists))
 
 
@@ -127,9 +116,9 @@ def roster_outputs(
     rules = {"measure": "zcdp", "budget": [5], "odometer_step": [5]} | policy
     name = {"dataset": dataset, "run": "r" * 128}
     policy = Policy(dataset=name["dataset"], partitions=1, **rules)
-    ledger.apply(0, encode(CreateDataset(v=VERSION, request="t", policy=policy)))
-    ledger.apply(1, encode(OpenRun(v=VERSION, attempt=1, request="t", **name)))
-    about = {"v": VERSION, "attempt": 1, **name}
+    ledger.apply(0, encode(CreateDataset(request="t", policy=policy)))
+    ledger.apply(1, encode(OpenRun(attempt=1, request="t", **name)))
+    about = {"attempt": 1, **name}
     outputs, members = [], 0
     grid = {"clip_norm": 1.0, "levels": 2}
     for part in [*parts, b""]:

@@ -17,12 +17,12 @@ class Erased(Cluster):
 
     def __init__(self):
         super().__init__()
-        self.log = Log(2, 0, v=3)
+        self.log = Log(2, 0)
         self.log.create(user_ids="string", budget=0.03125)
         self.log.open()
         self.log.charge(0, [ERASED], [1.0])
         self.log.charge(1, [ERASED, OTHER], [1.0, 0.0])
-        self.log.send(Forget(v=3, request="f", user=ERASED))
+        self.log.send(Forget(request="f", user=ERASED))
         norms = self.broker.norms(0)
         norms.remove(0, norms.end)
         norms.end = 0
@@ -77,7 +77,7 @@ def charge_the_next_step(log):
 
 
 def close_the_run(log):
-    log.send(CloseRun(v=3, dataset="d", run="r", attempt=1, request="close"))
+    log.send(CloseRun(dataset="d", run="r", attempt=1, request="close"))
 
 
 @pytest.mark.parametrize("follow", [charge_the_next_step, close_the_run])

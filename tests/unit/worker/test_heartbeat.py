@@ -93,7 +93,7 @@ def test_a_beat_says_whether_users_were_erased_without_a_key(keys):
         await made.until(lambda: made.processor.next == len(log.records))
         await heartbeat.beat(None)
         assert not decode_pulse(made.store.contents(0).alive["pulse"]).erased_without_key
-        await made.arrive(Record(len(log.records), encode(Forget(v=3, request="f", user=7))))
+        await made.arrive(Record(len(log.records), encode(Forget(request="f", user=7))))
         await made.until(lambda: made.processor.next == len(log.records) + 1)
         await heartbeat.beat(None)
         shown = decode_pulse(made.store.contents(0).alive["pulse"])

@@ -251,20 +251,6 @@ def test_a_claim_of_what_does_not_fit_stops_the_partition(damage, reason):
     asyncio.run(scenario())
 
 
-def test_a_state_from_before_leader_epochs_were_kept_is_compared_by_content():
-    async def scenario():
-        cluster = Cluster()
-        before, after = Worker(cluster, "before"), Worker(cluster, "after")
-        await before.claim()
-        await before.decide()
-        await before.leave()
-        del cluster.store.contents(0).meta["leader_epoch"]
-        assert await after.claim() == {0: 4, 1: 4}
-        await after.leave()
-
-    asyncio.run(scenario())
-
-
 def test_a_log_that_is_trimmed_while_it_is_claimed_is_not_taken_for_another_one():
     async def scenario():
         cluster = Cluster()

@@ -443,7 +443,7 @@ def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_forgotten(
         await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
         await made.until(lambda: made.processor.next == len(log.records))
         assert not due()
-        await made.arrive(Record(len(log.records), encode(Forget(v=3, request="f", user=7))))
+        await made.arrive(Record(len(log.records), encode(Forget(request="f", user=7))))
         await made.until(lambda: made.processor.next == len(log.records) + 1)
         assert due()
         await made.processor.compact()

@@ -228,7 +228,7 @@ def test_an_image_of_another_layout_stops_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
-        monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 3)
+        monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 4)
         after = Worker(cluster, "after")
         assert 0 not in await after.claim()
         stopped = cluster.store.contents(0).stopped
@@ -467,12 +467,12 @@ class Keyed(Worker):
 
 async def whose_key_is_lost():
     """A cluster whose Redis and image have a name by a key that nobody has any more."""
-    cluster, log = Past(), Log(2, 0, v=3)
+    cluster, log = Past(), Log(2, 0)
     user = next(user for user in range(9) if partitions_of([user], 2)[0] == 0)
     log.create()
     log.open()
     log.charge(0, [user], [1.0])
-    log.send(Forget(v=3, request="f", user=user))
+    log.send(Forget(request="f", user=user))
     cluster.broker.norms(0).remove(0, 4)
     cluster.broker.norms(0).end = 0
     for value in log.records:

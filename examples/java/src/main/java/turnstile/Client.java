@@ -35,7 +35,7 @@ import org.msgpack.jackson.dataformat.MessagePackMapper;
  * a time may use it.
  */
 final class Client implements AutoCloseable {
-  private static final int VERSION = 3;
+  private static final int VERSION = 1;
   private static final Duration WITHIN = Duration.ofMinutes(1);
 
   /** Over how many partitions users are spread. */
