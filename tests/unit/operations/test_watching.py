@@ -32,7 +32,7 @@ from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, Pulse
 from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
-from tests.unit.portal.test_owner import policy
+from tests.unit.web.test_owner import policy
 
 WELL = {"partition": 0, "problem": None, "remedy": None, "state": "decides"}
 STOPPED = {"partition": 3, "problem": "stopped: a hole", "remedy": "Mend it", "state": "stopped"}
